@@ -1,0 +1,38 @@
+# Set-up, demo, tests. Needs Python 3.11 or newer and make; everything else goes into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+DEMO := runs/demo-$(shell date +%Y%m%d-%H%M%S)
+INSTALL := install --quiet --constraint constraints.txt --editable ".[dev]"
+
+.PHONY: setup demo test lint format clean
+
+setup: .venv/.ready
+
+.venv/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("clove-ssl needs Python 3.11 or newer; try make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv .venv
+	@echo "Installing into .venv (a few minutes, mostly torch)"
+	@$(BIN)/pip install --quiet --constraint constraints.txt uv && \
+	  VIRTUAL_ENV=.venv $(BIN)/uv pip $(INSTALL) || $(BIN)/pip $(INSTALL)
+	@touch $@
+
+demo: setup
+	$(BIN)/clove pretrain clove-demo --out $(DEMO)
+	$(BIN)/clove probe random:resnet18 $(DEMO)
+	@echo "report    $(DEMO)/report.html"
+	@echo "backbone  $(DEMO)/export/backbone.safetensors"
+
+test: setup
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,42 @@
+"""Ten kills at random moments, ten resumes, and the same weights in the end.
+
+Run:  python -m benchmarks.kill_and_resume [--kills 10] [--seed 0]
+Prints one JSON line with the steps at which the run was hit and both hashes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from references.killing import run_with_kills  # noqa: E402
+from references.tiny_runs import tiny_config  # noqa: E402
+
+from clove_ssl.engine import pretraining  # noqa: E402
+
+
+def compare(folder: Path, *, kills: int, seed: int) -> dict[str, object]:
+    """Train the same config with and without kills."""
+    steps = 4 * kills
+    pretraining.pretrain(tiny_config(folder / "whole", steps=steps))
+    hits = run_with_kills(tiny_config(folder / "killed", steps=steps), kills=kills, seed=seed)
+    hashes = [
+        hashlib.sha256((folder / name / "export/backbone.safetensors").read_bytes()).hexdigest()[:16]
+        for name in ("whole", "killed")
+    ]
+    return {"kills": kills, "logged_steps_at_kill": hits, "hashes": hashes, "equal": len(set(hashes)) == 1}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        print(json.dumps(compare(Path(folder), kills=options.kills, seed=options.seed)))

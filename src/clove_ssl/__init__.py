@@ -1,0 +1,59 @@
+"""Self-supervised pre-training of convolutional backbones for dense prediction.
+
+The public names are loaded when they are first used, so that importing the
+package, or asking the command line for help, does not import torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from clove_ssl import losses, optimizers
+    from clove_ssl.backbones.weights import load_backbone
+    from clove_ssl.config.pretraining import PretrainConfig
+    from clove_ssl.config.recipes import recipe
+    from clove_ssl.engine.pretraining import pretrain, resume
+    from clove_ssl.engine.probes import dense_probe
+    from clove_ssl.errors import UserError
+    from clove_ssl.modules.attention import NormalizedSelfAttention
+    from clove_ssl.views.geometry import match_cells
+
+__all__ = [
+    "NormalizedSelfAttention",
+    "PretrainConfig",
+    "UserError",
+    "dense_probe",
+    "load_backbone",
+    "losses",
+    "match_cells",
+    "optimizers",
+    "pretrain",
+    "recipe",
+    "resume",
+]
+
+_HOMES = {
+    "NormalizedSelfAttention": "clove_ssl.modules.attention",
+    "PretrainConfig": "clove_ssl.config.pretraining",
+    "UserError": "clove_ssl.errors",
+    "dense_probe": "clove_ssl.engine.probes",
+    "load_backbone": "clove_ssl.backbones.weights",
+    "match_cells": "clove_ssl.views.geometry",
+    "pretrain": "clove_ssl.engine.pretraining",
+    "recipe": "clove_ssl.config.recipes",
+    "resume": "clove_ssl.engine.pretraining",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    if name in __all__:
+        return import_module(f"clove_ssl.{name}")
+    raise AttributeError(f"module 'clove_ssl' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""Convolutional backbones with named stages, and their weights."""

@@ -1,0 +1,245 @@
+"""Build a backbone whose feature maps have the same names in every architecture.
+
+Stages are called c2, c3, c4 and c5 and have strides 4, 8, 16 and 32 (c5 has 16
+when it is dilated). Networks come from torchvision, or from timm as
+``timm:NAME``; their classifiers are gone, the names of all other parameters are
+those of the library, so that weights travel without renaming.
+
+Dimensions: B images, H x W pixels, D channels, h x w cells of a feature map.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torchvision import models
+
+from clove_ssl.config.pretraining import BackboneConfig
+from clove_ssl.errors import UserError, unknown_name
+
+STAGES = ("c2", "c3", "c4", "c5")
+TIMM_PREFIX = "timm:"
+
+Parts = Mapping[str, tuple[str, ...]]
+"""For each stage the submodules of the body that lead to it from the stage before."""
+
+_RESNET_PARTS = {
+    "c2": ("conv1", "bn1", "relu", "maxpool", "layer1"),
+    "c3": ("layer2",),
+    "c4": ("layer3",),
+    "c5": ("layer4",),
+}
+_CONVNEXT_PARTS = {
+    "c2": ("features.0", "features.1"),
+    "c3": ("features.2", "features.3"),
+    "c4": ("features.4", "features.5"),
+    "c5": ("features.6", "features.7"),
+}
+_REGNET_PARTS = {
+    "c2": ("stem", "trunk_output.block1"),
+    "c3": ("trunk_output.block2",),
+    "c4": ("trunk_output.block3",),
+    "c5": ("trunk_output.block4",),
+}
+_PARTS_OF_FAMILY: dict[str, Parts] = {
+    "resnet": _RESNET_PARTS,
+    "resnext": _RESNET_PARTS,
+    "wide_resnet": _RESNET_PARTS,
+    "convnext": _CONVNEXT_PARTS,
+    "regnet": _REGNET_PARTS,
+}
+
+
+class Backbone(nn.Module):
+    """A network without classifier that gives a feature map per stage.
+
+    Args:
+        body: The network; its state dict has the names of the library it is from.
+        name: The name it was built by, as in ``clove list backbones``.
+        parts: The submodules of ``body`` in running order, by the stage they end.
+        stage: The stage that :meth:`features` stops at.
+    """
+
+    def __init__(self, body: nn.Module, *, name: str, parts: Parts, stage: str) -> None:
+        super().__init__()
+        self.body = body
+        self.name = name
+        self.parts = dict(parts)
+        self.stage = stage
+        self.channels, self.strides = self._measure()
+
+    @property
+    def out_channels(self) -> int:
+        """Channels of the map that :meth:`features` gives."""
+        return self.channels[self.stage]
+
+    @property
+    def output_stride(self) -> Literal[16, 32]:
+        """The config value it was built with: 16 when the last stage is dilated."""
+        return 16 if self.strides.get(STAGES[-1]) == 16 else 32
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        """(B, 3, H, W) -> {stage: (B, D, h, w)} for all stages."""
+        return self._run(images, STAGES[-1])
+
+    def features(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) -> (B, out_channels, h, w); stages after ``stage`` do not run."""
+        return self._run(images, self.stage)[self.stage]
+
+    def freeze_unused(self) -> None:
+        """Take the gradients from the stages that :meth:`features` does not run."""
+        for stage in STAGES[STAGES.index(self.stage) + 1 :]:
+            for path in self.parts.get(stage, ()):
+                self.body.get_submodule(path).requires_grad_(False)
+
+    def _run(self, images: Tensor, last: str) -> dict[str, Tensor]:
+        maps: dict[str, Tensor] = {}
+        running = images
+        for stage, paths in self.parts.items():
+            for path in paths:
+                running = self.body.get_submodule(path)(running)
+            maps[stage] = running
+            if stage == last:
+                break
+        return maps
+
+    def _measure(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Channels and strides of the stages, read off a small blank image."""
+        side = 64
+        blank = next(self.body.parameters()).new_zeros(1, 3, side, side)
+        training = self.body.training
+        self.body.eval()  # a pass in train mode would move the batch-norm statistics
+        with torch.no_grad():
+            maps = self(blank)
+        self.body.train(training)
+        channels = {stage: feature_map.shape[1] for stage, feature_map in maps.items()}
+        strides = {stage: side // feature_map.shape[3] for stage, feature_map in maps.items()}
+        return channels, strides
+
+
+class TimmBackbone(Backbone):
+    """A timm network in its ``features_only`` form, cut behind the chosen stage.
+
+    timm leaves out what the requested maps do not need, so later stages do not
+    exist here, where a torchvision network merely does not run them.
+    """
+
+    def _run(self, images: Tensor, last: str) -> dict[str, Tensor]:
+        return dict(zip(self.parts, self.body(images), strict=True))
+
+
+def backbone_names() -> list[str]:
+    """The torchvision networks that can be built by name."""
+    patterns = [f"{family}*" for family in _PARTS_OF_FAMILY]
+    names: list[str] = models.list_models(module=models, include=patterns)
+    return sorted(names)
+
+
+def build_backbone(config: BackboneConfig) -> Backbone:
+    """Build the network of ``config`` with random weights.
+
+    ``config.weights`` is not looked at; ``weights.load_weights`` puts them in.
+    Stages behind the chosen one are frozen, since nothing would train them.
+    """
+    stage = STAGES[-1] if config.stage == "last" else config.stage
+    if config.name.startswith(TIMM_PREFIX):
+        return _build_timm(config, stage)
+    if config.name not in backbone_names():
+        raise unknown_name("backbone", config.name, [*backbone_names(), f"{TIMM_PREFIX}NAME"])
+    parts = _PARTS_OF_FAMILY[_family(config.name)]
+    backbone = Backbone(torchvision_body(config), name=config.name, parts=parts, stage=stage)
+    backbone.freeze_unused()
+    return backbone
+
+
+def _family(name: str) -> str:
+    return next(family for family in _PARTS_OF_FAMILY if name.startswith(family))
+
+
+def torchvision_body(config: BackboneConfig) -> nn.Module:
+    """The torchvision network of ``config`` without its classifier."""
+    options: dict[str, Any] = {}
+    if _family(config.name) == "convnext":
+        # The teacher runs in train mode too: dropped blocks would make its targets random.
+        options["stochastic_depth_prob"] = 0.0
+    if _PARTS_OF_FAMILY[_family(config.name)] is _RESNET_PARTS:
+        options["zero_init_residual"] = config.zero_init_last
+    if config.output_stride == 16:
+        _check_can_dilate(config.name)
+        options["replace_stride_with_dilation"] = [False, False, True]
+    body: nn.Module = models.get_model(config.name, weights=None, **options)
+    for head in ("avgpool", "fc", "classifier"):
+        if hasattr(body, head):
+            delattr(body, head)
+    return body
+
+
+def _check_can_dilate(name: str) -> None:
+    can = [
+        known
+        for known in backbone_names()
+        if "resne" in known and known not in ("resnet18", "resnet34")
+    ]
+    if name not in can:
+        raise UserError(
+            f"backbone.output_stride is 16, but {name} cannot be dilated; only ResNets with "
+            f"bottleneck blocks can: {', '.join(can)}. Leave out --backbone.output-stride, or try "
+            "--backbone.name resnet50."
+        )
+
+
+def _build_timm(config: BackboneConfig, stage: str) -> Backbone:
+    if config.output_stride == 16:
+        _check_can_dilate(config.name)
+    wanted = STAGES[: STAGES.index(stage) + 1]
+    strides = [4 * 2**depth for depth in range(len(wanted))]
+    network = config.name.removeprefix(TIMM_PREFIX)
+    try:
+        body = _timm_body(network, strides)
+        parts = dict.fromkeys(wanted, ())
+        backbone = TimmBackbone(body, name=config.name, parts=parts, stage=stage)
+    # timm has no common way to say that a network has no pyramid of maps; transformers fail here.
+    except (RuntimeError, ValueError, AttributeError, AssertionError):
+        raise _no_pyramid(config.name, strides) from None
+    if list(backbone.strides.values()) != strides:
+        raise _no_pyramid(config.name, strides)
+    return backbone
+
+
+def _timm_body(network: str, strides: list[int]) -> nn.Module:
+    timm = _import_timm()
+    if not timm.is_model(network):
+        close = difflib.get_close_matches(network, timm.list_models(), n=5)
+        hint = f"Near it are {', '.join(close)}." if close else "timm.list_models() lists them all."
+        raise UserError(f"timm knows no network {network!r}. {hint}")
+    full = timm.create_model(network, features_only=True)
+    reductions: list[int] = full.feature_info.reduction()
+    deepest = {stride: index for index, stride in enumerate(reductions)}
+    indices = tuple(deepest.get(stride, -1) for stride in strides)
+    if -1 in indices:
+        raise ValueError(f"{network} has maps of strides {reductions} only")
+    cut: nn.Module = timm.create_model(network, features_only=True, out_indices=indices)
+    return cut
+
+
+def _no_pyramid(name: str, strides: list[int]) -> UserError:
+    return UserError(
+        f"backbone.name {name} gives no feature maps (B, D, h, w) of strides "
+        f"{', '.join(map(str, strides))}; only convolutional networks that do can be pre-trained. "
+        f"Try --backbone.name {TIMM_PREFIX}resnet50d."
+    )
+
+
+def _import_timm() -> Any:
+    try:
+        import timm
+    except ImportError:
+        raise UserError(
+            "backbone.name asks for a timm network, but timm is not installed. "
+            'Type: pip install "clove-ssl[timm]"'
+        ) from None
+    return timm

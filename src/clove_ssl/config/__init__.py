@@ -1,0 +1,1 @@
+"""Typed, frozen configs; none of these modules imports torch."""

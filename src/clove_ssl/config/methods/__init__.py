@@ -1,0 +1,1 @@
+"""One config per method; each builds its method when asked, importing torch only then."""

@@ -1,0 +1,144 @@
+"""Which views of an image a method looks at.
+
+``ViewsConfig`` is what a user sets; ``ViewSpec`` is one view of it, complete.
+Random numbers are drawn from specs in ``views/parameters.py``.
+
+The order of operations is fixed: crop and resize, flip, colour jitter (its
+four operations in random order), grey, blur, solarise, normalise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from clove_ssl.errors import UserError
+
+Role = Literal["global", "local"]
+Interpolation = Literal["bicubic", "bilinear"]
+BlurKernel = Literal["pil", "gaussian"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewSpec:
+    """One view: everything needed to draw its random parameters and render it."""
+
+    role: Role
+    size: int
+    scale: tuple[float, float]
+    ratio: tuple[float, float]
+    interpolation: Interpolation
+    flip_probability: float
+    vertical_flip_probability: float
+    jitter_probability: float
+    jitter_strength: tuple[float, float, float, float]
+    grey_probability: float
+    blur_probability: float
+    blur_sigma: tuple[float, float]
+    blur_kernel: BlurKernel
+    solarize_probability: float
+    solarize_threshold: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewsConfig:
+    """Multi-crop views with BYOL's photometric augmentation."""
+
+    global_count: int = 2
+    """Large views per image; the teacher sees only these."""
+    global_size: int = 224
+    """Side of a large view in pixels."""
+    global_scale: tuple[float, float] = (0.2, 1.0)
+    """Smallest and largest share of the image area a large view covers."""
+    local_count: int = 6
+    """Small views per image; 0 turns multi-crop off."""
+    local_size: int = 96
+    """Side of a small view in pixels."""
+    local_scale: tuple[float, float] = (0.08, 0.3)
+    """Smallest and largest share of the image area a small view covers."""
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    """Narrowest and widest crop, as width divided by height."""
+    interpolation: Interpolation = "bicubic"
+    """Resampling of crops; always antialiased."""
+    flip_probability: float = 0.5
+    """Chance of a left-right mirror image."""
+    vertical_flip_probability: float = 0.0
+    """Chance of an upside-down image."""
+    jitter_probability: float = 0.8
+    """Chance that a view is colour-jittered at all."""
+    jitter_strength: tuple[float, float, float, float] = (0.4, 0.4, 0.2, 0.1)
+    """Strength of brightness, contrast, saturation and hue jitter."""
+    grey_probability: float = 0.2
+    """Chance that a view loses its colour."""
+    global_blur: tuple[float, ...] = (1.0, 0.1)
+    """Chance of blur for the first large view, the second, and so on in turn."""
+    local_blur: float = 0.5
+    """Chance of blur for small views."""
+    blur_sigma: tuple[float, float] = (0.1, 2.0)
+    """Smallest and largest blur radius in pixels of the view."""
+    blur_kernel: BlurKernel = "pil"
+    """``pil`` is Pillow's three box passes, as in the released code; or a true ``gaussian``."""
+    global_solarize: tuple[float, ...] = (0.0, 0.2)
+    """Chance of solarisation for the first large view, the second, and so on in turn."""
+    local_solarize: float = 0.0
+    """Chance of solarisation for small views."""
+    solarize_threshold: int = 128
+    """Pixel values from here up are inverted by solarisation."""
+
+    def __post_init__(self) -> None:
+        if self.global_count < 2:
+            raise UserError(
+                f"views.global_count is {self.global_count}, but a view needs another one to be "
+                "compared with. Give --method.views.global-count 2 or more."
+            )
+        for name in ("global_scale", "local_scale", "ratio", "blur_sigma"):
+            low, high = getattr(self, name)
+            if not 0 < low <= high:
+                raise UserError(
+                    f"views.{name} is {low} {high}; expected two numbers above 0, the smaller "
+                    f"first. Try --method.views.{name.replace('_', '-')} {high} {low}."
+                )
+
+    def specs(self) -> tuple[ViewSpec, ...]:
+        """The views in order: all large ones, then all small ones."""
+        large = [self._global_spec(index) for index in range(self.global_count)]
+        return (*large, *[self._local_spec()] * self.local_count)
+
+    def _global_spec(self, index: int) -> ViewSpec:
+        return self._spec(
+            role="global",
+            size=self.global_size,
+            scale=self.global_scale,
+            blur=self.global_blur[index % len(self.global_blur)],
+            solarize=self.global_solarize[index % len(self.global_solarize)],
+        )
+
+    def _local_spec(self) -> ViewSpec:
+        return self._spec(
+            role="local",
+            size=self.local_size,
+            scale=self.local_scale,
+            blur=self.local_blur,
+            solarize=self.local_solarize,
+        )
+
+    def _spec(
+        self, *, role: Role, size: int, scale: tuple[float, float], blur: float, solarize: float
+    ) -> ViewSpec:
+        return ViewSpec(
+            role=role,
+            size=size,
+            scale=scale,
+            ratio=self.ratio,
+            interpolation=self.interpolation,
+            flip_probability=self.flip_probability,
+            vertical_flip_probability=self.vertical_flip_probability,
+            jitter_probability=self.jitter_probability,
+            jitter_strength=self.jitter_strength,
+            grey_probability=self.grey_probability,
+            blur_probability=blur,
+            blur_sigma=self.blur_sigma,
+            blur_kernel=self.blur_kernel,
+            solarize_probability=solarize,
+            solarize_threshold=self.solarize_threshold,
+        )

@@ -1,0 +1,1 @@
+"""Sources of images, decoding, sampling and loading."""

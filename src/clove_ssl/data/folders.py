@@ -1,0 +1,106 @@
+"""Every image below a folder, exactly once, in an order that depends on names alone.
+
+Symbolic links are followed, but each real folder and each real file counts
+once: an image that is really inside the tree keeps its own name, however many
+links point to it, and of several links to one image the first name stays.
+So loops end, and adding a link does not change the order of the rest.
+
+Nothing that looks like an image is dropped quietly. A dangling link, a link
+to itself or a pipe with an image suffix stays in the list; reading it fails,
+and whoever reads reports it. A folder called ``x.jpg`` is a folder.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+from dataclasses import dataclass, field
+
+from clove_ssl.data.names import is_image_name
+from clove_ssl.errors import UserError
+
+
+@dataclass
+class FolderListing:
+    """What was found below a folder; paths are relative to it."""
+
+    images: list[str] = field(default_factory=list)
+    tars: int = 0
+    others: int = 0  # files that are neither
+
+
+def list_images(root: str) -> FolderListing:
+    """Search the folder ``root`` recursively; hidden folders are searched as well."""
+    walk = _Walk(root)
+    walk.visit("", os.path.realpath(root))
+    while walk.folder_links:
+        relative = heapq.heappop(walk.folder_links)
+        walk.visit(relative, os.path.realpath(os.path.join(root, relative)))
+    walk.add_linked_files()
+    walk.found.images.sort()
+    return walk.found
+
+
+class _Walk:
+    """One search: links wait until all that is really there has been seen."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.found = FolderListing()
+        self.folder_links: list[str] = []  # heap of relative paths
+        self._file_links: list[str] = []
+        self._visited: set[str] = set()  # real paths of folders
+
+    def visit(self, relative: str, real: str) -> None:
+        """List the real folder ``real``, known by the name ``relative``, and all below it."""
+        pending = [(relative, real)]
+        while pending:
+            relative, real = pending.pop()
+            if real in self._visited:
+                continue
+            self._visited.add(real)
+            for entry in _entries(real):
+                name = os.path.join(relative, entry.name)
+                if not _is_folder(entry):
+                    self._add_file(name, is_link=entry.is_symlink())
+                elif entry.is_symlink():
+                    heapq.heappush(self.folder_links, name)
+                else:
+                    pending.append((name, os.path.join(real, entry.name)))
+
+    def _add_file(self, name: str, *, is_link: bool) -> None:
+        if is_image_name(name):
+            (self._file_links if is_link else self.found.images).append(name)
+        elif name.lower().endswith(".tar"):
+            self.found.tars += 1
+        else:
+            self.found.others += 1
+
+    def add_linked_files(self) -> None:
+        """Add the links whose target is not in the list yet, and those without a target."""
+        taken: set[str] = set()
+        for name in sorted(self._file_links):
+            target = os.path.realpath(os.path.join(self.root, name))
+            listed = os.path.dirname(target) in self._visited and is_image_name(target)
+            if os.path.exists(target) and (listed or target in taken):
+                continue
+            taken.add(target)
+            self.found.images.append(name)
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError as error:
+        raise UserError(
+            f"Cannot list the folder {folder}: {error.strerror}. Its images would be missing "
+            "without a word; make it readable, or give --data a folder that does not contain it."
+        ) from None
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads back to itself
+        return False

@@ -1,0 +1,150 @@
+"""Small sets of images with a class for every pixel, for probes.
+
+Images are uint8 (3, H, W) RGB, label maps uint8 (H, W) of the same size. A
+label is a position in ``class_names``; 255 marks pixels that nobody judged.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from clove_ssl.data.decode import DecodeError, decode
+from clove_ssl.data.scenes import SCENE_CLASSES, SceneSource
+from clove_ssl.errors import UserError, unknown_name
+
+IGNORE = 255
+_MAX_PIXELS = 100_000_000
+
+VOC_CLASSES = (
+    "background",
+    *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
+    *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa"),
+    *("train", "tvmonitor"),
+)
+
+
+class DenseLabels(Protocol):
+    """A set of images with label maps."""
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The classes; a label is a position in this tuple."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def load(self, index: int) -> tuple[Tensor, Tensor]:
+        """An image (3, H, W) and its label map (H, W), both uint8."""
+        ...
+
+
+class SceneLabels:
+    """The built-in scenes; the splits share no scene."""
+
+    class_names = ("background", *SCENE_CLASSES)
+
+    def __init__(
+        self, count: int, size: int = 160, split: Literal["train", "test"] = "train"
+    ) -> None:
+        self._source = SceneSource(count, size, split)
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def load(self, index: int) -> tuple[Tensor, Tensor]:
+        """An image (3, H, W) and its label map (H, W), both uint8."""
+        scene = self._source.scene(index)
+        image = torch.from_numpy(scene.image).permute(2, 0, 1).contiguous()
+        return image, torch.from_numpy(scene.semantic)
+
+
+class VOCLabels:
+    """PASCAL VOC's semantic segmentation, as its archives unpack."""
+
+    class_names = VOC_CLASSES
+
+    def __init__(self, root: str | Path, split: str = "train") -> None:
+        self._folder = _find_voc(Path(root))
+        self._names = _read_list(self._folder / "ImageSets" / "Segmentation", split)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def load(self, index: int) -> tuple[Tensor, Tensor]:
+        """An image (3, H, W) and its label map (H, W), both uint8."""
+        name = self._names[index]
+        image_path = self._folder / "JPEGImages" / f"{name}.jpg"
+        label_path = self._folder / "SegmentationClass" / f"{name}.png"
+        try:
+            image = decode(_read(image_path), max_pixels=_MAX_PIXELS)
+        except DecodeError as error:
+            raise UserError(f"{image_path} is {error}. Unpack the VOC archive again.") from None
+        labels = _read_palette(label_path)
+        if image.shape[1:] != labels.shape:
+            raise UserError(
+                f"{label_path} has {tuple(labels.shape)} pixels, but its image "
+                f"{tuple(image.shape[1:])}. Expected equal heights and widths; unpack the VOC "
+                "archive again."
+            )
+        return image, labels
+
+
+def _find_voc(root: Path) -> Path:
+    """The folder that holds SegmentationClass: ``root`` or one below it."""
+    candidates = (root, root / "VOC2012", root / "VOCdevkit" / "VOC2012")
+    for folder in candidates:
+        if (folder / "SegmentationClass").is_dir() and (folder / "JPEGImages").is_dir():
+            return folder
+    raise UserError(
+        f"{root} is no VOC folder: neither it nor VOC2012 or VOCdevkit/VOC2012 in it holds "
+        "JPEGImages and SegmentationClass. Unpack the VOC 2012 archive and give the folder VOC2012."
+    )
+
+
+def _read_list(folder: Path, split: str) -> list[str]:
+    path = folder / f"{split}.txt"
+    if not path.is_file():
+        raise unknown_name(
+            f"split of {folder}", split, (file.stem for file in folder.glob("*.txt"))
+        )
+    names = path.read_text().split()
+    if not names:
+        raise UserError(f"{path} lists no image. Expected one name a line, such as 2007_000032.")
+    return names
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(
+            f"{path} is in the list of its split but cannot be read: {error.strerror}. "
+            "Unpack the VOC archive again, or take the name off the list."
+        ) from None
+
+
+def _read_palette(path: Path) -> Tensor:
+    """The numbers behind a palette image; its colours mean nothing here."""
+    data = _read(path)
+    try:
+        with Image.open(io.BytesIO(data)) as picture:
+            mode, numbers = picture.mode, np.array(picture)
+    except (OSError, SyntaxError) as error:
+        raise UserError(
+            f"{path} is no readable PNG ({error}). Unpack the VOC archive again."
+        ) from None
+    judged = numbers[numbers != IGNORE]
+    if mode not in ("P", "L") or judged.max(initial=0) >= len(VOC_CLASSES):
+        raise UserError(
+            f"{path} holds {mode} pixels up to {judged.max(initial=0)}; expected a palette image "
+            f"with classes 0 to {len(VOC_CLASSES) - 1} and {IGNORE}. Take the masks of "
+            "SegmentationClass as they are, without converting them to colours."
+        )
+    return torch.from_numpy(numbers)

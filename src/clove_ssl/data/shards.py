@@ -1,0 +1,249 @@
+"""Random access to the images in tar shards.
+
+A shard is scanned once: the offset index says where the bytes of each image
+lie, and reading one is then a single ``pread``. The index is kept in a file
+beside the shard, or in the user's cache folder where that is not writable,
+and made anew when size or modification time of the shard no longer fit.
+
+Nothing is ever extracted. Links, devices and members whose names are absolute
+or climb with ``..`` are counted as ignored and left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tarfile
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from clove_ssl.data.names import IntArray, NameTable, is_image_name
+from clove_ssl.errors import UserError
+
+INDEX_FORMAT = 1  # raise it when the fields of the index file change their meaning
+BLOCK = 512  # tar files consist of blocks of this many bytes
+OPEN_SHARDS = 128  # most shards a process keeps open, well below usual limits
+
+# What tarfile raises for damaged headers; number fields fail in many ways.
+_DAMAGE = (tarfile.TarError, ValueError, ArithmeticError, LookupError)
+_COMPRESSED = {
+    b"\x1f\x8b": "gunzip",
+    b"BZh": "bunzip2",
+    b"\xfd7zXZ": "unxz",
+    b"\x28\xb5\x2f\xfd": "unzstd",
+}
+
+
+@dataclass(frozen=True)
+class ShardIndex:
+    """The images of one tar file, in its order."""
+
+    names: NameTable
+    offsets: IntArray  # (N,) first byte of each image in the file
+    sizes: IntArray  # (N,) bytes
+    ignored: int  # members left alone because they are unsafe to read
+    complete: bool  # false when the file ends early or is damaged on the way
+
+
+def shard_index(path: str) -> ShardIndex:
+    """The index of a shard, from its index file if that still fits."""
+    try:
+        stat = os.stat(path)
+        stamp = np.array([INDEX_FORMAT, stat.st_size, stat.st_mtime_ns], np.int64)
+        places = _index_files(path)
+        loaded = (_load(place, stamp) for place in places)
+        return next((index for index in loaded if index), None) or _index_anew(path, stamp, places)
+    except OSError as error:
+        raise UserError(
+            f"Cannot read the shard {path}: {error.strerror}. Make it a readable .tar file, or "
+            "leave it out of the pattern."
+        ) from None
+
+
+def _index_anew(path: str, stamp: IntArray, places: list[Path]) -> ShardIndex:
+    index = scan(path)
+    any(_save(place, stamp, index) for place in places)  # the first that is writable
+    return index
+
+
+def scan(path: str) -> ShardIndex:
+    """Read all headers of a tar file; of a truncated one, keep the images that are whole."""
+    _refuse_compressed(path)
+    length = os.path.getsize(path)
+    names, offsets, sizes, ignored = [], [], [], 0
+    try:
+        with tarfile.open(path, "r:") as tar:
+            complete = True
+            for member in _members(tar):
+                if _is_unsafe(member):
+                    ignored += 1
+                elif member.offset_data + member.size > length:
+                    complete = False
+                elif member.isreg() and is_image_name(member.name):
+                    names.append(member.name)
+                    offsets.append(member.offset_data)
+                    sizes.append(member.size)
+            complete = complete and _ends_properly(path, tar.offset, length)
+    except _DAMAGE as error:
+        raise UserError(
+            f"{path} is not a tar file ({error}). --data takes uncompressed .tar shards; "
+            "for loose images give the folder they are in."
+        ) from None
+    if not complete and not names:
+        raise UserError(
+            f"{path} is cut off or damaged before the end of its first image. Copy it again."
+        )
+    return ShardIndex(
+        NameTable.of(names),
+        np.array(offsets, np.int64),
+        np.array(sizes, np.int64),
+        ignored,
+        complete,
+    )
+
+
+def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Members up to the end, or to the point where the file is cut off."""
+    position = -1
+    try:
+        while (member := tar.next()) is not None and tar.offset > position:
+            position = tar.offset  # a forged negative size would lead back, again and again
+            # Kept members would take a gigabyte for a shard with a million of them.
+            tar.members.clear()  # type: ignore[attr-defined]
+            yield member
+    except _DAMAGE:
+        return  # what follows the last good header is judged by _ends_properly
+
+
+def _is_unsafe(member: tarfile.TarInfo) -> bool:
+    special = not (member.isreg() or member.isdir()) or member.issparse()
+    return special or member.name.startswith("/") or ".." in member.name.split("/")
+
+
+def _ends_properly(path: str, position: int, length: int) -> bool:
+    """Whether the block after the last member is the empty one that ends an archive.
+
+    ``tarfile`` takes a damaged header for the end, so this has to look itself.
+    Some programs leave the empty blocks out; nothing is missing then.
+    """
+    if not 0 <= position < length:
+        return position == length
+    with open(path, "rb") as file:
+        file.seek(position)
+        return file.read(BLOCK) == bytes(BLOCK)
+
+
+def _refuse_compressed(path: str) -> None:
+    with open(path, "rb") as file:
+        start = file.read(8)
+    for magic, program in _COMPRESSED.items():
+        if start.startswith(magic):
+            raise UserError(
+                f"{path} is compressed, and single images cannot be read out of the middle of it. "
+                f"Unpack it once: {program} {path}"
+            )
+
+
+def _index_files(path: str) -> list[Path]:
+    """Where the index of a shard may be kept, best place first."""
+    absolute = os.path.abspath(path)
+    places = [Path(absolute + ".clove-index")]
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if os.path.isabs(cache):  # not so for a user without a home, or a relative XDG_CACHE_HOME
+        key = hashlib.sha256(os.fsencode(absolute)).hexdigest()[:32]
+        places.append(Path(cache, "clove-ssl", "shards", key))
+    return places
+
+
+def _load(place: Path, stamp: IntArray) -> ShardIndex | None:
+    try:
+        with np.load(place, allow_pickle=False) as fields:
+            if not np.array_equal(fields["stamp"], stamp):
+                return None
+            ignored, complete = fields["counts"].tolist()
+            names = NameTable(fields["names"].tobytes(), fields["name_ends"])
+            index = ShardIndex(names, fields["offsets"], fields["sizes"], ignored, bool(complete))
+    except Exception:  # missing or damaged in any way: the shard itself has the truth
+        return None
+    return index if _is_plausible(index, length=int(stamp[1])) else None
+
+
+def _is_plausible(index: ShardIndex, length: int) -> bool:
+    ends, counts = index.names.ends, {len(index.names), len(index.offsets), len(index.sizes)}
+    return (
+        len(counts) == 1
+        and all(array.dtype == np.int64 for array in (ends, index.offsets, index.sizes))
+        and bool((np.diff(ends, prepend=0) >= 0).all())
+        and (ends[-1] if len(ends) else 0) == len(index.names.block)
+        and bool((index.offsets >= 0).all() and (index.sizes >= 0).all())
+        and bool((index.offsets + index.sizes <= length).all())
+    )
+
+
+def _save(place: Path, stamp: IntArray, index: ShardIndex) -> bool:
+    """Write the index file in one move; say whether that was possible."""
+    draft = place.with_name(f"{place.name}.{uuid.uuid4().hex}")
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with open(draft, "xb") as file:
+            np.savez(
+                file,
+                stamp=stamp,
+                counts=np.array([index.ignored, index.complete], np.int64),
+                names=np.frombuffer(index.names.block, np.uint8),
+                name_ends=index.names.ends,
+                offsets=index.offsets,
+                sizes=index.sizes,
+            )
+        os.replace(draft, place)
+    except OSError:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        return False
+    return True
+
+
+class ShardReader:
+    """Byte ranges of many files.
+
+    Files are opened on first use in each process and read with ``pread``,
+    which has no position that forked processes or threads could fight over.
+    """
+
+    def __init__(self, paths: list[str]) -> None:
+        self.paths = paths
+        self._open: dict[int, _Descriptor] = {}
+
+    def read(self, shard: int, offset: int, size: int) -> bytes:
+        """``size`` bytes of file number ``shard``."""
+        # This reference keeps the file open even if another thread drops it from the table.
+        descriptor = self._open.get(shard) or self._reopen(shard)
+        data = os.pread(descriptor.number, size, offset)
+        if len(data) != size:
+            raise OSError(f"{self.paths[shard]} has become shorter since it was indexed")
+        return data
+
+    def _reopen(self, shard: int) -> _Descriptor:
+        if len(self._open) >= OPEN_SHARDS:
+            self._open.pop(next(iter(self._open)), None)
+        descriptor = self._open[shard] = _Descriptor(self.paths[shard])
+        return descriptor
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"paths": self.paths, "_open": {}}
+
+
+class _Descriptor:
+    """An open file that is closed with its last reference."""
+
+    def __init__(self, path: str) -> None:
+        self.number = os.open(path, os.O_RDONLY)
+
+    def __del__(self) -> None:
+        if hasattr(self, "number"):
+            os.close(self.number)

@@ -1,0 +1,195 @@
+"""Where images come from: folders, lists of files, tar shards, built-in scenes.
+
+A source hands out the undecoded bytes of an image by its number. Sources are
+pickled to worker processes; names are kept packed, and files are opened where
+they are read. ``read`` raises ``OSError`` for what cannot be read, so that
+the caller can report it and go on.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from clove_ssl.config.pretraining import DataConfig
+from clove_ssl.data.folders import FolderListing, list_images
+from clove_ssl.data.names import NameTable, is_image_name
+from clove_ssl.data.patterns import find_shards
+from clove_ssl.data.shards import ShardReader, shard_index
+from clove_ssl.errors import UserError
+
+
+class ImageSource(Protocol):
+    """Images by number."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, index: int) -> bytes:
+        """The encoded image."""
+        ...
+
+    def name(self, index: int) -> str:
+        """What to call the image in reports."""
+        ...
+
+
+def open_source(config: DataConfig) -> ImageSource:
+    """The source that ``--data`` means."""
+    if config.source == "scenes":
+        from clove_ssl.data.scenes import SceneSource  # heavy, and rarely needed
+
+        return SceneSource(count=config.scenes_count, size=config.scenes_size)
+    path = os.path.expanduser(config.source)
+    if os.path.isdir(path):
+        return FolderSource(path)
+    if _is_shard_name(path) or (not os.path.exists(path) and any(c in path for c in "*?[{")):
+        return TarSource(path)
+    return ListSource(path)
+
+
+def _is_shard_name(path: str) -> bool:
+    name = os.path.basename(path).lower()
+    return name.endswith((".tar", ".tgz")) or ".tar." in name
+
+
+class _FileSource:
+    """Images that are files of their own, with paths relative to a folder."""
+
+    def __init__(self, root: str, names: list[str]) -> None:
+        self.root = root
+        self._names = NameTable.of(names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def name(self, index: int) -> str:
+        """Path relative to the folder."""
+        return self._names[index]
+
+    def read(self, index: int) -> bytes:
+        """The bytes of the file."""
+        path = os.path.join(self.root, self._names[index])
+        # Without O_NONBLOCK, opening a pipe would wait for somebody to write into it.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError(f"{path} is not a regular file")
+            return file.read()
+
+
+class FolderSource(_FileSource):
+    """All images below a folder, sorted by relative path; see ``folders`` for links."""
+
+    def __init__(self, path: str | Path) -> None:
+        root = os.path.abspath(path)
+        if not os.path.isdir(root):
+            raise _no_such_source(str(path))
+        listing = list_images(root)
+        if not listing.images:
+            raise _no_images(str(path), listing)
+        super().__init__(root, listing.images)
+        self.ignored = listing.tars + listing.others  # files without an image suffix
+
+
+def _no_images(path: str, listing: FolderListing) -> UserError:
+    if listing.tars:
+        return UserError(
+            f"The folder {path} holds {listing.tars} tar files but no loose images. To read the "
+            f'images inside them, give a pattern: --data "{os.path.join(path, "*.tar")}"'
+        )
+    return UserError(
+        f"The folder {path} holds no images ({listing.others} other files). Expected .jpg, .png, "
+        ".webp, .tif or the like at any depth; give --data another folder."
+    )
+
+
+def _no_such_source(path: str) -> UserError:
+    return UserError(
+        f"--data {path} does not exist. Expected a folder of images, a text file with one path "
+        'per line, or .tar shards such as "shards/{000000..000099}.tar". To try things out with '
+        "built-in images, type --data scenes."
+    )
+
+
+class ListSource(_FileSource):
+    """Images named in a text file: one path per line, relative to the folder of that file.
+
+    Blank lines and lines that start with ``#`` do not count. A path that is
+    named twice is used twice.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        root = os.path.dirname(os.path.abspath(path))
+        names = _listed_paths(path)
+        missing = [name for name in names if not os.path.isfile(os.path.join(root, name))]
+        if missing:
+            examples = "".join(f"\n  {name}" for name in missing[:5])
+            raise UserError(
+                f"{len(missing)} of the {len(names)} files listed in {path} do not exist:"
+                f"{examples}\nPaths are taken relative to {root}; correct or remove these lines."
+            )
+        super().__init__(root, names)
+
+
+def _listed_paths(path: str | Path) -> list[str]:
+    if is_image_name(str(path)) and os.path.exists(path):
+        raise UserError(
+            f"--data {path} is a single image. Give the folder it is in: "
+            f"--data {os.path.dirname(path) or '.'}"
+        )
+    try:
+        text = Path(path).read_text("utf-8-sig", "surrogateescape")
+    except FileNotFoundError:
+        raise _no_such_source(str(path)) from None
+    except OSError as error:
+        raise UserError(f"Cannot read the list {path}: {error.strerror}.") from None
+    lines = [line.strip() for line in text.split("\n")]
+    names = [line for line in lines if line and not line.startswith("#")]
+    if not names or "\0" in text:
+        problem = "is not a text file" if "\0" in text else "lists no files"
+        raise UserError(
+            f"{path} {problem}. Expected one image path per line, relative to its own folder; "
+            f"such a list is made with: find IMAGES -name '*.jpg' > list.txt"
+        )
+    return names
+
+
+class TarSource:
+    """Images in uncompressed tar shards, in the order of the pattern and of the shards."""
+
+    def __init__(self, pattern: str | Path) -> None:
+        self.shards = find_shards(str(pattern))
+        indexes = [shard_index(path) for path in self.shards]
+        self.ignored = sum(index.ignored for index in indexes)  # unsafe members, left alone
+        self.damaged = tuple(
+            path for path, index in zip(self.shards, indexes, strict=True) if not index.complete
+        )  # shards that end early; only their whole images are used
+        self._names = NameTable.join([index.names for index in indexes])
+        if not len(self._names):
+            raise UserError(
+                f"The {len(self.shards)} shards of --data {pattern} hold no images. Expected "
+                "members called .jpg, .png, .webp or the like; list them with tar -tf SHARD."
+            )
+        self._offsets = np.concatenate([index.offsets for index in indexes])
+        self._sizes = np.concatenate([index.sizes for index in indexes])
+        self._shard_ends = np.cumsum([len(index.names) for index in indexes])
+        self._reader = ShardReader([os.path.abspath(path) for path in self.shards])
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def name(self, index: int) -> str:
+        """Shard and member, such as ``shards/000000.tar:000012.jpg``."""
+        return f"{self.shards[self._shard_of(index)]}:{self._names[index]}"
+
+    def read(self, index: int) -> bytes:
+        """The bytes of the member."""
+        shard = self._shard_of(index)
+        return self._reader.read(shard, int(self._offsets[index]), int(self._sizes[index]))
+
+    def _shard_of(self, index: int) -> int:
+        number = range(len(self))[index]
+        return int(np.searchsorted(self._shard_ends, number, side="right"))

@@ -1,0 +1,163 @@
+"""Checkpoints that survive anything.
+
+A checkpoint is written under a temporary name, flushed to the disk and then
+renamed, with a SHA-256 beside it that is renamed first: a checkpoint that can
+be seen is complete. Loading verifies the sum and falls back to the previous
+good file. Only tensors and plain values are stored and loaded.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+from clove_ssl.errors import UserError
+
+State = dict[str, Any]
+_NAME = re.compile(r"step-(\d+)(-kept)?\.pt")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One file of the store."""
+
+    path: Path
+    step: int
+    milestone: bool
+
+    @property
+    def checksum(self) -> Path:
+        return self.path.with_suffix(".sha256")
+
+    def is_intact(self) -> bool:
+        """Whether the file is what was written."""
+        if not self.checksum.exists():
+            return False
+        with self.path.open("rb") as file:
+            return (
+                hashlib.file_digest(file, "sha256").hexdigest() == self.checksum.read_text().strip()
+            )
+
+
+class CheckpointStore:
+    """The checkpoints of a run."""
+
+    def __init__(self, folder: Path, *, keep: int, warn: Callable[[str], None]) -> None:
+        self.folder = folder
+        self._keep = keep
+        self._warn = warn
+
+    def all(self) -> list[Checkpoint]:
+        """Complete checkpoints, newest first."""
+        found = [(path, _NAME.fullmatch(path.name)) for path in self.folder.glob("step-*.pt")]
+        checkpoints = [Checkpoint(p, int(m[1]), m[2] is not None) for p, m in found if m]
+        return sorted(checkpoints, key=lambda checkpoint: checkpoint.step, reverse=True)
+
+    def save(self, step: int, state: State, *, milestone: bool = False) -> Path:
+        """Write a checkpoint, then remove those that are too old."""
+        path = self.folder / f"step-{step:09d}{'-kept' * milestone}.pt"
+        try:
+            _write(path, state)
+        except OSError as error:
+            raise self._explain(error, path) from error
+        self._rotate()
+        return path
+
+    def load_latest(self) -> State | None:
+        """The newest intact checkpoint, on the CPU; ``None`` when there is none at all."""
+        candidates = self.all()
+        for checkpoint in candidates:
+            if checkpoint.is_intact():
+                return load_state(checkpoint.path)
+            self._warn(f"{checkpoint.path} is damaged; trying the checkpoint before it.")
+        if candidates:
+            raise UserError(
+                f"All {len(candidates)} checkpoints in {self.folder} are damaged, so the run cannot "
+                "be resumed. Start it again in a new --out folder."
+            )
+        return None
+
+    def last_path(self) -> str:
+        """The newest checkpoint for messages."""
+        newest = self.all()[:1]
+        return str(newest[0].path) if newest else "none"
+
+    def _rotate(self) -> None:
+        passing = [checkpoint for checkpoint in self.all() if not checkpoint.milestone]
+        for checkpoint in passing[self._keep :]:
+            checkpoint.path.unlink(missing_ok=True)
+            checkpoint.checksum.unlink(missing_ok=True)
+        for leftover in self.folder.glob("*.writing"):
+            leftover.unlink(missing_ok=True)
+
+    def _explain(self, error: OSError, path: Path) -> UserError:
+        for leftover in self.folder.glob("*.writing"):
+            leftover.unlink(missing_ok=True)
+        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+        cause = "the disk is full" if full else (error.strerror or str(error))
+        return UserError(
+            f"{path} could not be written: {cause}. The checkpoint before it is intact "
+            f"({self.last_path()}). Free some space, then: clove resume {self.folder.parent}"
+        )
+
+
+def load_state(path: Path) -> State:
+    """Read a checkpoint; nothing in it can run code."""
+    state: State = torch.load(path, map_location="cpu", weights_only=True)
+    return state
+
+
+def _write(path: Path, state: State) -> None:
+    temporary = path.with_suffix(".pt.writing")
+    with temporary.open("wb") as file:
+        hashing = _HashingFile(file)
+        torch.save(state, hashing)
+        file.flush()
+        os.fsync(file.fileno())
+    _write_text(path.with_suffix(".sha256"), hashing.hexdigest() + "\n")
+    os.replace(temporary, path)
+    _sync_folder(path.parent)
+
+
+def _write_text(path: Path, text: str) -> None:
+    temporary = path.with_suffix(path.suffix + ".writing")
+    with temporary.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the renames themselves durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class _HashingFile:
+    """Passes writes on and hashes them on the way."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._hash = hashlib.sha256()
+
+    def write(self, data: bytes) -> int:
+        self._hash.update(data)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()

@@ -1,0 +1,90 @@
+"""The numbers that follow from a config, the data and the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.errors import UserError
+from clove_ssl.schedules import warmup_cosine
+
+LARGEST_MICRO_BATCH = {"cuda": 256, "cpu": 32}
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What a run will do, step by step."""
+
+    images: int
+    batch_size: int
+    processes: int
+    micro_batch: int
+    total_steps: int
+    warmup_steps: int
+    peak_lr: float
+    start_lr: float
+    final_lr: float
+    checkpoint_every: int
+    milestone_every: int | None
+
+    @property
+    def micro_batches(self) -> int:
+        """Forward passes per optimizer step of one process."""
+        return self.batch_size // (self.processes * self.micro_batch)
+
+    def epoch(self, step: int) -> float:
+        """How often each image has been seen when ``step`` steps are done."""
+        return step * self.batch_size / self.images
+
+    def lr(self) -> Callable[[int], float]:
+        """The learning rate as a function of the step."""
+        return warmup_cosine(
+            peak=self.peak_lr,
+            total_steps=self.total_steps,
+            warmup_steps=self.warmup_steps,
+            start=self.start_lr,
+            final=self.final_lr,
+        )
+
+    def writes_checkpoint(self, step: int) -> bool:
+        """Whether a checkpoint is due when ``step`` steps are done."""
+        due = step % self.checkpoint_every == 0 or step == self.total_steps
+        return due or self.is_milestone(step)
+
+    def is_milestone(self, step: int) -> bool:
+        """Whether that checkpoint is kept for good."""
+        return self.milestone_every is not None and step % self.milestone_every == 0
+
+
+def plan_run(config: PretrainConfig, *, images: int, processes: int, device_type: str) -> RunPlan:
+    """Derive a plan; refuse what does not divide."""
+    share = config.share_per_process(processes)
+    steps_per_epoch = images / config.batch_size
+    peak = config.optimizer.peak_lr(config.batch_size)
+    milestone = config.checkpoints.milestone_epochs
+    return RunPlan(
+        images=images,
+        batch_size=config.batch_size,
+        processes=processes,
+        micro_batch=_micro_batch(config.micro_batch, share, LARGEST_MICRO_BATCH[device_type]),
+        total_steps=config.total_steps(images),
+        warmup_steps=round(config.optimizer.warmup_epochs * steps_per_epoch),
+        peak_lr=peak,
+        start_lr=peak * config.optimizer.warmup_start,
+        final_lr=peak * config.optimizer.final_lr,
+        checkpoint_every=max(1, round(config.checkpoints.every_epochs * steps_per_epoch)),
+        milestone_every=milestone and max(1, round(milestone * steps_per_epoch)),
+    )
+
+
+def _micro_batch(asked: int | None, share: int, largest: int) -> int:
+    if asked is None:
+        return next(size for size in range(min(share, largest), 0, -1) if share % size == 0)
+    if asked < 1 or share % asked:
+        fits = [size for size in range(1, share + 1) if share % size == 0]
+        raise UserError(
+            f"micro_batch={asked} does not divide the {share} images each process handles per "
+            f"step. Try --micro-batch {min(fits, key=lambda size: abs(size - asked))}."
+        )
+    return asked

@@ -1,0 +1,241 @@
+"""Pre-training from start to end, the same on a laptop and on many nodes.
+
+A run is a pure function of its config: image order, augmentation and schedules
+depend on the step alone, and a checkpoint holds the rest. So resuming repeats
+the uninterrupted run bit for bit on the same device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from clove_ssl.backbones.build import build_backbone
+from clove_ssl.backbones.weights import load_weights
+from clove_ssl.config import files
+from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.console import Console
+from clove_ssl.data.loading import BadFiles, RenderedViews, choose_workers, load_batches
+from clove_ssl.data.sampling import ImageOrder, StepPlan
+from clove_ssl.data.sources import ImageSource, open_source
+from clove_ssl.engine.checkpoints import CheckpointStore, State
+from clove_ssl.engine.distributed import Process, joined
+from clove_ssl.engine.feeding import ViewFeed
+from clove_ssl.engine.loop import TrainingLoop
+from clove_ssl.engine.observing import Observer
+from clove_ssl.engine.outcome import write_outcome
+from clove_ssl.engine.plan import RunPlan, plan_run
+from clove_ssl.engine.precision import Precision, choose_precision
+from clove_ssl.engine.repeatability import start_repeatably
+from clove_ssl.errors import UserError
+from clove_ssl.methods.base import Method
+from clove_ssl.modules.normalization import synchronize_norms
+from clove_ssl.optimizers import build_optimizer
+from clove_ssl.runs import directory
+from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.metrics import Metrics
+from clove_ssl.runs.provenance import describe_environment, record_start
+
+
+@dataclass(frozen=True)
+class PretrainResult:
+    """What a run leaves behind."""
+
+    run: Path
+    backbone: Path
+    finished: bool
+    step: int
+    figures: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What can be built, and found wrong, before anything is written."""
+
+    source: ImageSource
+    plan: RunPlan
+    precision: Precision
+    method: Method
+
+
+def pretrain(config: PretrainConfig) -> PretrainResult:
+    """Pre-train a backbone; the run directory ``config.out`` must be new."""
+    with joined(config.device) as process:
+        parts = _prepare(config, process)
+        if process.is_first:
+            files.save(config, directory.create(config.out).config)
+        return _train(config, RunDirectory(config.out), process, parts)
+
+
+def resume(path: Path) -> PretrainResult:
+    """Continue a run from its last good checkpoint."""
+    run = directory.find(path)
+    config = files.load(PretrainConfig, run.config)
+    with joined(config.device) as process:
+        return _train(config, run, process, _prepare(config, process))
+
+
+def _prepare(config: PretrainConfig, process: Process) -> Parts:
+    start_repeatably(config.seed, deterministic=config.deterministic)
+    source = open_source(config.data)
+    plan = plan_run(
+        config,
+        images=len(source),
+        processes=process.world_size,
+        device_type=process.device.type,
+    )
+    precision = choose_precision(config.precision, process.device)
+    return Parts(source, plan, precision, _build_method(config, process))
+
+
+def _train(
+    config: PretrainConfig, run: RunDirectory, process: Process, parts: Parts
+) -> PretrainResult:
+    with _owned(run, process) as console:
+        loop = _build_loop(config, run, process, console, parts)
+        bad_files = _known_bad_files(config, len(parts.source), loop.restore())
+        _announce(config, loop, parts.source)
+        if process.is_first:
+            record_start(run, {"step": loop.step, **describe_environment(process.device)})
+        observer = _build_observer(config, run, loop)
+        finished = loop.run(_open_feed(config, loop, parts.source, bad_files), observer)
+        observer.close()
+        if process.is_first:
+            _say_how_it_ended(config, run, loop, observer, finished=finished)
+        process.wait()
+        return PretrainResult(run.path, run.backbone, finished, loop.step, observer.latest)
+
+
+@contextmanager
+def _owned(run: RunDirectory, process: Process) -> Iterator[Console]:
+    """Only the first process locks and writes the run directory."""
+    with (
+        directory.locked(run) if process.is_first else nullcontext(),
+        Console(speaks=process.is_first, log=run.log if process.is_first else None) as console,
+    ):
+        process.wait()
+        yield console
+
+
+def _build_method(config: PretrainConfig, process: Process) -> Method:
+    backbone = build_backbone(config.backbone)
+    if config.backbone.weights is not None:
+        load_weights(backbone, config.backbone.weights)
+    method = config.method.build(backbone)
+    if process.world_size > 1 and config.sync_norm:
+        synchronize_norms(method, process.device.type)
+    if process.device.type == "cuda":
+        method = method.to(process.device, memory_format=torch.channels_last)
+    return method
+
+
+def _build_loop(
+    config: PretrainConfig, run: RunDirectory, process: Process, console: Console, parts: Parts
+) -> TrainingLoop:
+    return TrainingLoop(
+        learner=parts.method,
+        optimizer=build_optimizer(config.optimizer, parts.method, parts.plan.peak_lr),
+        lr=parts.plan.lr(),
+        plan=parts.plan,
+        precision=parts.precision,
+        process=process,
+        store=CheckpointStore(run.checkpoints, keep=config.checkpoints.keep, warn=console.warn),
+        console=console,
+    )
+
+
+def _known_bad_files(config: PretrainConfig, images: int, state: State) -> BadFiles:
+    """Bad files of an earlier start; refuses a source that has changed since."""
+    if state and state["images"] != images:
+        raise UserError(
+            f"{config.data.source} has {images} images, but this run was started with "
+            f"{state['images']}, so their order would change. Restore the files, or start a new "
+            "run with another --out."
+        )
+    bad_files = BadFiles(config.data, images)
+    bad_files.reasons.update(state.get("bad_files", {}))
+    return bad_files
+
+
+def _open_feed(
+    config: PretrainConfig, loop: TrainingLoop, source: ImageSource, bad_files: BadFiles
+) -> ViewFeed:
+    process, plan, specs = loop.process, loop.plan, loop.learner.views()
+    loader = load_batches(
+        RenderedViews(source, specs, config.data, seed=config.seed),
+        StepPlan(
+            ImageOrder(len(source), config.seed),
+            batch_size=plan.batch_size,
+            processes=process.world_size,
+            rank=process.rank,
+            micro_batch=plan.micro_batch,
+        ),
+        config.data,
+        workers=_workers(config, process)[0],
+        start_step=loop.step,
+        total_steps=plan.total_steps,
+        pin_memory=process.device.type == "cuda",
+    )
+    return ViewFeed(loader, specs, process, bad_files=bad_files)
+
+
+def _workers(config: PretrainConfig, process: Process) -> tuple[int, str]:
+    return choose_workers(
+        config.data,
+        processes_here=process.local_world_size,
+        trains_on_cpu=process.device.type == "cpu",
+    )
+
+
+def _build_observer(config: PretrainConfig, run: RunDirectory, loop: TrainingLoop) -> Observer:
+    is_first = loop.process.is_first
+    metrics = Metrics(run, config.logging, start_step=loop.step) if is_first else None
+    return Observer(config, loop.plan, loop.process, console=loop.console, metrics=metrics)
+
+
+def _announce(config: PretrainConfig, loop: TrainingLoop, source: ImageSource) -> None:
+    """Every choice of the run, once, with its reason."""
+    plan, process, say = loop.plan, loop.process, loop.console.choice
+    workers, why = _workers(config, process)
+    loop.console.say(f"Pre-training with {config.method.name}")
+    say("data", f"{config.data.source}: {len(source):,} images", f"{workers} workers: {why}")
+    say("backbone", config.backbone.name, f"stage {loop.learner.backbone.stage}")
+    for name, value in config.method.summary().items():
+        say(name, value)
+    say("device", f"{process.world_size} x {process.device.type}", f"torch {torch.__version__}")
+    say("precision", loop.precision.name, loop.precision.reason)
+    say(
+        "batch",
+        f"{plan.batch_size} images",
+        f"{plan.processes} process(es) x {plan.micro_batches} x {plan.micro_batch}",
+    )
+    say("steps", f"{plan.total_steps:,}", f"{plan.epoch(plan.total_steps):.1f} epochs")
+    say("learning rate", f"peak {plan.peak_lr:g}", f"{plan.warmup_steps} warm-up steps")
+    if plan.warmup_steps >= plan.total_steps:
+        loop.console.warn(
+            f"the warm-up ({plan.warmup_steps} steps) is longer than the run ({plan.total_steps}), "
+            "so the peak learning rate is never reached. Shorten it: --optimizer.warmup-epochs"
+        )
+    if loop.step:
+        loop.console.say(f"Resuming after step {loop.step}")
+
+
+def _say_how_it_ended(
+    config: PretrainConfig,
+    run: RunDirectory,
+    loop: TrainingLoop,
+    observer: Observer,
+    *,
+    finished: bool,
+) -> None:
+    if not finished:
+        loop.console.say(f"Stopped after step {loop.step}. Go on with: clove resume {run.path}")
+        return
+    write_outcome(run, config, loop.plan, loop.learner, figures=observer.latest)
+    loop.console.say(f"Done: {loop.step} steps.")
+    loop.console.choice("backbone", str(run.backbone))
+    loop.console.choice("report", str(run.report))

@@ -1,0 +1,104 @@
+"""Frozen features for probes, the same way for trained and for random backbones.
+
+A random network's batch norm has seen no image, so its running statistics (mean
+0, variance 1) fit nothing, while a trained network's fit its training images.
+Neither is the network's merit; so before anything is measured the statistics
+of *every* backbone are taken afresh from the probe's own training images.
+
+Dimensions: B images, D channels, h x w cells.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from clove_ssl.backbones.build import Backbone
+from clove_ssl.errors import UserError
+from clove_ssl.views.batch import normalize
+
+_CALIBRATION_IMAGES = 128
+_CALIBRATION_BATCH = 32
+
+
+class FrozenFeatures:
+    """A calibrated copy of a backbone that gives the maps of some stages as one.
+
+    Args:
+        backbone: Left as it is; the work happens on a copy.
+        stages: Maps of several stages are scaled up to the finest and stacked.
+        device: Where the copy works.
+    """
+
+    def __init__(
+        self, backbone: Backbone, stages: Sequence[str], *, device: torch.device | str
+    ) -> None:
+        _check_stages(backbone, stages)
+        frozen = _without_sync(copy.deepcopy(backbone)).to(device, torch.float32).eval()
+        self._backbone = frozen.to(memory_format=torch.channels_last)
+        self._stages = list(stages)
+        self.device = device
+        if len(stages) == 1:
+            self._backbone.stage = stages[0]
+
+    @torch.no_grad()
+    def calibrate(self, images: Tensor) -> None:
+        """Replace the batch-norm statistics by those of some of ``images`` (N, 3, H, W)."""
+        layers = [layer for layer in self._backbone.modules() if isinstance(layer, _BatchNorm)]
+        if not layers:
+            return
+        for layer in layers:
+            layer.reset_running_stats()
+            layer.momentum = None  # a plain average over batches
+            layer.train()
+        for batch in _equal_batches(images):
+            self(batch)
+        self._backbone.eval()
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor) -> Tensor:
+        """uint8 (B, 3, H, W) -> (B, D, h, w)."""
+        pixels = normalize(images.to(self.device), torch.float32, channels_last=True)
+        if len(self._stages) == 1:
+            return self._backbone.features(pixels)
+        maps: dict[str, Tensor] = self._backbone(pixels)
+        chosen = [maps[stage] for stage in self._stages]
+        finest = max((feature_map.shape[2:] for feature_map in chosen), key=lambda size: size[0])
+        scaled = [
+            F.interpolate(feature_map, finest, mode="bilinear", align_corners=False)
+            for feature_map in chosen
+        ]
+        return torch.cat(scaled, dim=1)
+
+
+def _equal_batches(images: Tensor) -> list[Tensor]:
+    """Images spread over the whole set, in batches of one size, which weigh the same."""
+    batch = min(_CALIBRATION_BATCH, len(images))
+    count = min(_CALIBRATION_IMAGES, len(images)) // batch * batch
+    spread = torch.arange(count) * len(images) // count
+    return list(torch.split(images[spread], batch))
+
+
+def _check_stages(backbone: Backbone, stages: Sequence[str]) -> None:
+    unknown = [stage for stage in stages if stage not in backbone.channels]
+    if unknown or not stages:
+        raise UserError(
+            f"{backbone.name} has no stage {', '.join(unknown) or 'to probe'}; it has "
+            f"{', '.join(backbone.channels)}. Name one or more of these."
+        )
+
+
+def _without_sync(module: Backbone) -> Backbone:
+    """The same network with plain batch norm, which one process can run alone."""
+    for parent in list(module.modules()):
+        for name, layer in list(parent.named_children()):
+            if isinstance(layer, nn.SyncBatchNorm):
+                plain = nn.BatchNorm2d(layer.num_features, eps=layer.eps, affine=layer.affine)
+                plain.load_state_dict(layer.state_dict())
+                setattr(parent, name, plain)
+    return module

@@ -1,0 +1,33 @@
+"""Random states and kernel choices: what makes a run repeat itself bit for bit."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+
+def start_repeatably(seed: int, *, deterministic: bool) -> None:
+    """Seed torch, and choose kernels that give the same result every time if asked to."""
+    torch.manual_seed(seed)
+    if deterministic:
+        # cuBLAS reads this when its first handle is made and is not repeatable without it.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(deterministic, warn_only=True)
+    torch.backends.cudnn.benchmark = not deterministic
+
+
+def random_state(device: torch.device) -> dict[str, Any]:
+    """The state of torch's generators that a run on ``device`` uses."""
+    state: dict[str, Any] = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def set_random_state(state: dict[str, Any], device: torch.device) -> None:
+    """Continue the generators where :func:`random_state` left them."""
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)

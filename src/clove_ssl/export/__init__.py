@@ -1,0 +1,1 @@
+"""Writing a trained backbone for other programs."""

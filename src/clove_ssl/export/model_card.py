@@ -1,0 +1,140 @@
+"""``model_card.md``: what a backbone is, beside its weights, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCardFacts:
+    """Everything the card says about one backbone."""
+
+    method: str
+    """Name of the pre-training method."""
+    architecture: str
+    """Name of the backbone, as in ``clove list backbones``."""
+    stage: str
+    """Deepest stage that was trained."""
+    output_stride: int
+    data: str
+    """Where the images came from."""
+    images: int
+    """Images in the data."""
+    images_seen: int
+    """Images drawn over the whole run, repeats included."""
+    steps: int
+    """Optimizer steps."""
+    config_hash: str
+    library_version: str
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    health: Mapping[str, float] = field(default_factory=dict)
+    """Health figures at the end of the run, by name."""
+    warnings: tuple[str, ...] = ()
+    """Health warnings of the run."""
+    probes: Mapping[str, float] = field(default_factory=dict)
+    """Scores of probes of the final backbone, by name."""
+    licence: str = "not stated; decide before you publish the weights"
+    """Licence of the weights; the data may restrict it."""
+
+
+def write_model_card(path: Path, facts: ModelCardFacts) -> None:
+    """Write the card as Markdown."""
+    path.write_text(render_model_card(facts))
+
+
+def render_model_card(facts: ModelCardFacts) -> str:
+    """The card as Markdown."""
+    sections = [
+        f"# {facts.architecture}, pre-trained with {facts.method}",
+        _origin(facts),
+        _figures("## Health at the end of the run", facts.health),
+        _warnings(facts.warnings),
+        _figures("## Probes", facts.probes),
+        _loading(facts),
+        _LIMITS,
+        f"## Licence\n\n{facts.licence}",
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _origin(facts: ModelCardFacts) -> str:
+    rows = {
+        "Method": facts.method,
+        "Network": f"{facts.architecture}, output stride {facts.output_stride}",
+        "Trained up to stage": facts.stage,
+        "Data": f"{facts.data} ({facts.images:,} images, no labels)",
+        "Images seen": f"{facts.images_seen:,} in {facts.steps:,} optimizer steps",
+        "Config": f"`{facts.config_hash}` (`config.yaml` of the run)",
+        "Written by": f"clove-ssl {facts.library_version}",
+    }
+    return "\n".join(["| | |", "|---|---|", *(f"| {key} | {rows[key]} |" for key in rows)])
+
+
+def _figures(title: str, figures: Mapping[str, float]) -> str:
+    if not figures:
+        return ""
+    rows = [f"| {name} | {value:.4g} |" for name, value in figures.items()]
+    return "\n".join([title, "", "| figure | value |", "|---|---|", *rows])
+
+
+def _warnings(warnings: tuple[str, ...]) -> str:
+    if not warnings:
+        return ""
+    return "\n".join(["Warnings of the run:", "", *(f"- {text}" for text in warnings)])
+
+
+def _loading(facts: ModelCardFacts) -> str:
+    library, _, network = facts.architecture.rpartition(":")
+    elsewhere = _loading_in_timm(network) if library else _loading_in_torchvision(facts)
+    return f"""## How to load
+
+Input: RGB, values 0 to 1, minus mean {facts.mean}, divided by {facts.std}.
+
+```python
+from clove_ssl import load_backbone
+
+backbone = load_backbone("backbone.safetensors")
+maps = backbone(images)  # by stage: "c2", "c3", "c4", "c5"
+```
+
+{elsewhere}"""
+
+
+def _loading_in_torchvision(facts: ModelCardFacts) -> str:
+    dilated = ", replace_stride_with_dilation=[False, False, True]" * (facts.output_stride == 16)
+    return f"""Without clove-ssl; only the classifier may be missing:
+
+```python
+import torchvision
+from safetensors.torch import load_file
+
+network = torchvision.models.get_model("{facts.architecture}"{dilated})
+weights = load_file("backbone.safetensors")
+missing, unexpected = network.load_state_dict(weights, strict=False)
+assert not unexpected
+assert all(name.startswith(("fc.", "classifier.")) for name in missing)
+```"""
+
+
+def _loading_in_timm(network: str) -> str:
+    return f"""Without clove-ssl; give `out_indices` if it was trained up to an earlier stage:
+
+```python
+import timm
+from safetensors.torch import load_file
+
+network = timm.create_model("{network}", features_only=True)
+network.load_state_dict(load_file("backbone.safetensors"))
+```"""
+
+
+_LIMITS = """## Intended use and limits
+
+A starting point for training on detection, segmentation, keypoints and other dense tasks. It is
+not a classifier and has learned no class names. Features reflect the images above: whatever they
+lack or overstate, these weights lack or overstate, and nobody has checked them for bias. Batch-norm
+statistics are those of pre-training; let batch norm train when you fine-tune. Compare with
+random weights on your own task before you rely on the gain."""

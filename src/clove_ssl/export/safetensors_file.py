@@ -1,0 +1,129 @@
+"""``backbone.safetensors``: the weights a user takes away, and what they are.
+
+The tensors have the names of the network's own library, floats are fp32, and
+nothing but the backbone is inside. The metadata say how to rebuild the network
+and hold a SHA-256 of the tensors, so that a damaged file is noticed.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from clove_ssl.backbones.build import Backbone
+from clove_ssl.errors import UserError
+from clove_ssl.views.batch import IMAGENET_MEAN, IMAGENET_STD
+
+FORMAT = "clove-ssl backbone"
+FORMAT_VERSION = 1
+
+State = dict[str, Tensor]
+
+
+def save_backbone(backbone: Backbone, path: Path, metadata: Mapping[str, str]) -> None:
+    """Write the backbone to ``path``, all or nothing.
+
+    ``metadata`` is what only the caller knows, such as ``method`` and
+    ``config_hash``; what the network itself can tell is added here.
+    """
+    state = _portable_state(backbone)
+    own = _describe(backbone) | {"sha256": content_hash(state)}
+    doubled = sorted(own.keys() & metadata.keys())
+    if doubled:
+        raise ValueError(f"metadata {doubled} are written by save_backbone itself")
+    defaults = {"mean": json.dumps(IMAGENET_MEAN), "std": json.dumps(IMAGENET_STD)}
+    _write_atomically(path, save(state, defaults | dict(metadata) | own))
+
+
+def read_backbone_file(path: Path) -> tuple[State, dict[str, str]]:
+    """Tensors and metadata of a safetensors file; our own files are verified.
+
+    A file of another program has metadata without ``format_version``, or none.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata: dict[str, str] = file.metadata() or {}
+            state: State = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise UserError(
+            f"{path} cannot be read as safetensors ({error}). Expected a complete file, such as "
+            "export/backbone.safetensors of a run; copy it again, or name another one."
+        ) from None
+    if metadata.get("format") == FORMAT:
+        _verify(path, state, metadata)
+    return state, metadata
+
+
+def content_hash(state: Mapping[str, Tensor]) -> str:
+    """SHA-256 over names, types, shapes and values, whatever the order."""
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        tensor = state[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _portable_state(backbone: Backbone) -> State:
+    """Tensors on the CPU that share no memory, floats as fp32."""
+    return {
+        name: tensor.detach()
+        .to("cpu", torch.float32 if tensor.is_floating_point() else tensor.dtype)
+        .clone(memory_format=torch.contiguous_format)
+        for name, tensor in backbone.body.state_dict().items()
+    }
+
+
+def _describe(backbone: Backbone) -> dict[str, str]:
+    return {
+        "format": FORMAT,
+        "format_version": str(FORMAT_VERSION),
+        "library_version": version("clove-ssl"),
+        "architecture": backbone.name,
+        "stage": backbone.stage,
+        "output_stride": str(backbone.output_stride),
+    }
+
+
+def _verify(path: Path, state: State, metadata: dict[str, str]) -> None:
+    written_by = int(metadata.get("format_version", "0"))
+    if written_by > FORMAT_VERSION:
+        raise UserError(
+            f"{path} has format version {written_by}, written by clove-ssl "
+            f"{metadata.get('library_version')}; this one reads up to {FORMAT_VERSION}. "
+            "Type: pip install --upgrade clove-ssl"
+        )
+    if content_hash(state) != metadata.get("sha256"):
+        raise UserError(
+            f"The tensors in {path} are not those that were written: their SHA-256 differs from "
+            "the one in the file. Copy it again from where it was made."
+        )
+
+
+def _write_atomically(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f"{path.name}.writing")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+        cause = "the disk is full" if full else (error.strerror or str(error))
+        raise UserError(
+            f"{path} could not be written: {cause}. Free some space or choose another place, "
+            "then try again."
+        ) from error

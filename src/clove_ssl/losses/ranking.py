@@ -1,0 +1,157 @@
+"""CLoVE's loss: rank the matching cells of another view above the hardest other ones.
+
+Two forms are kept. ``release`` is the released code: one hinge per *image*,
+
+    hinge(lambda * p - n + margin)
+
+with p the mean of -2 cos over its matching pairs and n the mean of -2 cos
+over its queries' negatives. ``paper`` is Eq. 2 of the paper: one hinge per
+*pair* (i, j), summed over the pairs of an image,
+
+    hinge(-lambda * cos(c_i, t_j) + cos(c_i, t_neg) + margin).
+
+Either way a batch is the mean over its images.
+
+Dimensions: B images, D channels, Q query cells, K key cells, N bank rows.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from clove_ssl.losses.cells import (
+    CellLoss,
+    check_shapes,
+    flatten_cells,
+    images_in_mean,
+    mean_over_pairs,
+    share_without_match,
+)
+from clove_ssl.losses.negatives import (
+    HardNegatives,
+    comparable_rows,
+    negatives_of_bank,
+    negatives_of_view,
+)
+from clove_ssl.losses.ranking_options import (
+    Aggregate,
+    FewNegatives,
+    Form,
+    NegativeQueries,
+    PairReduction,
+    RankingOptions,
+    UnmatchedImages,
+)
+
+
+def clove_loss(
+    context: Tensor,  # (B, D, h, w) student, contextualized
+    target: Tensor,  # (B, D, h', w') teacher, local
+    matches: Tensor,  # (B, h*w, h'*w') bool, from match_cells
+    *,
+    positive_weight: float = 2.0,
+    margin: float = 100.0,
+    top_k: int = 10,
+    form: Form = "release",
+    drop: int = 1,
+    aggregate: Aggregate = "default",
+    negative_queries: NegativeQueries = "default",
+    unmatched_images: UnmatchedImages = "keep",
+    few_negatives: FewNegatives = "clamp",
+    pair_reduction: PairReduction = "sum",
+    negatives: Tensor | None = None,
+    negatives_mask: Tensor | None = None,
+) -> Tensor:
+    """The margin ranking loss of CLoVE, as a scalar.
+
+    The ``release`` form works on dot products, so give it unit vectors; the
+    ``paper`` form scales to unit length by itself. Negatives come from the
+    other view or, when given, from the rows of the bank ``negatives`` (N, D)
+    that ``negatives_mask`` (N,) allows. :class:`RankingOptions` explains the
+    other choices.
+    """
+    options = RankingOptions(
+        positive_weight=positive_weight,
+        margin=margin,
+        top_k=top_k,
+        form=form,
+        drop=drop,
+        aggregate=aggregate,
+        negative_queries=negative_queries,
+        unmatched_images=unmatched_images,
+        few_negatives=few_negatives,
+        pair_reduction=pair_reduction,
+    )
+    result = rank_cells(
+        context, target, matches, options=options, bank=negatives, bank_mask=negatives_mask
+    )
+    return result.term_losses().squeeze(0)
+
+
+def rank_cells(
+    context: Tensor,
+    target: Tensor,
+    matches: Tensor,
+    *,
+    options: RankingOptions,
+    bank: Tensor | None = None,
+    bank_mask: Tensor | None = None,
+) -> CellLoss:
+    """What :func:`clove_loss` averages, image by image."""
+    check_shapes(context, target, matches)
+    matches = matches.bool()
+    with torch.autocast(context.device.type, enabled=False):
+        queries = comparable_rows(flatten_cells(context), options)  # (B, Q, D)
+        keys = flatten_cells(target)  # (B, K, D)
+        cosines = queries @ comparable_rows(keys, options).mT  # (B, Q, K)
+        if bank is None:
+            negatives = negatives_of_view(queries, keys, matches, options)
+        else:
+            negatives = negatives_of_bank(queries, bank.to(keys.dtype), bank_mask, options)
+        return _rank(cosines, matches, negatives, options)
+
+
+def _rank(
+    cosines: Tensor, matches: Tensor, negatives: HardNegatives, options: RankingOptions
+) -> CellLoss:
+    """Combine (B, Q, K) cosines of candidates with the (B, Q) negatives."""
+    concerned = matches.any(2) | (not options.spares_unmatched)  # (B, Q)
+    positive = mean_over_pairs(cosines, matches)  # (B,)
+    negative = _masked_mean(negatives.cosine, concerned & negatives.exists)  # (B,)
+    if options.form == "release":
+        gap = 2 * negative - 2 * options.positive_weight * positive  # (B,)
+        loss = F.relu(gap + options.margin)
+    else:
+        loss = _hinge_per_pair(cosines, matches, negatives, options)
+    if options.few_negatives == "drop":
+        loss = loss.masked_fill((negatives.short & concerned).any(1), 0.0)
+    return CellLoss(
+        loss=loss,
+        counted=images_in_mean(matches, skip_unmatched=options.unmatched_images == "skip"),
+        pairs=matches.sum((1, 2)),
+        positive_cosine=positive.detach(),
+        unmatched_cells=share_without_match(matches),
+        negative_cosine=negative.detach(),
+        short_cells=(negatives.short & concerned).float().mean(1),
+    )
+
+
+def _hinge_per_pair(
+    cosines: Tensor, matches: Tensor, negatives: HardNegatives, options: RankingOptions
+) -> Tensor:
+    """Eq. 2 for every image: (B,)."""
+    gap = negatives.cosine[..., None] - options.positive_weight * cosines  # (B, Q, K)
+    total = (F.relu(gap + options.margin) * matches).sum((1, 2))  # (B,)
+    hinges = matches.sum((1, 2))  # (B,)
+    if not options.spares_unmatched:
+        lonely = negatives.exists & ~matches.any(2)  # (B, Q)
+        total = total + (F.relu(negatives.cosine + options.margin) * lonely).sum(1)
+        hinges = hinges + lonely.sum(1)
+    return total if options.pair_reduction == "sum" else total / hinges.clamp(min=1)
+
+
+def _masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Mean of (B, Q) values where ``mask`` holds, 0 where it never does: (B,)."""
+    return (values * mask).sum(1) / mask.sum(1).clamp(min=1)

@@ -1,0 +1,61 @@
+"""What the engine asks of a method, and what a method gives back.
+
+A method knows views, networks and losses. It knows nothing of optimizers,
+loggers, ranks or files; whatever must survive a restart is a parameter or a
+buffer, so that its state dict is complete.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from clove_ssl.backbones.build import Backbone
+from clove_ssl.config.views import ViewSpec
+from clove_ssl.views.batch import ViewBatch
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands. Schedules are functions of this and keep no state."""
+
+    step: int  # optimizer steps done before this one
+    total_steps: int
+    closes_step: bool = True  # the optimizer steps right after this micro-batch
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """The loss of a micro-batch and what explains it, all still on the device."""
+
+    loss: Tensor  # scalar
+    metrics: dict[str, Tensor] = field(default_factory=dict)  # scalars
+    artifacts: dict[str, Tensor] = field(default_factory=dict)  # detached maps, for health figures
+
+
+class Method(nn.Module):
+    """A pre-training method."""
+
+    backbone: Backbone
+    headline: tuple[str, ...] = ()
+    """Metrics worth a place on the progress line, besides the loss."""
+
+    def views(self) -> tuple[ViewSpec, ...]:
+        """The views of one image, in the order of ``ViewBatch.views``."""
+        raise NotImplementedError
+
+    def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
+        """Loss of a micro-batch."""
+        raise NotImplementedError
+
+    def after_step(self, progress: Progress) -> None:
+        """Called once per optimizer step, right after it."""
+
+    def health(self, output: StepOutput) -> dict[str, Tensor]:
+        """Figures that tell whether the method learns; asked for at logged steps only."""
+        return {}
+
+    def export_backbone(self) -> Backbone:
+        """The backbone that a user takes away."""
+        return self.backbone

@@ -1,0 +1,295 @@
+"""CLoVE: predict the local embeddings of one view from contextualized ones of another.
+
+The student is an encoder (backbone and projector) and an attention that mixes
+the cells of a view; the teacher is a slow copy of the encoder and sees only
+the large views. Every large view is compared with the teacher's other large
+views, every small one with all of them: 2 + 12 terms for 2 large and 6 small
+views. The terms of one kind are computed in one call, with the pairs of views
+one after the other along the batch.
+
+Dimensions: B images, V views of one role, D channels, h x w cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from clove_ssl.backbones.build import Backbone
+from clove_ssl.config.methods.clove import AttentionConfig, CLoVEConfig, LossConfig
+from clove_ssl.config.views import ViewSpec
+from clove_ssl.losses.cells import CellLoss
+from clove_ssl.losses.ranking import rank_cells
+from clove_ssl.losses.ranking_options import RankingOptions
+from clove_ssl.losses.regression import attract_cells
+from clove_ssl.methods import health
+from clove_ssl.methods.base import Method, Progress, StepOutput
+from clove_ssl.modules.attention import NormalizedSelfAttention, PlainSelfAttention, SelfAttention
+from clove_ssl.modules.heads import ConvProjector
+from clove_ssl.modules.normalization import unit_vectors
+from clove_ssl.modules.queue import FeatureQueue
+from clove_ssl.modules.teacher import Teacher
+from clove_ssl.schedules import cosine
+from clove_ssl.views.batch import View, ViewBatch
+from clove_ssl.views.geometry import match_cells
+
+HEALTH_ROWS = 4096  # cells whose spread and rank are looked at
+HEALTH_MAPS = 8  # images whose attention is looked at
+
+
+class Encoder(nn.Module):
+    """What student and teacher have in common: pixels to local embeddings."""
+
+    def __init__(self, backbone: Backbone, projector: nn.Module) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.projector = projector
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) -> (B, D, h, w)."""
+        projected: Tensor = self.projector(self.backbone.features(images))
+        return projected
+
+
+class EncodedViews(NamedTuple):
+    """Embeddings of the views of one role, and where those views lie."""
+
+    maps: Sequence[Tensor]  # V x (B, D, h, w), unit vectors in fp32
+    boxes: Sequence[Tensor]  # V x (B, 4) signed
+
+
+class Comparison(NamedTuple):
+    """All terms between two roles."""
+
+    cells: CellLoss  # of terms * B images
+    terms: int
+    weight: float
+
+
+class CLoVE(Method):
+    """Contextualized local visual embeddings (Silva et al., 2023)."""
+
+    def __init__(self, config: CLoVEConfig, backbone: Backbone) -> None:
+        super().__init__()
+        self.config = config
+        projector = ConvProjector(
+            backbone.out_channels,
+            config.projector.hidden,
+            config.projector.out,
+            bias=config.projector.bias,
+            last_norm=config.projector.last_norm,
+        )
+        self.encoder = Encoder(backbone, projector)
+        self.attention = build_attention(config.attention, config.projector.out)
+        self.teacher = Teacher(self.encoder, mode=config.teacher.mode)
+        ranking = config.loss.kind == "ranking"
+        queued = ranking and config.loss.negatives != "intra"
+        self.queue = FeatureQueue(config.loss.queue_size, config.projector.out) if queued else None
+        self._to_enqueue: list[Tensor] = []
+        self._ranking = ranking_options(config.loss) if ranking else None
+        self.headline = ("cos_positive", "cos_negative") if ranking else ("cos_positive",)
+
+    @property
+    def backbone(self) -> Backbone:  # type: ignore[override]
+        """The student's backbone; a second registration would double the state dict."""
+        return self.encoder.backbone
+
+    def views(self) -> tuple[ViewSpec, ...]:
+        """The views of one image, large ones first."""
+        return self.config.view_specs()
+
+    def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
+        """Loss of a micro-batch."""
+        large = [view for view in batch.views if view.role == "global"]
+        small = [view for view in batch.views if view.role == "local"]
+        projected = self._by_view(self.encoder, large)  # V * (B, D, h, w), joined
+        students = [self._contextualize(projected, large)]
+        if small:
+            students.append(self._contextualize(self._by_view(self.encoder, small), small))
+        if progress.closes_step and self.config.teacher.update == "before-forward":
+            self._update_teacher(progress)
+        targets = self._by_view(self.teacher, large)
+        teacher = self._place(unit_vectors(targets, dim=1), large)
+        comparisons = [
+            self._compare(views, teacher, small=number > 0) for number, views in enumerate(students)
+        ]
+        self._collect_negatives(targets, batch.index, progress)
+        loss = mean_of_terms(comparisons)
+        images = projected.detach()[: len(batch.index)]  # the first large view
+        return StepOutput(loss, self._metrics(loss, comparisons), health_samples(images))
+
+    def after_step(self, progress: Progress) -> None:
+        """Follow the student, where it is done here, and let the queue move on."""
+        if self.config.teacher.update == "after-step":
+            self._update_teacher(progress)
+        if self.queue is not None and self._to_enqueue:
+            self.queue.enqueue(torch.cat(self._to_enqueue))
+            self._to_enqueue.clear()
+
+    def health(self, output: StepOutput) -> dict[str, Tensor]:
+        """Spread and rank of local embeddings, softness of attention, lag of the teacher."""
+        rows, maps = output.artifacts["embeddings"], output.artifacts["attention_input"]
+        with torch.no_grad():
+            weights = self.attention.weights(maps.to(self.attention.out.weight.dtype))
+        return {
+            "feature_std": health.feature_std(rows),
+            "effective_rank": health.effective_rank(rows),
+            "attention_entropy": health.attention_entropy(weights),
+            "teacher_distance": health.parameter_distance(
+                self.encoder.parameters(), self.teacher.module.parameters()
+            ),
+        }
+
+    def export_backbone(self) -> Backbone:
+        """The student's or the teacher's backbone."""
+        encoder = self.encoder if self.config.export == "student" else self.teacher.module
+        return encoder.backbone
+
+    def teacher_momentum(self, progress: Progress) -> float:
+        """How much of the teacher a step keeps."""
+        config = self.config.teacher
+        schedule = cosine(config.momentum, config.final_momentum, progress.total_steps)
+        return schedule(progress.step)
+
+    def _update_teacher(self, progress: Progress) -> None:
+        if self.training:
+            self.teacher.update(self.encoder, self.teacher_momentum(progress))
+
+    def _by_view(self, network: Callable[[Tensor], Tensor], views: Sequence[View]) -> Tensor:
+        """Run ``network`` on views of one size: (V * B, D, h, w), one view after the other."""
+        pixels = [view.pixels for view in views]
+        if self.config.joint_views:
+            return network(torch.cat(pixels))
+        return torch.cat([network(images) for images in pixels])
+
+    def _contextualize(self, projected: Tensor, views: Sequence[View]) -> EncodedViews:
+        return self._place(unit_vectors(self.attention(projected), dim=1), views)
+
+    def _place(self, maps: Tensor, views: Sequence[View]) -> EncodedViews:
+        """Split joined maps into views and put the views' boxes beside them."""
+        coordinates = self.config.matching.coordinates
+        boxes = [view.geometry.signed_boxes(coordinates).to(maps.device) for view in views]
+        return EncodedViews(maps.chunk(len(views)), boxes)
+
+    def _compare(self, student: EncodedViews, teacher: EncodedViews, *, small: bool) -> Comparison:
+        """All terms between the student's views of one role and the teacher's."""
+        pairs = [
+            (i, j)
+            for j in range(len(teacher.maps))
+            for i in range(len(student.maps))
+            if small or i != j
+        ]
+        context = torch.cat([student.maps[i] for i, _ in pairs])  # (terms * B, D, h, w)
+        target = torch.cat([teacher.maps[j] for _, j in pairs])  # (terms * B, D, h', w')
+        matches = match_cells(
+            torch.cat([student.boxes[i] for i, _ in pairs]),
+            torch.cat([teacher.boxes[j] for _, j in pairs]),
+            (context.shape[2], context.shape[3]),
+            (target.shape[2], target.shape[3]),
+            self.config.matching.threshold,
+            unit=self.config.matching.unit,
+        )
+        cells = self._cell_loss(context, target, matches)
+        return Comparison(cells, len(pairs), self.config.loss.local_weight if small else 1.0)
+
+    def _cell_loss(self, context: Tensor, target: Tensor, matches: Tensor) -> CellLoss:
+        if self._ranking is None:
+            unmatched = self.config.loss.unmatched_images
+            return attract_cells(context, target, matches, unmatched_images=unmatched)
+        if self.queue is None:
+            return rank_cells(context, target, matches, options=self._ranking)
+        bank, usable = self.queue.entries, self.queue.usable()
+        return rank_cells(
+            context, target, matches, options=self._ranking, bank=bank, bank_mask=usable
+        )
+
+    def _collect_negatives(self, targets: Tensor, index: Tensor, progress: Progress) -> None:
+        """Keep one row per large view and image for the queue, until the step is done."""
+        if self.queue is None or not self.training:
+            return
+        rows = targets.mean((2, 3))  # (V * B, D)
+        if self.config.loss.negatives == "inter":
+            views = torch.arange(len(targets) // len(index), device=targets.device)
+            cells = scattered_cells(index.to(targets.device), views, progress.step, targets)
+            rows = targets.flatten(2).take_along_dim(cells[:, None, None], dim=2).squeeze(2)
+        self._to_enqueue.append(unit_vectors(rows))
+
+    def _metrics(self, loss: Tensor, comparisons: Sequence[Comparison]) -> dict[str, Tensor]:
+        figures = match_figures(comparisons)
+        if self._ranking is not None:
+            figures["loss_excess"] = loss.detach() - self._ranking.margin
+        return figures
+
+
+def build_attention(config: AttentionConfig, dim: int) -> SelfAttention:
+    """The predictor a config asks for."""
+    if config.kind == "plain":
+        return PlainSelfAttention(dim, config.heads)
+    return NormalizedSelfAttention(
+        dim, config.heads, config.temperature, learn_temperature=config.learn_temperature
+    )
+
+
+def ranking_options(config: LossConfig) -> RankingOptions:
+    """The loss options a config asks for.
+
+    Hinges per pair are averaged, not summed, over the pairs of an image, so
+    that both forms work with the same learning rate.
+    """
+    return RankingOptions(
+        positive_weight=config.positive_weight,
+        margin=config.margin,
+        top_k=config.top_k,
+        form=config.form,
+        drop=config.drop,
+        aggregate=config.aggregate,
+        negative_queries=config.negative_queries,
+        unmatched_images=config.unmatched_images,
+        pair_reduction="mean",
+    )
+
+
+def mean_of_terms(comparisons: Sequence[Comparison]) -> Tensor:
+    """Weighted mean of the terms of all pairs of views."""
+    total = sum(part.weight * part.cells.term_losses(part.terms).sum() for part in comparisons)
+    return torch.as_tensor(total) / sum(part.weight * part.terms for part in comparisons)
+
+
+def match_figures(comparisons: Sequence[Comparison]) -> dict[str, Tensor]:
+    """What explains a loss: similarities, and how many cells took part."""
+    parts = [part.cells for part in comparisons]
+    pairs = torch.cat([part.pairs for part in parts])
+    cosines = torch.cat([part.positive_cosine for part in parts])
+    figures = {
+        "cos_positive": cosines.sum() / (pairs > 0).sum().clamp(min=1),
+        "images_without_match": (pairs == 0).float().mean(),
+        "cells_without_match": torch.cat([part.unmatched_cells for part in parts]).mean(),
+    }
+    for name, part in zip(("global", "local"), parts, strict=False):
+        figures[f"positives_per_image_{name}"] = part.pairs.float().mean()
+    negative = [part.negative_cosine for part in parts if part.negative_cosine is not None]
+    short = [part.short_cells for part in parts if part.short_cells is not None]
+    if negative and short:
+        figures["cos_negative"] = torch.cat(negative).mean()
+        figures["cells_short_of_negatives"] = torch.cat(short).mean()
+    return figures
+
+
+def health_samples(images: Tensor) -> dict[str, Tensor]:
+    """Of detached maps (B, D, h, w) as much as the health figures look at."""
+    enough = -(-HEALTH_ROWS // images[0, 0].numel())
+    rows = images[:enough].flatten(2).mT.flatten(0, 1)[:HEALTH_ROWS]  # (N, D)
+    return {"embeddings": rows, "attention_input": images[:HEALTH_MAPS]}
+
+
+def scattered_cells(index: Tensor, views: Tensor, step: int, maps: Tensor) -> Tensor:
+    """One cell per view and image, (V * B,), that looks random but follows from the arguments.
+
+    No generator is asked, so a resumed run chooses the same cells.
+    """
+    key = (index[None, :] * 0x9E3779B1 + views[:, None] * 0x85EBCA6B + step * 0xC2B2AE35).flatten()
+    key = (key ^ (key >> 15)) * 0x2C1B3C6D
+    return (key ^ (key >> 13)) % maps[0, 0].numel()

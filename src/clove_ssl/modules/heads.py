@@ -1,0 +1,47 @@
+"""Small networks on top of a feature map.
+
+Dimensions: B images, C channels of the backbone, D channels of an embedding.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class ConvProjector(nn.Module):
+    """Two 1x1 convolutions with batch norm between and, usually, after them.
+
+    Args:
+        in_channels: Channels of the backbone's map.
+        hidden: Channels between the convolutions.
+        out: Channels of a local embedding.
+        bias: Give the convolutions a bias; batch norm right after one makes it useless.
+        last_norm: Batch norm on the output: ``plain`` without scale and shift, ``affine``
+            with them, or ``none``.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden: int,
+        out: int,
+        *,
+        bias: bool = False,
+        last_norm: Literal["plain", "affine", "none"] = "plain",
+    ) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, hidden, 1, bias=bias)
+        self.norm1 = nn.BatchNorm2d(hidden)
+        self.conv2 = nn.Conv2d(hidden, out, 1, bias=bias)
+        self.norm2: nn.Module = nn.Identity()
+        if last_norm != "none":
+            self.norm2 = nn.BatchNorm2d(out, affine=last_norm == "affine")
+
+    def forward(self, feature_map: Tensor) -> Tensor:
+        """(B, C, h, w) -> (B, D, h, w)."""
+        hidden = F.relu(self.norm1(self.conv1(feature_map)))
+        projected: Tensor = self.norm2(self.conv2(hidden))
+        return projected

@@ -1,0 +1,149 @@
+"""Unit vectors, and batch norm whose statistics span all processes.
+
+On CUDA torch's own ``nn.SyncBatchNorm`` does the work; it does not run on a
+CPU, where the classes here take its place, so that a run on two CPU processes
+normalises exactly like one on a single process with the whole batch.
+
+Dimensions: B images, C channels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from clove_ssl.errors import UserError
+
+
+def unit_vectors(tensor: Tensor, dim: int = -1) -> Tensor:
+    """Scale to length 1 along ``dim``, in fp32 or better.
+
+    In fp16 the guard of 1e-12 is zero, and a zero vector becomes NaN.
+    """
+    return F.normalize(tensor.to(torch.promote_types(tensor.dtype, torch.float32)), dim=dim)
+
+
+def synchronize_norms(module: nn.Module, device_type: str) -> nn.Module:
+    """Make every batch norm in ``module`` share its statistics between processes.
+
+    Use the returned module: a batch norm that *is* the module cannot be changed
+    in place. Parameters and buffers stay the same objects, so it does not
+    matter whether an optimizer or a teacher was made before.
+    """
+    if isinstance(module, _BatchNorm):
+        return _synchronized(module, device_type)
+    for name, child in module.named_children():
+        setattr(module, name, synchronize_norms(child, device_type))
+    return module
+
+
+class _SumOverProcesses(torch.autograd.Function):
+    """All-reduce whose gradient is all-reduced too: every process uses every sum."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        total = values.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        total = grads[0].clone()
+        dist.all_reduce(total)
+        return total
+
+
+class _Synchronized(_BatchNorm):
+    """Batch norm with statistics over the batches of all processes, for CPU and gloo.
+
+    Batches may differ in size. As with ``nn.SyncBatchNorm``, gradients are those
+    of the sum of the processes' losses: the input's is complete, the affine
+    parameters' is this process's share.
+    """
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(B, C, ...) -> same shape."""
+        if not self.training or not _several_processes():
+            return super().forward(features)
+        self._check_input_dim(features)  # type: ignore[no-untyped-call]
+        wide = features.to(torch.promote_types(features.dtype, torch.float32))
+        normalized = self._normalize(wide).movedim(-1, 1)  # (B, C, ...)
+        return normalized.to(features.dtype)
+
+    def _normalize(self, features: Tensor) -> Tensor:
+        values = features.movedim(1, -1)  # (B, ..., C)
+        rows = values.flatten(0, -2)  # (R, C)
+        count = _total(rows.new_tensor(float(len(rows))))
+        if count <= 1:
+            raise ValueError(f"batch norm needs more than 1 value per channel, got {count:.0f}")
+        # Two passes: a variance from squares loses digits where the mean is large.
+        mean = _total(rows.sum(0)) / count  # (C,)
+        variance = _total((rows - mean).square().sum(0)) / count  # (C,)
+        self._track(mean.detach(), variance.detach() * count / (count - 1))
+        normalized = (values - mean) * (variance + self.eps).rsqrt()
+        if self.affine:
+            normalized = normalized * self.weight + self.bias
+        return normalized
+
+    @torch.no_grad()
+    def _track(self, mean: Tensor, variance: Tensor) -> None:
+        """Move the running statistics towards those of this batch."""
+        if self.running_mean is None or self.running_var is None:
+            return
+        assert self.num_batches_tracked is not None  # comes with the running statistics
+        self.num_batches_tracked.add_(1)
+        share = 1.0 / int(self.num_batches_tracked) if self.momentum is None else self.momentum
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
+        self.running_var.lerp_(variance.to(self.running_var.dtype), share)
+
+
+class SynchronizedBatchNorm1d(_Synchronized, nn.BatchNorm1d):
+    """``nn.BatchNorm1d`` over the batches of all processes."""
+
+
+class SynchronizedBatchNorm2d(_Synchronized, nn.BatchNorm2d):
+    """``nn.BatchNorm2d`` over the batches of all processes."""
+
+
+_CPU_KINDS: dict[type[nn.Module], type[_BatchNorm]] = {
+    nn.BatchNorm1d: SynchronizedBatchNorm1d,
+    nn.BatchNorm2d: SynchronizedBatchNorm2d,
+}
+
+
+def _several_processes() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def _total(values: Tensor) -> Tensor:
+    total: Tensor = _SumOverProcesses.apply(values)
+    return total
+
+
+def _synchronized(norm: _BatchNorm, device_type: str) -> nn.Module:
+    """A synchronized layer made of the parameters and buffers of ``norm``."""
+    if isinstance(norm, nn.SyncBatchNorm | _Synchronized):
+        return norm
+    if type(norm) not in _CPU_KINDS:
+        raise UserError(
+            f"{type(norm).__name__} is not a plain batch norm, so its statistics cannot be shared "
+            "between processes without losing what it does besides. Give --no-sync-norm, or "
+            "choose another backbone."
+        )
+    kind = nn.SyncBatchNorm if device_type == "cuda" else _CPU_KINDS[type(norm)]
+    shared = kind(
+        norm.num_features,
+        eps=norm.eps,
+        momentum=norm.momentum,
+        affine=norm.affine,
+        track_running_stats=norm.track_running_stats,
+    )
+    # Whole dictionaries: the very same tensors under the same names, absent ones stay None.
+    shared._parameters = norm._parameters
+    shared._buffers = norm._buffers
+    return shared.train(norm.training)

@@ -1,0 +1,1 @@
+"""Views: where they lie in the image, their random parameters, and their pixels."""

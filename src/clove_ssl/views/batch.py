@@ -1,0 +1,83 @@
+"""What a method gets: the views of a batch of images, and where they come from.
+
+Pixels travel as uint8, 0 to 255, from the renderer through pinned memory to the
+device, where :meth:`ViewBatch.normalized` makes them the floats a network
+expects: a quarter of the traffic, and the arithmetic happens once.
+
+Dimensions: B images, a view is h x w pixels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from clove_ssl.config.views import Role
+from clove_ssl.views.geometry import CropGeometry
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)  # of red, green and blue, as shares of full brightness
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class View:
+    """One view of every image of a batch."""
+
+    pixels: Tensor  # (B, 3, h, w) RGB, uint8 or normalised floats
+    geometry: CropGeometry
+    role: Role
+
+
+@dataclass(frozen=True)
+class ViewBatch:
+    """All views of a batch of images, in the order of the method's specs."""
+
+    views: tuple[View, ...]
+    index: Tensor  # (B,) which images of the dataset these are
+
+    def pin_memory(self) -> ViewBatch:
+        """The same batch in page-locked memory; data loaders call this by its name."""
+        views = tuple(
+            View(view.pixels.pin_memory(), view.geometry.pin_memory(), view.role)
+            for view in self.views
+        )
+        return ViewBatch(views, self.index.pin_memory())
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> ViewBatch:
+        """The same batch on another device."""
+        views = tuple(
+            View(
+                view.pixels.to(device, non_blocking=non_blocking),
+                view.geometry.to(device, non_blocking=non_blocking),
+                view.role,
+            )
+            for view in self.views
+        )
+        return ViewBatch(views, self.index.to(device, non_blocking=non_blocking))
+
+    def normalized(self, dtype: torch.dtype, *, channels_last: bool) -> ViewBatch:
+        """The same batch with pixels as a network expects them: ImageNet mean 0 and deviation 1."""
+        views = tuple(
+            replace(view, pixels=normalize(view.pixels, dtype, channels_last=channels_last))
+            for view in self.views
+        )
+        return replace(self, views=views)
+
+
+def normalize(pixels: Tensor, dtype: torch.dtype, *, channels_last: bool) -> Tensor:
+    """uint8 pixels (B, 3, h, w) to floats with ImageNet's mean and deviation taken out."""
+    if pixels.dtype != torch.uint8:
+        raise TypeError(f"pixels are {pixels.dtype}, not uint8: they are normalised already")
+    scale, shift = normalization(pixels.device)
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    floats = pixels.to(torch.float32, memory_format=layout)
+    return torch.addcmul(shift, floats, scale).to(dtype)
+
+
+def normalization(device: torch.device | str) -> tuple[Tensor, Tensor]:
+    """Scale and shift (3, 1, 1) with which ``scale * pixels + shift`` is normalised."""
+    mean = torch.tensor(IMAGENET_MEAN, device=device).view(3, 1, 1)
+    std = torch.tensor(IMAGENET_STD, device=device).view(3, 1, 1)
+    return 1 / (255 * std), -mean / std

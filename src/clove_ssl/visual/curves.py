@@ -1,0 +1,171 @@
+"""Small curves as inline SVG, without a plotting library and without scripts.
+
+Colours come from the style sheet of the page, so that a curve follows its light
+or dark mode. Points are (step, value); a value that is infinite or not a number
+is a gap in the line. Picture coordinates are SVG units, y downwards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from clove_ssl.runs.figures import readable
+
+Point = tuple[int, float]
+
+MOST_POINTS = 400
+WIDTH, HEIGHT = 400, 180
+TOP, RIGHT, BOTTOM = 10, 14, 24
+LETTER = 6.6  # width of a digit of the tick labels
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Maps values from ``low`` to ``high`` onto picture coordinates ``start`` to ``end``."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def place(self, value: float) -> float:
+        """The picture coordinate of a value."""
+        return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
+
+
+def draw_curve(points: Sequence[Point], label: str, *, unit: str = "") -> Markup:
+    """One figure over the steps of a run; ``label`` is for those who cannot see it."""
+    finite = [value for _, value in points if is_drawable(value)]
+    if not finite:
+        return Markup('<p class="empty">No value to draw yet.</p>')
+    low, high = value_range(finite)
+    y_ticks, x_ticks = ticks(low, high), _step_ticks(points[-1][0])
+    y_labels = tick_labels(y_ticks)
+    x_axis = Axis(0, max(1, points[-1][0]), 8 + LETTER * max(map(len, y_labels)), WIDTH - RIGHT)
+    y_axis = Axis(low, high, HEIGHT - BOTTOM, TOP)
+    parts = [
+        _horizontal_lines(y_axis, x_axis, y_ticks, y_labels),
+        _step_labels(x_axis, x_ticks),
+        Markup('<path class="line" d="{}"/>').format(_path(thinned(points), x_axis, y_axis)),
+        _dots(thinned(points), x_axis, y_axis, unit),
+    ]
+    return Markup(
+        '<svg class="curve" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>'
+    ).format(WIDTH, HEIGHT, label, Markup("").join(parts))
+
+
+def is_drawable(value: float) -> bool:
+    """Whether a value is a number, and small enough to compute with."""
+    return abs(value) < 1e300
+
+
+def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
+    """At most ``most`` points that keep the ends, every spike and every gap."""
+    if len(points) <= most:
+        return list(points)
+    buckets = (most - 2) // 3
+    kept = {0, len(points) - 1}
+    for number in range(buckets):
+        start, end = (len(points) * edge // buckets for edge in (number, number + 1))
+        kept |= _landmarks(points, range(start, end))
+    return [points[index] for index in sorted(kept)]
+
+
+def value_range(values: Sequence[float]) -> tuple[float, float]:
+    """A range with some air around the values; it does not go below 0 without need."""
+    low, high = min(values), max(values)
+    size = max(abs(low), abs(high))
+    if size < 1e-300:
+        return 0.0, 1.0
+    if high - low < 1e-6 * size:  # float noise around a constant
+        return low - 0.1 * size, high + 0.1 * size
+    air = 0.05 * (high - low)
+    return (max(0.0, low - air) if low >= 0 else low - air), high + air
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Two to seven round numbers between two values: multiples of 1, 2 or 5 times 10^n."""
+    smallest = 0.15 * (high - low)
+    power = 10.0 ** math.floor(math.log10(smallest))
+    gap = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= smallest)
+    first, last = math.ceil(low / gap - 1e-9), math.floor(high / gap + 1e-9)
+    return [index * gap for index in range(first, last + 1)]
+
+
+def tick_labels(positions: Sequence[float]) -> list[str]:
+    """Labels with as many digits as tell neighbours apart: 0.95, 1.00 or 5k, 10k."""
+    largest = max(map(abs, positions))
+    if not 1e-3 <= largest < 1e9:
+        return [f"{position:.3g}" for position in positions]
+    scale, suffix = next(
+        (scale, suffix) for scale, suffix in ((1e6, "M"), (1e4, "k"), (0.0, "")) if largest >= scale
+    )
+    shown = [position / {"M": 1e6, "k": 1e3, "": 1}[suffix] for position in positions]
+    gap = min((b - a for a, b in zip(shown, shown[1:], strict=False)), default=1.0)
+    decimals = max(0, -math.floor(math.log10(gap * 1.001)))
+    return [f"{value:.{decimals}f}{suffix}" if value else "0" for value in shown]
+
+
+def _landmarks(points: Sequence[Point], indices: range) -> set[int]:
+    """The lowest, the highest and the first missing of some points."""
+    finite = [index for index in indices if is_drawable(points[index][1])]
+    missing = [index for index in indices if not is_drawable(points[index][1])]
+    extremes = {
+        choose(finite, key=lambda index: points[index][1]) for choose in (min, max) if finite
+    }
+    return extremes | set(missing[:1])
+
+
+def _step_ticks(last: int) -> list[float]:
+    return [tick for tick in ticks(0, max(1, last)) if tick == round(tick)]
+
+
+def _horizontal_lines(
+    y_axis: Axis, x_axis: Axis, positions: Iterable[float], labels: Iterable[str]
+) -> Markup:
+    line = Markup(
+        '<line class="grid" x1="{left:.1f}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        '<text class="tick" x="{text:.1f}" y="{base:.1f}" text-anchor="end">{label}</text>'
+    )
+    return Markup("").join(
+        line.format(
+            left=x_axis.start, right=x_axis.end, y=y, text=x_axis.start - 5, base=y + 4, label=label
+        )
+        for y, label in zip(map(y_axis.place, positions), labels, strict=True)
+    )
+
+
+def _step_labels(x_axis: Axis, positions: Sequence[float]) -> Markup:
+    text = Markup('<text class="tick" x="{:.1f}" y="{}" text-anchor="{}">{}</text>')
+    labels = tick_labels(positions)
+    return Markup("").join(
+        text.format(x, HEIGHT - 6, "end" if x > WIDTH - 2 * RIGHT else "middle", label)
+        for x, label in zip(map(x_axis.place, positions), labels, strict=True)
+    )
+
+
+def _path(points: Iterable[Point], x_axis: Axis, y_axis: Axis) -> str:
+    """Lines between neighbours; a point between gaps is drawn by the round cap of ``h0``."""
+    commands, pen_down = [], False
+    for step, value in points:
+        if is_drawable(value):
+            place = f"{x_axis.place(step):.1f} {y_axis.place(value):.1f}"
+            commands.append(f"L{place}" if pen_down else f"M{place}h0")
+        pen_down = is_drawable(value)
+    return "".join(commands)
+
+
+def _dots(points: Iterable[Point], x_axis: Axis, y_axis: Axis, unit: str) -> Markup:
+    """Invisible until pointed at; their titles are the tooltips."""
+    dot = Markup(
+        '<circle class="dot" cx="{:.1f}" cy="{:.1f}" r="4"><title>step {:,}: {}{}</title></circle>'
+    )
+    return Markup("").join(
+        dot.format(x_axis.place(step), y_axis.place(value), step, readable(value), unit)
+        for step, value in points
+        if is_drawable(value)
+    )

@@ -1,0 +1,44 @@
+"""Fixtures of all tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+# The first call of a test pays for torch's lazy start-up, which no deadline survives.
+settings.register_profile("clove", deadline=None, max_examples=50, derandomize=True)
+settings.load_profile("clove")
+
+GOLDEN = Path(os.environ.get("CLOVE_GOLDEN", Path(__file__).parent / "golden"))
+DATA = Path(os.environ.get("CLOVE_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-recorded", action="store_true", help="rewrite recorded losses")
+
+
+@pytest.fixture
+def golden() -> Callable[[str], Mapping[str, np.ndarray]]:
+    """Reader of recorded vectors: ``golden("methods/clove_loss.npz")``."""
+
+    def read(name: str) -> Mapping[str, np.ndarray]:
+        path = GOLDEN / name
+        if not path.exists():
+            pytest.skip(f"no golden file {path}")
+        with np.load(path) as arrays:
+            return dict(arrays)
+
+    return read
+
+
+@pytest.fixture
+def data_folder() -> Path:
+    """Folder of real photos and labels; tests that need it skip where it is absent."""
+    if not DATA.is_dir():
+        pytest.skip(f"no data packs in {DATA}")
+    return DATA

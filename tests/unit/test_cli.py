@@ -1,0 +1,103 @@
+"""The command line: helpful, quick, and never a traceback on a user's mistake."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clove_ssl import cli
+from clove_ssl.config.recipes import RECIPES
+
+WITHOUT_TORCH = """
+import sys
+from clove_ssl import cli
+try:
+    code = cli.main({arguments})
+except SystemExit as stop:
+    code = stop.code
+assert not code, code
+assert "torch" not in sys.modules, "torch was imported"
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], [], *([verb, "--help"] for verb in cli.VERBS), ["list", "recipes"]],
+    ids=" ".join,
+)
+def test_help_imports_no_torch(arguments: list[str]) -> None:
+    code = WITHOUT_TORCH.format(arguments=arguments)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "clove" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["pretrian"], "Did you mean 'pretrain'?"),
+        (["pretrain", "clove-r50", "--out", "x"], "Unknown recipe 'clove-r50'"),
+        (["pretrain", "clove-demo", "--config"], "Unrecognized"),
+        (["pretrain", "--config"], "--config needs a file"),
+        (["pretrain", "--config", "none.yaml", "--out", "x"], "none.yaml does not exist"),
+        (["pretrain", "clove-demo"], "--out"),
+        (["pretrain", "clove-demo", "--out", "x", "--epocs", "3"], "--epocs"),
+        (["pretrain", "clove-demo", "--out", "x", "--epochs", "many"], "many"),
+        (["pretrain", "clove-demo", "--out", "x", "--batch-size", "0"], "--batch-size 16"),
+        (["pretrain", "clove-demo", "--out", "x", "--data", "nowhere"], "nowhere"),
+        (["pretrain", "clove-demo", "--out", "x", "--precision", "bf16"], "needs a GPU"),
+        (["pretrain", "clove-demo", "--out", "x", "--backbone.name", "resnet5"], "resnet5"),
+        (["pretrain", "clove-demo", "--out", "x", "--method.attention.heads", "7"], "heads=7"),
+        (["resume", "nowhere"], "nowhere does not exist"),
+        (["resume"], "required"),
+        (["list", "recipies"], "recipes"),
+        (["report", "nowhere"], "nowhere does not exist"),
+        (["probe", "nowhere"], "nowhere"),
+        (["doctor", "nowhere"], "nowhere does not exist"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_gives_exit_code_2_and_one_message(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        code: object = cli.main(arguments)
+    except SystemExit as stop:  # tyro explains malformed options itself
+        code = stop.code
+    written = capsys.readouterr()
+    assert code == 2
+    assert message in " ".join((written.err + written.out).split())
+    assert "Traceback" not in written.err
+
+
+def test_every_recipe_is_listed_with_its_first_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list", "recipes"]) == 0
+    output = capsys.readouterr().out
+    for name, make in RECIPES.items():
+        assert name in output
+        assert (make.__doc__ or "").splitlines()[0] in output
+
+
+def test_methods_and_backbones_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list", "methods"]) == 0
+    assert cli.main(["list", "backbones"]) == 0
+    output = capsys.readouterr().out
+    for name in ("clove", "resnet50", "wide_resnet50_2", "convnext_tiny", "regnet_y_400mf"):
+        assert name in output
+
+
+def test_a_failed_start_leaves_no_folder_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["pretrain", "clove-demo", "--out", "run", "--data", "nowhere"]) == 2
+    assert cli.main(["pretrain", "clove-demo", "--out", "run", "--batch-size", "0"]) == 2
+    assert not (tmp_path / "run").exists()

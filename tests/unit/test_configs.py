@@ -1,0 +1,111 @@
+"""Configs: complete, strict, the same after a round trip, and free of torch."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clove_ssl.config import files
+from clove_ssl.config.methods.clove import CLoVEConfig, LossConfig, MatchingConfig
+from clove_ssl.config.pretraining import CheckpointConfig, PretrainConfig
+from clove_ssl.config.recipes import RECIPES, recipe
+from clove_ssl.config.views import ViewsConfig
+from clove_ssl.errors import UserError
+
+
+@pytest.mark.parametrize("name", list(RECIPES))
+def test_a_recipe_survives_its_config_file(name: str, tmp_path: Path) -> None:
+    config = recipe(name, Path("run"))
+    files.save(config, tmp_path / "config.yaml")
+    assert files.load(PretrainConfig, tmp_path / "config.yaml") == config
+    assert "method:\n  name: clove\n" in (tmp_path / "config.yaml").read_text()
+
+
+@pytest.mark.parametrize("name", list(RECIPES))
+def test_a_recipe_says_how_to_start_it_and_what_to_expect(name: str) -> None:
+    text = RECIPES[name].__doc__ or ""
+    assert "command" in text.lower()
+    assert "cost: " in text.lower()
+    assert "Expected: " in text
+
+
+@pytest.mark.parametrize(
+    ("line", "change", "message"),
+    [
+        ("epochs: 200", "epochs: many", "expected int @ config.epochs"),
+        ("epochs: 200", "epoch: 200", "epoch"),
+        ("kind: ranking", "kind: rankling", "rankling"),
+        ("name: clove", "name: glove", "Did you mean 'clove'"),
+        ("threshold: 0.7", "threshold: -1", "no cell can have a positive"),
+        ("batch_size: 2048", "batch_size: [", "not a YAML file"),
+    ],
+)
+def test_a_wrong_line_of_a_file_is_named(
+    tmp_path: Path, line: str, change: str, message: str
+) -> None:
+    path = tmp_path / "config.yaml"
+    files.save(PretrainConfig(out=Path("run")), path)
+    assert line in path.read_text()
+    path.write_text(path.read_text().replace(line, change))
+    with pytest.raises(UserError, match=message) as error:
+        files.load(PretrainConfig, path)
+    assert str(path) in str(error.value)
+
+
+def test_equal_configs_share_a_fingerprint() -> None:
+    config = PretrainConfig(out=Path("run"))
+    assert files.fingerprint(config) == files.fingerprint(PretrainConfig(out=Path("run")))
+    assert files.fingerprint(config) != files.fingerprint(replace(config, seed=1))
+
+
+def test_every_field_has_help() -> None:
+    """Field docstrings are the help text, so a field without one is a field without help."""
+    obvious = {"epochs", "device", "name", "role", "size"}
+    for cls in config_classes(PretrainConfig(out=Path("run"))):
+        source = Path(__import__(cls.__module__, fromlist=["x"]).__file__).read_text()
+        body = source.split(f"class {cls.__name__}")[1].split("\nclass ")[0]
+        for field in fields(cls):
+            if is_dataclass(getattr(cls(**required(cls)), field.name)) or field.name in obvious:
+                continue
+            after = body.split(f"\n    {field.name}:")[1].split("\n", 2)[1]
+            assert after.strip().startswith('"""'), f"{cls.__name__}.{field.name} has no docstring"
+
+
+def required(cls: type) -> dict[str, Any]:
+    return {"out": Path("run")} if cls is PretrainConfig else {}
+
+
+def config_classes(config: Any) -> list[type]:
+    inner = [getattr(config, field.name) for field in fields(config)]
+    return [type(config), *(c for i in inner if is_dataclass(i) for c in config_classes(i))]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ViewsConfig(global_count=1),
+        lambda: ViewsConfig(global_scale=(1.0, 0.2)),
+        lambda: MatchingConfig(threshold=0),
+        lambda: LossConfig(top_k=3, drop=3),
+        lambda: CheckpointConfig(keep=0),
+        lambda: PretrainConfig(out=Path("run"), epochs=0),
+        lambda: CLoVEConfig(attention=replace(CLoVEConfig().attention, heads=3)),
+    ],
+)
+def test_impossible_values_are_refused_with_a_remedy(make: Any) -> None:
+    with pytest.raises(UserError, match=r"[Gg]ive|[Tt]ry|Change|Leave|Shorten"):
+        make()
+
+
+def test_the_defaults_are_the_published_method() -> None:
+    config = PretrainConfig(out=Path("run"))
+    method = config.method
+    assert isinstance(method, CLoVEConfig)
+    assert method.loss_terms() == 14
+    assert [spec.size for spec in method.view_specs()] == [224] * 2 + [96] * 6
+    assert [spec.blur_probability for spec in method.view_specs()] == [1.0, 0.1] + [0.5] * 6
+    assert [spec.solarize_probability for spec in method.view_specs()] == [0.0, 0.2] + [0.0] * 6
+    assert config.optimizer.peak_lr(config.batch_size) == 8.0
