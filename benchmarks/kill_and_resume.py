@@ -7,7 +7,6 @@ Prints one JSON line with the steps at which the run was hit and both hashes.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import sys
 import tempfile
@@ -15,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from references.killing import run_with_kills  # noqa: E402
+from references.killing import run_with_kills, weights_hash  # noqa: E402
 from references.tiny_runs import tiny_config  # noqa: E402
 
 from clove_ssl.engine import pretraining  # noqa: E402
@@ -26,11 +25,8 @@ def compare(folder: Path, *, kills: int, seed: int) -> dict[str, object]:
     steps = 4 * kills
     pretraining.pretrain(tiny_config(folder / "whole", steps=steps))
     hits = run_with_kills(tiny_config(folder / "killed", steps=steps), kills=kills, seed=seed)
-    hashes = [
-        hashlib.sha256((folder / name / "export/backbone.safetensors").read_bytes()).hexdigest()[:16]
-        for name in ("whole", "killed")
-    ]
-    return {"kills": kills, "logged_steps_at_kill": hits, "hashes": hashes, "equal": len(set(hashes)) == 1}
+    hashes = [weights_hash(folder / name) for name in ("whole", "killed")]
+    return {"kills": kills, "logged_steps_at_kill": hits, "hashes": hashes}
 
 
 if __name__ == "__main__":

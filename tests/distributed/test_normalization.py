@@ -1,8 +1,7 @@
-"""Batch norm over two processes equals batch norm over their joined batch."""
+"""What spans processes: batch norm as if on the joined batch, and equal queues."""
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,16 @@ import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from clove_ssl.errors import UserError
 from clove_ssl.modules.normalization import (
     SynchronizedBatchNorm1d,
     SynchronizedBatchNorm2d,
     synchronize_norms,
 )
 from clove_ssl.modules.queue import FeatureQueue
-from clove_ssl.modules.teacher import Teacher
 
 PROCESSES = 2
 Results = list[dict[str, Any]]
+OPTIONS = [{}, {"affine": False}, {"momentum": None, "eps": 0.1}, {"track_running_stats": False}]
 
 
 def uneven_batches() -> tuple[Tensor, Tensor]:
@@ -64,50 +62,6 @@ def _norm_over_processes(rank: int) -> list[dict[str, Tensor]]:
     return [run_norm(norm, maps, probe) for norm in norms]
 
 
-OPTIONS = [{}, {"affine": False}, {"momentum": None, "eps": 0.1}, {"track_running_stats": False}]
-
-
-def _enter(rank: int, folder: Path) -> None:
-    torch.set_num_threads(1)
-    store = f"file://{folder / 'rendezvous'}"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=PROCESSES)
-    try:
-        results = {
-            "norms": _norm_over_processes(rank),
-            "rows": _vectors_and_eval(rank),
-            "training": _distributed_training(rank),
-            "queue": _fill_queue(rank),
-        }
-        torch.save(results, folder / f"{rank}.pt")
-    finally:
-        dist.destroy_process_group()
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """What each of two gloo processes computed; starting them is slow, so they start once."""
-    folder = tmp_path_factory.mktemp("processes")
-    mp.spawn(_enter, (folder,), nprocs=PROCESSES)
-    return [torch.load(folder / f"{rank}.pt") for rank in range(PROCESSES)]
-
-
-def test_everything_is_that_of_plain_batch_norm_on_the_joined_batch(
-    results: Results,
-) -> None:
-    norms = [result["norms"] for result in results]
-    for options, first, second in zip(OPTIONS, *norms, strict=True):
-        expected = run_norm(plain_norm(**options), *uneven_batches())
-        for name, value in expected.items():
-            if name in {"out", "grad"}:
-                actual = torch.cat([first[name], second[name]])
-            elif name.startswith("grad_"):
-                actual = first[name] + second[name]  # each process has its share
-            else:
-                torch.testing.assert_close(first[name], second[name], rtol=0, atol=0)
-                actual = first[name]
-            torch.testing.assert_close(actual, value, rtol=1e-10, atol=1e-10)
-
-
 def _vectors_and_eval(rank: int) -> dict[str, Tensor]:
     rows = share(uneven_batches()[0].flatten(2)[..., 0], rank)  # (B, 4)
     norm = synchronize_norms(nn.BatchNorm1d(4).double(), "cpu")
@@ -115,18 +69,6 @@ def _vectors_and_eval(rank: int) -> dict[str, Tensor]:
     trained = norm(rows)
     norm.eval()
     return {"trained": trained.detach(), "eval": norm(rows).detach()}
-
-
-def test_rows_are_normalised_too_and_eval_mode_uses_running_statistics(
-    results: Results,
-) -> None:
-    shares = [result["rows"] for result in results]
-    rows = uneven_batches()[0].flatten(2)[..., 0]
-    norm = nn.BatchNorm1d(4).double()
-    joined = torch.cat([part["trained"] for part in shares])
-    torch.testing.assert_close(joined, norm(rows).detach())
-    norm.eval()
-    torch.testing.assert_close(torch.cat([part["eval"] for part in shares]), norm(rows).detach())
 
 
 def small_network() -> nn.Module:
@@ -153,9 +95,64 @@ def _distributed_training(rank: int) -> dict[str, Tensor]:
     return network.state_dict()
 
 
-def test_training_under_ddp_is_training_on_the_joined_batch(
-    results: Results,
-) -> None:
+def _fill_queue(rank: int) -> dict[str, Tensor]:
+    queue = FeatureQueue(5, 2)
+    for step in range(3):
+        rows = torch.tensor([[10.0 * step + 2 * rank], [10.0 * step + 2 * rank + 1]])
+        queue.enqueue(rows.expand(-1, 2).mT.contiguous().mT)  # columns first in memory
+    return queue.state_dict()
+
+
+def _enter(rank: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    store = f"file://{folder / 'rendezvous'}"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=PROCESSES)
+    try:
+        results = {
+            "norms": _norm_over_processes(rank),
+            "rows": _vectors_and_eval(rank),
+            "training": _distributed_training(rank),
+            "queue": _fill_queue(rank),
+        }
+        torch.save(results, folder / f"{rank}.pt")
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """What each of two gloo processes computed; starting them is slow, so they start once."""
+    folder = tmp_path_factory.mktemp("processes")
+    mp.spawn(_enter, (folder,), nprocs=PROCESSES)
+    return [torch.load(folder / f"{rank}.pt") for rank in range(PROCESSES)]
+
+
+def test_everything_is_that_of_plain_batch_norm_on_the_joined_batch(results: Results) -> None:
+    norms = [result["norms"] for result in results]
+    for options, first, second in zip(OPTIONS, *norms, strict=True):
+        expected = run_norm(plain_norm(**options), *uneven_batches())
+        for name, value in expected.items():
+            if name in {"out", "grad"}:
+                actual = torch.cat([first[name], second[name]])
+            elif name.startswith("grad_"):
+                actual = first[name] + second[name]  # each process has its share
+            else:
+                torch.testing.assert_close(first[name], second[name], rtol=0, atol=0)
+                actual = first[name]
+            torch.testing.assert_close(actual, value, rtol=1e-10, atol=1e-10)
+
+
+def test_rows_are_normalised_too_and_eval_mode_uses_running_statistics(results: Results) -> None:
+    shares = [result["rows"] for result in results]
+    rows = uneven_batches()[0].flatten(2)[..., 0]
+    norm = nn.BatchNorm1d(4).double()
+    joined = torch.cat([part["trained"] for part in shares])
+    torch.testing.assert_close(joined, norm(rows).detach())
+    norm.eval()
+    torch.testing.assert_close(torch.cat([part["eval"] for part in shares]), norm(rows).detach())
+
+
+def test_training_under_ddp_is_training_on_the_joined_batch(results: Results) -> None:
     first, second = (result["training"] for result in results)
     maps, probe = even_batch()
     network = small_network()
@@ -169,74 +166,8 @@ def test_training_under_ddp_is_training_on_the_joined_batch(
         assert torch.equal(first[name], second[name])
 
 
-def _fill_queue(rank: int) -> dict[str, Tensor]:
-    queue = FeatureQueue(5, 2)
-    for step in range(3):
-        rows = torch.tensor([[10.0 * step + 2 * rank], [10.0 * step + 2 * rank + 1]])
-        queue.enqueue(rows.expand(-1, 2).mT.contiguous().mT)  # columns first in memory
-    return queue.state_dict()
-
-
-def test_queues_take_the_rows_of_all_processes_in_rank_order(
-    results: Results,
-) -> None:
+def test_queues_take_the_rows_of_all_processes_in_rank_order(results: Results) -> None:
     first, second = (result["queue"] for result in results)
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert first["entries"][:, 0].tolist() == [22, 23, 13, 20, 21]
     assert first["pointer"] == 12 % 5
-
-
-def test_without_other_processes_the_layer_is_plain_batch_norm() -> None:
-    maps, probe = uneven_batches()
-    expected = run_norm(plain_norm(), maps, probe)
-    actual = run_norm(synchronize_norms(plain_norm(), "cpu"), maps, probe)
-    assert all(torch.equal(actual[name], value) for name, value in expected.items())
-
-
-@pytest.mark.parametrize("device_type", ["cpu", "cuda"])
-def test_conversion_keeps_parameters_buffers_modes_and_names(device_type: str) -> None:
-    network = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4, affine=False), nn.BatchNorm2d(4))
-    network[1].eval()
-    before = {name: id(value) for name, value in network.named_parameters()}
-    buffers = {name: id(value) for name, value in network.named_buffers()}
-    converted = synchronize_norms(network, device_type)
-    assert converted is network
-    assert {name: id(value) for name, value in network.named_parameters()} == before
-    assert {name: id(value) for name, value in network.named_buffers()} == buffers
-    kind = nn.SyncBatchNorm if device_type == "cuda" else SynchronizedBatchNorm2d
-    assert [type(layer) for layer in network[1:]] == [kind, kind]
-    assert [layer.training for layer in network[1:]] == [False, True]
-    assert network[1].weight is None
-
-
-def test_a_teacher_inside_the_module_is_converted_and_can_still_follow() -> None:
-    student = small_network()
-    method = nn.ModuleDict({"student": student, "teacher": Teacher(student)})
-    synchronize_norms(method, "cpu")
-    teacher = method["teacher"]
-    assert type(teacher.module[1]) is SynchronizedBatchNorm2d
-    nn.init.constant_(student[1].weight, 3.0)
-    teacher.update(student, 0.5)
-    assert torch.equal(teacher.module[1].weight, torch.full((6,), 2.0, dtype=torch.float64))
-    assert not any(p.requires_grad for p in teacher.parameters())
-
-
-def test_converting_twice_changes_nothing() -> None:
-    network = synchronize_norms(small_network(), "cpu")
-    layers = list(network)
-    assert list(synchronize_norms(network, "cpu")) == layers
-
-
-def test_a_converted_network_can_be_copied() -> None:
-    network = synchronize_norms(small_network(), "cpu")
-    twin = copy.deepcopy(network)
-    assert twin[1].weight is not network[1].weight
-    assert torch.equal(twin[1].weight, network[1].weight)
-
-
-def test_layers_that_do_more_than_batch_norm_are_refused() -> None:
-    class NormAndActivation(nn.BatchNorm2d):
-        pass
-
-    with pytest.raises(UserError, match="--no-sync-norm"):
-        synchronize_norms(nn.Sequential(NormAndActivation(4)), "cuda")

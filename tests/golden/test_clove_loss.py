@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from clove_ssl.losses import clove_loss
+from clove_ssl.losses import clove_loss, matched_cosine_loss
 from clove_ssl.losses.negatives import negatives_of_view
 from clove_ssl.losses.ranking import rank_cells
 from clove_ssl.losses.ranking_options import RankingOptions
@@ -142,3 +142,19 @@ def test_the_whole_loss_is_the_mean_of_its_recorded_terms(golden: Golden) -> Non
     assert loss.item() == pytest.approx(float(arrays["loss"]), abs=1e-9)
     np.testing.assert_allclose(large.grad, arrays["grad_global"], rtol=0, atol=1e-9)
     np.testing.assert_allclose(small.grad, arrays["grad_local"], rtol=0, atol=1e-9)
+
+
+def test_the_l2_loss_and_its_gradients_are_pixpros_recorded_ones(golden: Golden) -> None:
+    arrays = golden("methods/pixpro.npz")
+    for query, key, mask, loss_name in (
+        ("q1", "k2", "mask12", "l12"),
+        ("q2", "k1", "mask21", "l21"),
+    ):
+        context = torch.from_numpy(arrays[f"loss.{query}"]).requires_grad_()
+        target = torch.from_numpy(arrays[f"loss.{key}"])
+        loss = matched_cosine_loss(context, target, torch.from_numpy(arrays[f"loss.{mask}"]))
+        loss.backward()
+        assert loss.item() == pytest.approx(float(arrays[f"loss.{loss_name}"]), abs=2e-8)
+        np.testing.assert_allclose(
+            context.grad, arrays[f"loss.grad_{query}"], rtol=0, atol=2e-8, err_msg=query
+        )

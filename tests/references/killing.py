@@ -11,11 +11,19 @@ from pathlib import Path
 
 from clove_ssl.config import files
 from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.export.safetensors_file import content_hash, read_backbone_file
+from clove_ssl.runs.directory import RunDirectory
 
 
 def command(*arguments: str) -> list[str]:
     """A ``clove`` command in a process of its own."""
     return [sys.executable, "-m", "clove_ssl", *arguments]
+
+
+def weights_hash(run: Path) -> str:
+    """Hash of all weights a run has exported, computed from the tensors themselves."""
+    state, _ = read_backbone_file(RunDirectory(run).backbone)
+    return content_hash(state)
 
 
 def run_with_kills(config: PretrainConfig, *, kills: int, seed: int) -> list[int]:

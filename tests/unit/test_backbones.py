@@ -167,7 +167,7 @@ def test_channels_last_stays_channels_last(name: str) -> None:
     assert backbone.features(images).is_contiguous(memory_format=torch.channels_last)
 
 
-@pytest.mark.parametrize("name", ["resnet18", "convnext_tiny", "regnet_y_400mf"])
+@pytest.mark.parametrize("name", ["resnet18", "regnet_y_400mf"])
 def test_it_traces_into_one_graph(name: str) -> None:
     backbone = build_backbone(BackboneConfig(name=name, stage="c4")).eval()
     compiled = torch.compile(backbone.features, fullgraph=True, backend="eager")

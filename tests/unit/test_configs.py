@@ -55,9 +55,9 @@ def test_a_wrong_line_of_a_file_is_named(
     assert str(path) in str(error.value)
 
 
-def test_equal_configs_share_a_fingerprint() -> None:
+def test_configs_that_differ_only_in_their_folder_share_a_fingerprint() -> None:
     config = PretrainConfig(out=Path("run"))
-    assert files.fingerprint(config) == files.fingerprint(PretrainConfig(out=Path("run")))
+    assert files.fingerprint(config) == files.fingerprint(PretrainConfig(out=Path("elsewhere")))
     assert files.fingerprint(config) != files.fingerprint(replace(config, seed=1))
 
 

@@ -1,8 +1,8 @@
 """Random view parameters: exact against slow loops, and in distribution.
 
-The table of matching statistics was simulated with the released code's own
-sampler; see facts about CLoVE in docs. All draws have fixed seeds, so a test
-that passes once passes always; tolerances are about four standard errors.
+The table of matching statistics was simulated with the sampler of CLoVE's
+released code. All draws have fixed seeds, so a test that passes once passes
+always; tolerances are about four standard errors.
 """
 
 from __future__ import annotations
@@ -57,14 +57,16 @@ def test_a_view_depends_on_its_own_row_only() -> None:
 def test_every_number_of_a_row_is_used_and_none_twice() -> None:
     """A number shared by two decisions would tie them together."""
     images = 400
-    plain = ViewsConfig(vertical_flip_probability=0.5, global_solarize=(0.5,)).specs()[:1]
+    specs = ViewsConfig(
+        vertical_flip_probability=0.5, global_blur=(0.5,), global_solarize=(0.5,)
+    ).specs()[:1]
     uniforms = np.random.default_rng(0).random((images, 1, UNIFORMS_PER_VIEW))
-    size = np.full(images, 60), np.full(images, 100)  # narrow enough that many attempts are needed
-    before = draw_views(uniforms, *size, plain)
+    size = np.full(images, 50), np.full(images, 200)  # so wide that all attempts are needed
+    before = draw_views(uniforms, *size, specs)
     for place in range(UNIFORMS_PER_VIEW):
         changed = uniforms.copy()
         changed[..., place] = (changed[..., place] + 0.5) % 1
-        after = draw_views(changed, *size, plain)
+        after = draw_views(changed, *size, specs)
         moved = [
             each.name
             for each in fields(ViewParameters)

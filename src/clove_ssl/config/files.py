@@ -34,8 +34,9 @@ def to_yaml(config: object) -> str:
 
 
 def fingerprint(config: object) -> str:
-    """A short hash that two equal configs share."""
-    return hashlib.sha256(to_yaml(config).encode()).hexdigest()[:12]
+    """A short hash that two configs share when they differ in nothing but ``out``."""
+    fields = {k: v for k, v in _converter().unstructure(config).items() if k != "out"}
+    return hashlib.sha256(yaml.safe_dump(fields).encode()).hexdigest()[:12]
 
 
 def load(cls: type[T], path: Path) -> T:

@@ -80,10 +80,10 @@ def decode(data: bytes, *, max_pixels: int, reduce: int = 1) -> Tensor:
     """The pixels of an image file, upright, as uint8 (3, H, W) in channels-last memory.
 
     With ``reduce`` 2, 4 or 8 a JPEG is decoded at that fraction of its size,
-    which is several times faster; other formats ignore it. Pixel (y, x) of the
-    result then stands for the square of ``reduce`` pixels starting at
-    (y * reduce, x * reduce) of the stored image, and sizes are rounded up. So
-    callers keep geometry in full-size coordinates, from ``image_size``.
+    which saves time and memory; other formats ignore it, and images with fewer
+    pixels on a side are reduced less. A pixel of the result then stands for a
+    square of the stored image, and sizes are rounded up. So callers keep
+    geometry in full-size coordinates, from ``image_size``.
 
     Raises:
         DecodeError: If the file is no image, damaged, cut off or too large.

@@ -121,8 +121,8 @@ def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 
 
 def _is_unsafe(member: tarfile.TarInfo) -> bool:
-    special = not (member.isreg() or member.isdir()) or member.issparse()
-    return special or member.name.startswith("/") or ".." in member.name.split("/")
+    is_plain = (member.isreg() or member.isdir()) and not member.issparse() and member.size >= 0
+    return not is_plain or member.name.startswith("/") or ".." in member.name.split("/")
 
 
 def _ends_properly(path: str, position: int, length: int) -> bool:

@@ -80,7 +80,7 @@ def resume(path: Path) -> PretrainResult:
 
 
 def _prepare(config: PretrainConfig, process: Process) -> Parts:
-    start_repeatably(config.seed, deterministic=config.deterministic)
+    start_repeatably(config.seed, process.device, deterministic=config.deterministic)
     source = open_source(config.data)
     plan = plan_run(
         config,

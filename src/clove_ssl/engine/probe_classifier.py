@@ -1,7 +1,12 @@
-"""A linear classifier of cells, fitted to the end: nothing to tune, nothing random.
+"""A linear classifier of cells: nothing to tune, nothing random.
 
 Multinomial logistic regression by L-BFGS from zero weights. The problem is
-convex, so the result does not depend on a learning rate, an order or a seed.
+convex, so neither a learning rate nor an order nor a seed plays a part.
+
+Classes weigh as one over the root of their frequency. Where most cells are
+background, the unweighted optimum of weak features is to say background
+everywhere, and all weak features score alike; equal weights would let the
+rarest classes flood the image. The root keeps the probe sensitive in between.
 
 Dimensions: N cells, D channels, K classes.
 """
@@ -13,6 +18,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from clove_ssl.engine.segmentation_scores import confusion, mean_iou
 
 PENALTIES = (1e-1, 1e-2, 1e-3)
 """Weights of the squared norm that are tried; the held-out images decide."""
@@ -45,24 +52,22 @@ def choose_and_fit(
     *,
     classes: int,
 ) -> tuple[LinearClassifier, float]:
-    """Fit on all cells with the penalty that predicts the held-out ones best."""
-    trials = [
-        fit(features[~held_out], labels[~held_out], classes=classes, penalty=penalty)
-        for penalty in PENALTIES
-    ]
-    losses = [
-        F.cross_entropy(trial.cell_logits(features[held_out]), labels[held_out]).item()
-        for trial in trials
-    ]
-    best = PENALTIES[losses.index(min(losses))]
+    """Fit on all cells with the penalty whose classifier scores best on the held-out ones."""
+    scores = {}
+    for penalty in PENALTIES:
+        trial = fit(features[~held_out], labels[~held_out], classes=classes, penalty=penalty)
+        predicted = trial.cell_logits(features[held_out]).argmax(1)
+        scores[penalty] = mean_iou(confusion(labels[held_out], predicted, classes))
+    best = max(PENALTIES, key=lambda penalty: scores[penalty])
     return fit(features, labels, classes=classes, penalty=best), best
 
 
 @torch.enable_grad()
 def fit(features: Tensor, labels: Tensor, *, classes: int, penalty: float) -> LinearClassifier:
-    """Minimise cross-entropy plus half ``penalty`` times the squared weights; no bias decays."""
+    """Minimise weighted cross-entropy plus half ``penalty`` times the squared weights."""
     mean, scale = _standardisation(features)
     inputs = (features - mean) * scale  # (N, D)
+    importance = _importance(labels, classes).to(inputs.dtype)
     weight = inputs.new_zeros(classes, inputs.shape[1], requires_grad=True)  # (K, D)
     bias = inputs.new_zeros(classes, requires_grad=True)  # (K,)
     optimizer = torch.optim.LBFGS(
@@ -71,13 +76,19 @@ def fit(features: Tensor, labels: Tensor, *, classes: int, penalty: float) -> Li
 
     def loss() -> Tensor:
         optimizer.zero_grad()
-        value = F.cross_entropy(F.linear(inputs, weight, bias), labels)
+        value = F.cross_entropy(F.linear(inputs, weight, bias), labels, weight=importance)
         value = value + 0.5 * penalty * weight.square().sum()
         value.backward()  # type: ignore[no-untyped-call]
         return value
 
     optimizer.step(loss)  # type: ignore[no-untyped-call]
     return LinearClassifier(mean, scale, weight.detach(), bias.detach())
+
+
+def _importance(labels: Tensor, classes: int) -> Tensor:
+    """Weight of each class in the loss: one over the root of its frequency, (K,)."""
+    counts = labels.bincount(minlength=classes).clamp(min=1)
+    return counts.float().rsqrt()
 
 
 def _standardisation(features: Tensor) -> tuple[Tensor, Tensor]:

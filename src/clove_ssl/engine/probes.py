@@ -22,11 +22,16 @@ from clove_ssl.backbones.build import Backbone
 from clove_ssl.data.labelled import IGNORE, DenseLabels
 from clove_ssl.engine.probe_classifier import LinearClassifier, choose_and_fit
 from clove_ssl.engine.probe_features import FrozenFeatures
+from clove_ssl.engine.segmentation_scores import (
+    accuracy,
+    class_iou,
+    confusion,
+    iou_interval,
+    mean_iou,
+)
 from clove_ssl.errors import UserError
 
 _BATCH = 32
-_RESAMPLES = 200
-_INTERVAL = (0.025, 0.975)
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ def dense_probe(
     device: torch.device | str = "cpu",
     max_train: int = 1000,
     max_test: int = 500,
-    max_cells: int = 100_000,
+    max_cells: int = 50_000,
     seed: int = 0,
 ) -> ProbeResult:
     """Fit a linear classifier to frozen features of ``train`` and score it on ``test``.
@@ -101,13 +106,13 @@ def dense_probe(
     held_out = _hold_out(cells.image, generator)
     classifier, penalty = choose_and_fit(cells.features, cells.labels, held_out, classes=classes)
 
-    confusions = _confusions(extract, classifier, _load(test, size, limit=max_test))  # (N, K, K)
-    miou, per_class = _mean_iou(confusions.sum(0))
+    by_image = _confusions(extract, classifier, _load(test, size, limit=max_test))  # (N, K, K)
+    counts = by_image.sum(0)
     return ProbeResult(
-        miou=miou,
-        interval=_bootstrap(confusions, generator),
-        accuracy=(confusions.sum(0).diagonal().sum() / confusions.sum()).item(),
-        per_class={train.class_names[k]: iou for k, iou in per_class.items()},
+        miou=mean_iou(counts),
+        interval=iou_interval(by_image, generator),
+        accuracy=accuracy(counts),
+        per_class={train.class_names[k]: iou for k, iou in class_iou(counts).items()},
         cells=len(cells.labels),
         penalty=penalty,
     )
@@ -168,10 +173,11 @@ def _collect_cells(
 
 def cell_labels(labels: Tensor, grid: tuple[int, int], classes: int) -> Tensor:
     """Class of most pixels of each cell: (B, S, S) -> (B, h, w); 255 where none has half."""
-    numbers = labels.long()
-    numbers = torch.where(numbers == IGNORE, classes, numbers)
-    shares = F.one_hot(numbers, classes + 1).movedim(-1, 1).float()  # (B, K + 1, S, S)
-    share, winner = F.adaptive_avg_pool2d(shares, grid).max(1)  # (B, h, w)
+    numbers = torch.where(labels == IGNORE, classes, labels.long())
+    shares = torch.stack(
+        [F.adaptive_avg_pool2d((numbers == k).float(), grid) for k in range(classes + 1)], dim=1
+    )  # (B, K + 1, h, w)
+    share, winner = shares.max(1)  # (B, h, w)
     return torch.where((share >= 0.5) & (winner < classes), winner, IGNORE)
 
 
@@ -195,30 +201,14 @@ def _hold_out(image: Tensor, generator: torch.Generator) -> Tensor:
 def _confusions(
     extract: FrozenFeatures, classifier: LinearClassifier, pictures: _Pictures
 ) -> Tensor:
-    """Judged pixels by true and predicted class, for every image: (N, K, K) float64."""
+    """Judged pixels by true and predicted class, for every image: (N, K, K)."""
     classes = len(classifier.bias)
     found = []
     for images, labels in pictures.batches():
         logits = classifier.map_logits(extract(images))  # (B, K, h, w)
         logits = F.interpolate(logits, labels.shape[1:], mode="bilinear", align_corners=False)
-        pairs = labels.long() * classes + logits.argmax(1).cpu()  # (B, S, S)
-        for pair, judged in zip(pairs, labels != IGNORE, strict=True):
-            found.append(pair[judged].bincount(minlength=classes**2))
-    return torch.stack(found).view(-1, classes, classes).double()
-
-
-def _mean_iou(confusion: Tensor) -> tuple[float, dict[int, float]]:
-    """The mean and the classes' own values; classes that occur nowhere are left out."""
-    union = confusion.sum(0) + confusion.sum(1) - confusion.diagonal()  # (K,)
-    iou = confusion.diagonal() / union
-    per_class = {k: iou[k].item() for k in range(len(iou)) if union[k] > 0}
-    return sum(per_class.values()) / max(1, len(per_class)), per_class
-
-
-def _bootstrap(confusions: Tensor, generator: torch.Generator) -> tuple[float, float]:
-    """Where the mean would lie for other test images of the same kind."""
-    count = len(confusions)
-    draws = torch.randint(count, (_RESAMPLES, count), generator=generator)
-    scores = torch.tensor([_mean_iou(confusions[draw].sum(0))[0] for draw in draws])
-    low, high = scores.quantile(torch.tensor(_INTERVAL)).tolist()
-    return low, high
+        predicted = logits.argmax(1).cpu()  # (B, S, S)
+        for truth, guess in zip(labels, predicted, strict=True):
+            judged = truth != IGNORE
+            found.append(confusion(truth[judged], guess[judged], classes))
+    return torch.stack(found)

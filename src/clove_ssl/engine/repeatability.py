@@ -6,15 +6,22 @@ import os
 from typing import Any
 
 import torch
+import torch.utils.deterministic
 
 
-def start_repeatably(seed: int, *, deterministic: bool) -> None:
-    """Seed torch, and choose kernels that give the same result every time if asked to."""
+def start_repeatably(seed: int, device: torch.device, *, deterministic: bool) -> None:
+    """Seed torch, and on a GPU choose kernels that repeat themselves if asked to.
+
+    Kernels of a CPU always do; torch's deterministic mode would only slow them down.
+    """
     torch.manual_seed(seed)
+    if device.type != "cuda":
+        return
     if deterministic:
         # cuBLAS reads this when its first handle is made and is not repeatable without it.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(deterministic, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # nothing reads such memory
     torch.backends.cudnn.benchmark = not deterministic
 
 

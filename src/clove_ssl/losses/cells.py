@@ -49,7 +49,7 @@ def check_shapes(context: Tensor, target: Tensor, matches: Tensor) -> None:
             f"context {tuple(context.shape)} and target {tuple(target.shape)} must be "
             "(B, D, h, w) maps with the same B and D"
         )
-    expected = (len(context), context[0, 0].numel(), target[0, 0].numel())
+    expected = (len(context), context.shape[2:].numel(), target.shape[2:].numel())
     if matches.shape != expected:
         raise ValueError(f"matches has shape {tuple(matches.shape)}, the maps need {expected}")
 

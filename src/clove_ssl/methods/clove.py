@@ -125,8 +125,9 @@ class CLoVE(Method):
         """Follow the student, where it is done here, and let the queue move on."""
         if self.config.teacher.update == "after-step":
             self._update_teacher(progress)
-        if self.queue is not None and self._to_enqueue:
-            self.queue.enqueue(torch.cat(self._to_enqueue))
+        if self.queue is not None:
+            for rows in self._to_enqueue:
+                self.queue.enqueue(rows)
             self._to_enqueue.clear()
 
     def health(self, output: StepOutput) -> dict[str, Tensor]:
@@ -215,7 +216,9 @@ class CLoVE(Method):
             views = torch.arange(len(targets) // len(index), device=targets.device)
             cells = scattered_cells(index.to(targets.device), views, progress.step, targets)
             rows = targets.flatten(2).take_along_dim(cells[:, None, None], dim=2).squeeze(2)
-        self._to_enqueue.append(unit_vectors(rows))
+        # Image by image, so that the order over processes is that of a single one.
+        by_image = rows.unflatten(0, (-1, len(index))).transpose(0, 1).flatten(0, 1)
+        self._to_enqueue.append(unit_vectors(by_image))
 
     def _metrics(self, loss: Tensor, comparisons: Sequence[Comparison]) -> dict[str, Tensor]:
         figures = match_figures(comparisons)
@@ -280,7 +283,7 @@ def match_figures(comparisons: Sequence[Comparison]) -> dict[str, Tensor]:
 
 def health_samples(images: Tensor) -> dict[str, Tensor]:
     """Of detached maps (B, D, h, w) as much as the health figures look at."""
-    enough = -(-HEALTH_ROWS // images[0, 0].numel())
+    enough = -(-HEALTH_ROWS // images.shape[2:].numel())
     rows = images[:enough].flatten(2).mT.flatten(0, 1)[:HEALTH_ROWS]  # (N, D)
     return {"embeddings": rows, "attention_input": images[:HEALTH_MAPS]}
 
@@ -292,4 +295,4 @@ def scattered_cells(index: Tensor, views: Tensor, step: int, maps: Tensor) -> Te
     """
     key = (index[None, :] * 0x9E3779B1 + views[:, None] * 0x85EBCA6B + step * 0xC2B2AE35).flatten()
     key = (key ^ (key >> 15)) * 0x2C1B3C6D
-    return (key ^ (key >> 13)) % maps[0, 0].numel()
+    return (key ^ (key >> 13)) % maps.shape[2:].numel()

@@ -78,11 +78,12 @@ class _Synchronized(_BatchNorm):
     def _normalize(self, features: Tensor) -> Tensor:
         values = features.movedim(1, -1)  # (B, ..., C)
         rows = values.flatten(0, -2)  # (R, C)
-        count = _total(rows.new_tensor(float(len(rows))))
+        sums = _total(torch.cat([rows.sum(0), rows.new_tensor([len(rows)])]))  # (C + 1,)
+        count = sums[-1].detach()
         if count <= 1:
             raise ValueError(f"batch norm needs more than 1 value per channel, got {count:.0f}")
-        # Two passes: a variance from squares loses digits where the mean is large.
-        mean = _total(rows.sum(0)) / count  # (C,)
+        mean = sums[:-1] / count  # (C,)
+        # A second pass: a variance from sums of squares loses digits where the mean is large.
         variance = _total((rows - mean).square().sum(0)) / count  # (C,)
         self._track(mean.detach(), variance.detach() * count / (count - 1))
         normalized = (values - mean) * (variance + self.eps).rsqrt()

@@ -21,7 +21,8 @@ from torch import Tensor
 from clove_ssl.config.views import BlurKernel
 
 _BOX_PASSES = 3
-_BLOCK = 56  # rows of the band multiplied at once; views up to twice as large are not cut up
+_BLOCK = 32  # rows of the band that are multiplied at once
+_UNCUT = 128  # pixels up to which cutting an axis into blocks does not pay
 
 
 def blur(pixels: Tensor, sigma: float, kernel: BlurKernel) -> Tensor:
@@ -54,12 +55,10 @@ def blur_matrix(sigma: float, size: int, *, kernel: BlurKernel) -> NDArray[np.fl
     if len(small) == size:
         return small
     matrix = np.zeros((size, size), dtype=np.float32)
-    band = np.lib.stride_tricks.as_strided(  # row i starts one further to the right than row i - 1
-        matrix[reach:],
-        shape=(size - 2 * reach, 2 * reach + 1),
-        strides=(matrix.strides[0] + matrix.strides[1], matrix.strides[1]),
-    )
-    band[:] = small[2 * reach, reach : 3 * reach + 1]
+    inner = size - 2 * reach
+    # Rows one pixel longer than the matrix's turn its diagonals into columns.
+    band = matrix.reshape(-1)[reach * size :][: inner * (size + 1)].reshape(inner, size + 1)
+    band[:, : 2 * reach + 1] = small[2 * reach, reach : 3 * reach + 1]
     matrix[:reach, : 2 * reach] = small[:reach, : 2 * reach]
     matrix[-reach:, -2 * reach :] = small[-reach:, -2 * reach :]
     return matrix
@@ -71,7 +70,7 @@ def _small_matrix(sigma: float, size: int, *, kernel: BlurKernel) -> NDArray[np.
         weights = np.exp(-0.5 * (offsets / sigma) ** 2)
         return _with_repeated_edges(weights / weights.sum(), size).astype(np.float32)
     box = _with_repeated_edges(_box_weights(sigma), size)
-    return np.linalg.matrix_power(box, _BOX_PASSES).astype(np.float32)
+    return (box @ box @ box).astype(np.float32)  # _BOX_PASSES of them
 
 
 def _box_weights(sigma: float) -> NDArray[np.float64]:
@@ -96,16 +95,15 @@ def _whole_pixels(sigma: float) -> int:
 def _with_repeated_edges(weights: NDArray[np.float64], size: int) -> NDArray[np.float64]:
     """The matrix (S, S) that applies ``weights`` around every pixel."""
     reach = len(weights) // 2
-    rows = np.arange(size)[:, None]
-    columns = np.clip(rows + np.arange(-reach, reach + 1), 0, size - 1)  # (S, taps)
-    matrix = np.zeros((size, size))
-    np.add.at(matrix, (rows, columns), weights)
+    sources = np.arange(size)[:, None] + np.arange(-reach, reach + 1)  # (S, taps)
+    pixels = np.eye(size)[np.clip(sources, 0, size - 1)]  # (S, taps, S)
+    matrix: NDArray[np.float64] = weights @ pixels
     return matrix
 
 
 def _blocks(size: int, reach: int) -> list[tuple[slice, slice]]:
     """Pixels that are computed together, and the pixels they are computed from."""
-    if size <= 2 * _BLOCK:
+    if size <= _UNCUT:
         return [(slice(size), slice(size))]
     return [
         (

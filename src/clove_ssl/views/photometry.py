@@ -57,16 +57,16 @@ def adjust_hue_(pixels: Tensor, turns: float) -> Tensor:
     if thirds % 3:
         pixels = pixels.roll(thirds, dims=0)
     sixths = 6 * turns - 2 * thirds  # in [-1, 1]
-    red, green, blue = pixels
-    high, low = pixels.amax(dim=0), pixels.amin(dim=0)  # (h, w) each
-    median = (red + green).add_(blue).sub_(high).sub_(low)
+    red, green, blue = pixels  # (h, w) each
+    larger, smaller = torch.maximum(red, green), torch.minimum(red, green)
+    high, low = torch.maximum(larger, blue), torch.minimum(smaller, blue)
+    median = torch.maximum(smaller, torch.minimum(larger, blue))
     side = torch.empty_like(pixels)  # (3, h, w): which way the colour has left the channel's hue
     torch.sub(green, blue, out=side[0])
     torch.sub(blue, red, out=side[1])
     torch.sub(red, green, out=side[2])
-    pixels.mul_(2).sub_(median).addcmul_(side.sign_(), high - low, value=-sixths)
-    torch.maximum(pixels, low, out=pixels)
-    return torch.minimum(pixels, high, out=pixels)
+    pixels.lerp_(median, -1)  # 2 * pixels - median
+    return pixels.addcmul_(side.sign_(), high - low, value=-sixths).clamp_(low, high)
 
 
 def solarize_(pixels: Tensor, threshold: int) -> Tensor:

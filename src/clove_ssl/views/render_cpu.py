@@ -42,6 +42,7 @@ def render_unrounded(
 ) -> tuple[Tensor, ...]:
     """The same views as ``render_views`` before they are rounded, (3, h, w) float32 each."""
     _check(image, parameters, specs)
+    image = _interleaved(image)
     return tuple(
         _render(image, parameters, view, spec).expand(3, -1, -1).contiguous()
         for view, spec in enumerate(specs)

@@ -18,9 +18,9 @@ from clove_ssl.runs.figures import readable
 Point = tuple[int, float]
 
 MOST_POINTS = 400
-WIDTH, HEIGHT = 400, 180
+WIDTH, HEIGHT = 360, 170
 TOP, RIGHT, BOTTOM = 10, 14, 24
-LETTER = 6.6  # width of a digit of the tick labels
+LETTER = 7.2  # width of a digit of the tick labels
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def tick_labels(positions: Sequence[float]) -> list[str]:
     """Labels with as many digits as tell neighbours apart: 0.95, 1.00 or 5k, 10k."""
     largest = max(map(abs, positions))
     if not 1e-3 <= largest < 1e9:
-        return [f"{position:.3g}" for position in positions]
+        return [f"{position:.8g}" for position in positions]
     scale, suffix = next(
         (scale, suffix) for scale, suffix in ((1e6, "M"), (1e4, "k"), (0.0, "")) if largest >= scale
     )
@@ -160,9 +160,10 @@ def _path(points: Iterable[Point], x_axis: Axis, y_axis: Axis) -> str:
 
 
 def _dots(points: Iterable[Point], x_axis: Axis, y_axis: Axis, unit: str) -> Markup:
-    """Invisible until pointed at; their titles are the tooltips."""
+    """All but the last are invisible until pointed at; their titles are the tooltips."""
     dot = Markup(
-        '<circle class="dot" cx="{:.1f}" cy="{:.1f}" r="4"><title>step {:,}: {}{}</title></circle>'
+        '<circle class="dot" cx="{:.1f}" cy="{:.1f}" r="3.5">'
+        "<title>step {:,}: {}{}</title></circle>"
     )
     return Markup("").join(
         dot.format(x_axis.place(step), y_axis.place(value), step, readable(value), unit)

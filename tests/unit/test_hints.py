@@ -1,0 +1,265 @@
+"""The sentences about a run's figures."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clove_ssl.config.methods.clove import CLoVEConfig, LossConfig, MatchingConfig
+from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.config.views import ViewsConfig
+from clove_ssl.runs.figures import GROUPS, figure, in_reading_order
+from clove_ssl.runs.hints import Hint, hints, worrying
+from clove_ssl.runs.judges import JUDGES
+from clove_ssl.runs.limits import Limits, limits_of
+
+LIMITS = Limits(
+    margin=100.0,
+    warmup_epochs=5.0,
+    expected_positives={"positives_per_image_global": 122.0, "positives_per_image_local": 44.0},
+)
+
+
+def logged(epoch: float = 10.0, steps: int = 40, **figures: float) -> list[dict[str, float]]:
+    """A run that logged the same figures all the time, up to an epoch."""
+    rows = range(1, steps + 1)
+    return [{"step": 20 * row, "epoch": epoch * row / steps, **figures} for row in rows]
+
+
+def hint_about(metric: str, metrics: list[dict[str, float]], limits: Limits = LIMITS) -> Hint:
+    """The only hint about a figure."""
+    (found,) = [hint for hint in hints(metrics, limits) if hint.metric == metric]
+    return found
+
+
+def config_of(**changes: object) -> PretrainConfig:
+    return replace(PretrainConfig(out=Path("run")), **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "level", "words"),
+    [
+        ("loss", 98.2, "good", "the margin is a constant"),
+        ("loss", 82.0, "look", "further from the margin"),
+        ("positives_per_image_global", 122.4, "good", "4:3 photos give 122"),
+        ("positives_per_image_global", 99.0, "good", "as expected"),  # photos of 800 x 300
+        ("positives_per_image_local", 56.0, "good", "as expected"),  # photos of 800 x 300
+        ("positives_per_image_global", 40.0, "look", "4:3 photos give 122"),
+        ("positives_per_image_global", 0.0, "bad", "nothing attracts"),
+        ("images_without_match", 0.024, "good", "2.4 %"),
+        ("images_without_match", 0.3, "look", "larger crops"),
+        ("images_without_match", 0.8, "bad", "larger crops"),
+        ("cells_without_match", 0.15, "good", "15 %"),
+        ("cells_without_match", 0.7, "look", "only repel"),
+        ("cells_short_of_negatives", 0.0, "good", "as many negatives"),
+        ("cells_short_of_negatives", 0.5, "look", "--method.loss.top-k"),
+        ("feature_std", 0.95, "good", "1 is ideal"),
+        ("feature_std", 0.1, "bad", "collapse"),
+        ("effective_rank", 80.0, "good", "above the limit of 4"),
+        ("effective_rank", 1.3, "bad", "collapse"),
+        ("attention_entropy", 0.8, "good", "some cells more"),
+        ("attention_entropy", 0.999, "look", "uniform"),
+        ("attention_entropy", 0.01, "look", "context adds nothing"),
+        ("teacher_distance", 0.03, "good", "3 %"),
+        ("teacher_distance", 0.0, "look", "may not be training"),
+        ("gradient_norm", 0.7, "good", "0.7"),
+        ("gradient_norm", 0.0, "bad", "nothing is learned"),
+        ("lr", 3.0, "good", "peak of 3"),
+        ("images_per_second", 1500.0, "good", "1,500 images/s"),
+        ("data_wait", 0.02, "good", "keeps up"),
+        ("data_wait", 0.4, "look", "more --data.workers"),
+        ("memory_gib", 40.0, "good", "40 GiB"),
+    ],
+)
+def test_a_steady_figure_is_judged(metric: str, value: float, level: str, words: str) -> None:
+    hint = hint_about(metric, logged(**{metric: value}))
+    assert hint.level == level
+    assert words in hint.text
+
+
+def test_matches_above_negatives_are_learning() -> None:
+    hint = hint_about("cos_positive", logged(cos_positive=0.6, cos_negative=0.3))
+    assert hint.level == "good"
+
+
+def test_matches_not_above_negatives_are_not_learning() -> None:
+    hint = hint_about("cos_positive", logged(cos_positive=0.3, cos_negative=0.3))
+    assert hint.level == "bad"
+    assert "Not learning" in hint.text
+
+
+def test_matches_may_lag_during_the_warm_up() -> None:
+    metrics = logged(epoch=2.0, cos_positive=0.3, cos_negative=0.35)
+    assert hint_about("cos_positive", metrics).level == "look"
+
+
+def test_a_single_step_is_no_reason_to_worry_about_learning() -> None:
+    metrics = logged(epoch=0.1, steps=1, cos_positive=0.3, cos_negative=0.35)
+    assert hint_about("cos_positive", metrics).level == "good"
+
+
+def test_everything_alike_is_a_collapse_even_when_matches_lead() -> None:
+    hint = hint_about("cos_positive", logged(cos_positive=0.999, cos_negative=0.99))
+    assert hint.level == "bad"
+    assert "collapsed" in hint.text
+
+
+def test_a_loss_without_negatives_is_not_compared_with_them() -> None:
+    hint = hint_about("cos_positive", logged(cos_positive=0.3))
+    assert hint.level == "good"
+    assert "no negatives" in hint.text
+
+
+def test_a_falling_excess_is_progress_and_a_rising_one_is_not() -> None:
+    rows = logged()
+    falling = [{**row, "loss_excess": -row["epoch"]} for row in rows]
+    rising = [{**row, "loss_excess": row["epoch"]} for row in rows]
+    assert hint_about("loss_excess", falling).level == "good"
+    assert hint_about("loss_excess", rising).level == "look"
+
+
+def test_a_rising_excess_is_forgiven_during_the_warm_up() -> None:
+    rising = [{**row, "loss_excess": row["epoch"]} for row in logged(epoch=4.0)]
+    assert hint_about("loss_excess", rising).level == "good"
+
+
+def test_one_odd_step_raises_no_alarm() -> None:
+    metrics = logged(feature_std=0.9)
+    metrics[-1]["feature_std"] = 0.01
+    assert hint_about("feature_std", metrics).level == "good"
+
+
+def test_half_of_the_best_rank_is_worth_a_look() -> None:
+    metrics = logged(effective_rank=200.0)
+    for row in metrics[20:]:
+        row["effective_rank"] = 50.0
+    assert hint_about("effective_rank", metrics).level == "look"
+
+
+def test_the_start_of_the_loader_does_not_count_as_waiting() -> None:
+    metrics = logged(steps=2, data_wait=0.01)
+    metrics[0]["data_wait"] = 0.9
+    assert hint_about("data_wait", metrics).level == "good"
+
+
+def test_a_slowing_machine_is_noticed() -> None:
+    metrics = logged(images_per_second=1000.0)
+    for row in metrics[25:]:
+        row["images_per_second"] = 300.0
+    assert "down from 1,000" in hint_about("images_per_second", metrics).text
+
+
+def test_memory_that_still_grows_is_noticed() -> None:
+    metrics = [{**row, "memory_gib": 10 + row["epoch"]} for row in logged()]
+    assert hint_about("memory_gib", metrics).level == "look"
+
+
+def test_a_loss_that_stays_broken_names_the_first_broken_step() -> None:
+    metrics = logged(loss=99.0)
+    metrics[5]["loss"] = math.nan  # recovered
+    metrics[-2]["loss"], metrics[-1]["loss"] = math.inf, math.nan
+    hint = hint_about("loss", metrics)
+    assert hint.level == "bad"
+    assert f"since step {20 * 39}" in hint.text
+
+
+def test_a_loss_that_recovered_is_judged_by_its_values() -> None:
+    metrics = logged(loss=99.0)
+    metrics[5]["loss"] = math.nan
+    assert hint_about("loss", metrics).level == "good"
+
+
+def test_an_infinite_gradient_is_only_worth_a_look() -> None:
+    metrics = logged(gradient_norm=1.0)
+    metrics[-1]["gradient_norm"] = math.inf
+    hint = hint_about("gradient_norm", metrics)
+    assert hint.level == "look"
+    assert "fp16" in hint.text
+
+
+def test_an_exploding_gradient_is_noticed() -> None:
+    metrics = logged(gradient_norm=1.0)
+    for row in metrics[-10:]:
+        row["gradient_norm"] = 50.0
+    assert hint_about("gradient_norm", metrics).level == "look"
+
+
+def test_unknown_figures_are_left_alone_unless_they_break() -> None:
+    assert hints(logged(my_figure=3.0), LIMITS) == []
+    assert hint_about("my_figure", logged(my_figure=math.nan)).level == "bad"
+
+
+def test_no_logged_step_gives_no_hint() -> None:
+    assert hints([], LIMITS) == []
+
+
+def test_without_a_reference_positives_are_not_called_unusual() -> None:
+    hint = hint_about(
+        "positives_per_image_global", logged(positives_per_image_global=9.0), Limits()
+    )
+    assert hint.level == "good"
+    assert "no reference" in hint.text
+
+
+def test_the_worst_hints_come_first() -> None:
+    metrics = logged(loss=82.0, effective_rank=1.0, data_wait=0.4, feature_std=0.9)
+    found = worrying(hints(metrics, LIMITS))
+    assert [(hint.metric, hint.level) for hint in found] == [
+        ("effective_rank", "bad"),
+        ("loss", "look"),
+        ("data_wait", "look"),
+    ]
+
+
+def test_limits_of_the_published_recipe_hold_the_simulated_references() -> None:
+    limits = limits_of(config_of())
+    assert (limits.margin, limits.reach, limits.warmup_epochs) == (100.0, 6.0, 5.0)
+    assert limits.expected_positives == {
+        "positives_per_image_global": 122.0,
+        "positives_per_image_local": 44.0,
+    }
+
+
+def test_another_threshold_has_another_reference() -> None:
+    method = CLoVEConfig(matching=MatchingConfig(threshold=0.5))
+    assert limits_of(config_of(method=method)).expected_positives == {
+        "positives_per_image_global": 64.0,
+        "positives_per_image_local": 23.0,
+    }
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        CLoVEConfig(views=ViewsConfig(global_size=160)),
+        CLoVEConfig(views=ViewsConfig(global_scale=(0.5, 1.0))),
+        CLoVEConfig(matching=MatchingConfig(threshold=0.6)),
+        CLoVEConfig(matching=MatchingConfig(unit="query")),
+    ],
+)
+def test_settings_that_were_not_simulated_have_no_reference(method: CLoVEConfig) -> None:
+    assert limits_of(config_of(method=method)).expected_positives == {}
+
+
+@pytest.mark.parametrize("loss", [LossConfig(kind="l2"), LossConfig(margin=1.0)])
+def test_a_margin_that_is_no_constant_is_not_called_one(loss: LossConfig) -> None:
+    limits = limits_of(config_of(method=CLoVEConfig(loss=loss)))
+    assert limits.margin is None
+    assert "margin" not in hint_about("loss", logged(loss=-1.0), limits).text
+
+
+def test_every_figure_that_is_judged_has_a_title_and_a_page_in_the_docs() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "health.md").read_text()
+    for name in JUDGES:
+        assert figure(name).group != "other"
+        assert f"`{name}`" in page or f"`{name.rpartition('_')[0]}_*`" in page
+
+
+def test_known_figures_come_in_the_order_of_their_groups() -> None:
+    order = list(GROUPS)
+    groups = [order.index(figure(name).group) for name in in_reading_order({*JUDGES, "zzz", "aaa"})]
+    assert groups == sorted(groups)
+    assert in_reading_order({"zzz", "aaa", "loss"}) == ["loss", "aaa", "zzz"]

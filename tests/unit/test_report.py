@@ -1,0 +1,343 @@
+"""The HTML report of a run and its curves."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clove_ssl.config import files
+from clove_ssl.config.pretraining import DataConfig, PretrainConfig
+from clove_ssl.errors import UserError
+from clove_ssl.runs import directory
+from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.visual import report
+from clove_ssl.visual.curves import draw_curve, thinned, tick_labels, ticks, value_range
+from clove_ssl.visual.report import write_report
+
+VOID = {"meta", "br", "link", "img", "line", "path", "input", "hr"}
+RunMaker = Callable[..., RunDirectory]
+
+
+class Outline(HTMLParser):
+    """Refuses tags that are not closed, and collects text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.text.append(data)
+
+
+def text_of(page: str) -> str:
+    """What a person reads, on one line; fails when the page is not well formed."""
+    outline = Outline()
+    outline.feed(page)
+    outline.close()
+    assert outline.open == []
+    return " ".join(" ".join(outline.text).split())
+
+
+def row(step: int, **figures: float) -> dict[str, float]:
+    loss = 100 - step / 100
+    return {
+        "step": step,
+        "loss": loss,
+        "loss_excess": loss - 100,
+        "cos_positive": 0.6,
+        "cos_negative": 0.3,
+        "data_wait": 0.02,
+        "lr": 1.0,
+        "epoch": step * 256 / 10_000,
+        "images_per_second": 500.0,
+        **figures,
+    }
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> RunMaker:
+    def make(
+        rows: list[dict[str, float]],
+        source: str = "photos",
+        starts: list[dict[str, Any]] | None = None,
+    ) -> RunDirectory:
+        run = directory.create(tmp_path / "my run")
+        config = PretrainConfig(out=run.path, data=DataConfig(source=source), batch_size=256)
+        files.save(config, run.config)
+        run.metrics.write_text("".join(json.dumps(each) + "\n" for each in rows))
+        run.provenance.write_text(json.dumps({"starts": starts or []}))
+        return run
+
+    return make
+
+
+def finish(run: RunDirectory) -> None:
+    run.backbone.write_bytes(b"weights")
+
+
+def test_a_finished_run_is_summarised(make_run: RunMaker) -> None:
+    run = make_run(
+        [row(step) for step in range(1, 101)], starts=[{"device": "Fast GPU", "step": 0}]
+    )
+    finish(run)
+    path = write_report(run)
+    assert path == run.report
+    text = text_of(path.read_text())
+    assert "my run" in text
+    assert "finished after 100 steps" in text
+    assert "Method clove" in text
+    assert "Backbone resnet50" in text
+    assert "Data photos" in text
+    assert "Images 10,000" in text
+    assert "Steps 100 of 7,812" in text
+    assert "Epochs 2.56 of 200" in text
+    assert "Final loss 99, 1 below the margin" in text
+    assert "Throughput 500 images/s" in text
+    assert "Device Fast GPU" in text
+    assert "All figures look healthy" in text
+
+
+def test_a_run_without_a_logged_step_has_a_report(make_run: RunMaker) -> None:
+    text = text_of(write_report(make_run([])).read_text())
+    assert "No step has been logged yet" in text
+    assert "Images not known yet" in text
+
+
+def test_a_run_with_one_step_has_a_report(make_run: RunMaker) -> None:
+    page = write_report(make_run([row(1)])).read_text()
+    assert "interrupted at step 1" in text_of(page)
+    assert page.count("<svg") == 7
+
+
+def test_a_run_in_progress_is_called_running(make_run: RunMaker) -> None:
+    run = make_run([row(1)])
+    with directory.locked(run):
+        text = text_of(write_report(run).read_text())
+    assert "running at step 1" in text
+    assert "clove resume" not in text
+
+
+def test_a_torn_last_line_does_not_matter(make_run: RunMaker) -> None:
+    run = make_run([row(1), row(2)])
+    with run.metrics.open("a") as file:
+        file.write('{"step": 3, "lo')
+    assert "at step 2" in text_of(write_report(run).read_text())
+
+
+def test_all_starts_of_a_resumed_run_are_listed(make_run: RunMaker) -> None:
+    starts = [{"time": "monday", "step": 0}, {"time": "tuesday", "step": 50}]
+    text = text_of(write_report(make_run([row(1)], starts=starts)).read_text())
+    assert "2 starts" in text
+    assert "tuesday 50" in text
+
+
+def test_the_page_needs_no_other_file_and_no_script(make_run: RunMaker) -> None:
+    page = write_report(make_run([row(step) for step in range(1, 30)])).read_text()
+    assert not re.search(r"https?:|src=|href=|url\(|@import|<script|<link", page)
+
+
+def test_what_users_typed_cannot_become_markup(make_run: RunMaker) -> None:
+    command = {"command": ["clove", "</pre><script>alert(1)</script>"]}
+    run = make_run([row(1)], source="<img src=x>", starts=[command])
+    page = write_report(run).read_text()
+    assert "<script" not in page
+    assert "<img" not in page
+    assert "<img src=x>" in text_of(page)
+
+
+def test_a_file_name_that_is_no_text_can_be_reported(make_run: RunMaker) -> None:
+    run = make_run([row(1)], starts=[{"command": ["caf\udce9.jpg"]}])
+    assert "caf" in write_report(run).read_text(encoding="utf-8")
+
+
+def test_unknown_figures_are_shown_under_other(make_run: RunMaker) -> None:
+    text = text_of(write_report(make_run([row(1, my_own_figure=0.25)])).read_text())
+    assert text.index("Other figures") < text.index("my own figure 0.25")
+
+
+def test_broken_values_are_counted_and_shown(make_run: RunMaker) -> None:
+    rows = [row(1), row(2, loss=math.nan), row(3, loss=math.inf)]
+    text = text_of(write_report(make_run(rows)).read_text())
+    assert "2 logged values are not a finite number" in text
+    assert "Problem · Loss. Not a number since step 2" in text
+
+
+def test_a_figure_that_was_never_a_number_has_a_card(make_run: RunMaker) -> None:
+    page = write_report(make_run([row(1, feature_std=math.nan)])).read_text()
+    assert "No value to draw yet" in text_of(page)
+
+
+def test_shares_are_shown_in_percent(make_run: RunMaker) -> None:
+    text = text_of(write_report(make_run([row(1, data_wait=0.25)])).read_text())
+    assert "Waiting for data 25 %" in text
+
+
+def test_unreadable_files_are_counted_once(make_run: RunMaker) -> None:
+    run = make_run([row(1)])
+    line = "2026-01-01 10:00:0{} warning cannot read {}: an empty file; another took its place\n"
+    run.log.write_text(line.format(1, "a.jpg") + line.format(2, "b.jpg") + line.format(3, "a.jpg"))
+    assert "2 files could not be read" in text_of(write_report(run).read_text())
+
+
+def test_probes_are_compared_on_equal_data_only(make_run: RunMaker) -> None:
+    run = make_run([row(1)])
+    probe = {"accuracy": 0.8, "stages": ["c4", "c5"]}
+    probes = [
+        {"backbone": "mine", "data": "VOC", "miou": 0.4, "interval": [0.35, 0.5], **probe},
+        {"backbone": "random", "data": "VOC", "miou": 0.1, "interval": [0.05, 0.15], **probe},
+        {"backbone": "mine", "data": "scenes", "miou": 0.6, "interval": [0.6, 0.6], **probe},
+    ]
+    run.probes.write_text(json.dumps(probes))
+    page = write_report(run).read_text()
+    text = text_of(page)
+    assert "mine (c4, c5) 40.0 35.0 to 50.0, cell accuracy 80.0 %" in text
+    assert text.count("mine (c4, c5)") == 2
+    fills = re.findall(r'class="fill" style="width: ([0-9.]+)%', page)
+    assert fills == ["80.00", "20.00", "100.00"]
+
+
+def test_scores_of_zero_can_be_drawn(make_run: RunMaker) -> None:
+    run = make_run([])
+    probe = {"backbone": "b", "data": "d", "miou": 0.0, "interval": [0.0, 0.0], "accuracy": 0.0}
+    run.probes.write_text(json.dumps([probe]))
+    assert "width: 0.00%" in write_report(run).read_text()
+
+
+def test_a_damaged_probes_file_is_named(make_run: RunMaker) -> None:
+    run = make_run([row(1)])
+    run.probes.write_text("[{")
+    with pytest.raises(UserError, match=r"probes\.json is damaged.*clove probe"):
+        write_report(run)
+
+
+def test_a_failed_write_keeps_the_old_report(
+    make_run: RunMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run([row(1)])
+    write_report(run)
+    before = run.report.read_bytes()
+
+    def full_disk(source: object, target: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(report.os, "replace", full_disk)
+    with pytest.raises(UserError, match="No space left"):
+        write_report(run)
+    assert run.report.read_bytes() == before
+    assert not [name for name in os.listdir(run.path) if name.endswith(".tmp")]
+
+
+def test_long_runs_are_thinned(make_run: RunMaker) -> None:
+    page = write_report(make_run([row(step) for step in range(1, 3000)])).read_text()
+    assert page.count('class="dot"') <= 400 * page.count("<svg")
+
+
+values = st.one_of(st.floats(-1e6, 1e6), st.just(math.nan), st.just(math.inf))
+
+
+@given(st.lists(values, min_size=1, max_size=2000))
+def test_thinning_keeps_ends_extremes_and_order(column: list[float]) -> None:
+    points = list(enumerate(column))
+    kept = thinned(points, 50)
+    finite = [value for value in column if math.isfinite(value)]
+    assert len(kept) <= 50
+    assert [step for step, _ in kept] == sorted({step for step, _ in kept})
+    assert (kept[0][0], kept[-1][0]) == (0, len(points) - 1)
+    if finite:
+        shown = [value for _, value in kept if math.isfinite(value)]
+        assert (min(shown), max(shown)) == (min(finite), max(finite))
+
+
+def test_thinning_keeps_a_single_gap() -> None:
+    points = [(step, math.nan if step == 700 else 1.0) for step in range(2000)]
+    assert [step for step, value in thinned(points) if math.isnan(value)] == [700]
+
+
+@given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=5))
+def test_ticks_are_few_round_and_told_apart(column: list[float]) -> None:
+    low, high = value_range(column)
+    assert low <= min(column) <= max(column) <= high
+    positions = ticks(low, high)
+    slack = 1e-6 * (high - low)
+    assert 2 <= len(positions) <= 7
+    assert all(low - slack <= position <= high + slack for position in positions)
+    assert len(set(tick_labels(positions))) == len(positions)
+
+
+def test_the_axis_of_positive_values_does_not_go_below_zero() -> None:
+    assert value_range([0.01, 1.0])[0] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("positions", "labels"),
+    [
+        ([0.0, 0.5, 1.0], ["0", "0.5", "1.0"]),
+        ([0, 5000, 10_000], ["0", "5k", "10k"]),
+        ([0, 500_000, 1_000_000], ["0", "0.5M", "1.0M"]),
+        ([1e-5, 2e-5], ["1e-05", "2e-05"]),
+        ([99.99, 99.995, 100.0], ["99.990", "99.995", "100.000"]),
+    ],
+)
+def test_tick_labels_have_as_many_digits_as_needed(
+    positions: list[float], labels: list[str]
+) -> None:
+    assert tick_labels(positions) == labels
+
+
+def path_of(picture: str) -> str:
+    found = re.search(r'<path class="line" d="([^"]*)"', picture)
+    assert found
+    return found[1]
+
+
+def test_a_gap_interrupts_the_line() -> None:
+    points = [(1, 1.0), (2, 2.0), (3, math.nan), (4, 1.0), (5, 1.5)]
+    assert re.fullmatch(r"M[^ML]*h0L[^ML]*M[^ML]*h0L[^ML]*", path_of(draw_curve(points, "x")))
+
+
+def test_a_point_between_gaps_is_still_drawn() -> None:
+    points = [(1, math.nan), (2, 5.0), (3, math.inf)]
+    picture = draw_curve(points, "x")
+    assert re.fullmatch(r"M[0-9. ]+h0", path_of(picture))
+    assert "<title>step 2: 5</title>" in picture
+
+
+@pytest.mark.parametrize("value", [0.0, -3.0, 7.5, 1e-320, 1e35])
+def test_constant_curves_are_flat_and_inside_the_picture(value: float) -> None:
+    heights = re.findall(r'cy="([0-9.]+)"', draw_curve([(1, value), (2, value)], "x"))
+    assert len(heights) == 2
+    assert len(set(heights)) == 1
+    assert 0 < float(heights[0]) < 170
+
+
+def test_larger_values_are_drawn_higher() -> None:
+    heights = re.findall(r'cy="([0-9.]+)"', draw_curve([(1, 1.0), (2, 2.0), (3, 4.0)], "x"))
+    first, second, third = map(float, heights)
+    assert first > second > third
+    assert (first - second) * 2 == pytest.approx(second - third, abs=0.3)
+
+
+def test_the_label_of_a_curve_is_escaped() -> None:
+    assert 'aria-label="a &#34;b&#34; &lt;c&gt;"' in draw_curve([(1, 1.0)], 'a "b" <c>')
