@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import version
 
+from clove_ssl import __version__
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.config import files
 from clove_ssl.config.pretraining import PretrainConfig
@@ -48,7 +48,7 @@ def _card_facts(
         images_seen=plan.total_steps * plan.batch_size,
         steps=plan.total_steps,
         config_hash=files.fingerprint(config),
-        library_version=version("clove-ssl"),
+        library_version=__version__,
         mean=IMAGENET_MEAN,
         std=IMAGENET_STD,
         health={name: figures[name] for name in HEALTH if name in figures},

@@ -66,7 +66,7 @@ def _open_backbone(name: str, config: ProbeConfig) -> Backbone:
 
 
 def _table(config: ProbeConfig, results: dict[str, ProbeResult]) -> Table:
-    table = Table("backbone", "mIoU", "95 % interval", "cell accuracy")
+    table = Table("backbone", "mIoU", "95 % interval", "pixel accuracy")
     table.title = f"Frozen dense probe on {config.data}, {config.size} px"
     for name, result in results.items():
         low, high = result.interval

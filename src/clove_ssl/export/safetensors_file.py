@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -20,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from clove_ssl import __version__
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.errors import UserError
 from clove_ssl.views.batch import IMAGENET_MEAN, IMAGENET_STD
@@ -88,7 +88,7 @@ def _describe(backbone: Backbone) -> dict[str, str]:
     return {
         "format": FORMAT,
         "format_version": str(FORMAT_VERSION),
-        "library_version": version("clove-ssl"),
+        "library_version": __version__,
         "architecture": backbone.name,
         "stage": backbone.stage,
         "output_stride": str(backbone.output_stride),

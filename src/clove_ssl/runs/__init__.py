@@ -1,0 +1,1 @@
+"""Run directories: what a run writes and how it is read back."""

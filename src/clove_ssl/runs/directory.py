@@ -1,0 +1,109 @@
+"""The folder of a run: what lies where, who may write, and how it is found again."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from clove_ssl.errors import UserError
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """Names of everything a run writes."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def provenance(self) -> Path:
+        return self.path / "provenance.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log.txt"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def backbone(self) -> Path:
+        return self.path / "export" / "backbone.safetensors"
+
+    @property
+    def model_card(self) -> Path:
+        return self.path / "export" / "model_card.md"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    @property
+    def probes(self) -> Path:
+        return self.path / "probes.json"
+
+
+def create(path: Path) -> RunDirectory:
+    """Make the folder of a new run; refuse one that holds anything."""
+    if path.is_file():
+        raise UserError(f"{path} is a file. Give a new folder, for example --out {path}-run.")
+    if path.is_dir() and any(path.iterdir()):
+        raise UserError(
+            f"{path} is not empty, and a new run would overwrite what is there. Choose another "
+            f"folder, for example --out {path}-2, or continue that run: clove resume {path}"
+        )
+    run = RunDirectory(path)
+    try:
+        run.checkpoints.mkdir(parents=True, exist_ok=True)
+        run.backbone.parent.mkdir(exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be created: {error.strerror}. Give --out a folder you may write to."
+        ) from None
+    return run
+
+
+def find(path: Path) -> RunDirectory:
+    """The folder of an earlier run; say what is missing when it is none."""
+    run = RunDirectory(path)
+    if not path.is_dir():
+        raise UserError(f"{path} does not exist. Give the --out folder of an earlier run.")
+    if not run.config.is_file():
+        raise UserError(
+            f"{path} has no config.yaml, so it is not a run. Give the --out folder of an earlier "
+            "run, or start one: clove pretrain --data PHOTOS --out RUN"
+        )
+    return run
+
+
+@contextmanager
+def locked(run: RunDirectory) -> Iterator[None]:
+    """Hold the run for this process; the lock goes with the process, however it ends."""
+    handle = os.open(run.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.pread(handle, 32, 0).decode(errors="replace").strip() or "another process"
+        os.close(handle)
+        raise UserError(
+            f"{run.path} is in use by a running process ({owner}). Wait for it, stop it, or choose "
+            "another --out."
+        ) from None
+    try:
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"pid {os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(handle)

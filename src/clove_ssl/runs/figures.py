@@ -1,0 +1,172 @@
+"""What the figures of ``metrics.jsonl`` are called, where they belong, and what they mean.
+
+Reports show every figure a run has logged; one that is not in this table, from
+a plug-in for example, is shown under "other" with its own name.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+Group = Literal["loss", "matching", "features", "optimisation", "throughput", "other"]
+
+GROUPS: dict[Group, str] = {
+    "loss": "Loss",
+    "matching": "Matching",
+    "features": "Features",
+    "optimisation": "Optimisation",
+    "throughput": "Throughput",
+    "other": "Other figures",
+}
+POSITION = frozenset({"step", "epoch"})
+"""Keys of a logged step that say where it is, not how it went."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of a logged step."""
+
+    name: str
+    title: str
+    group: Group
+    meaning: str
+    is_share: bool = False  # a number from 0 to 1 that reads better in percent
+
+    @property
+    def unit(self) -> str:
+        """What stands behind a shown value."""
+        return " %" if self.is_share else ""
+
+    def shown(self, value: float) -> float:
+        """The value in the unit it is shown in."""
+        return 100 * value if self.is_share else value
+
+
+_KNOWN = {
+    figure.name: figure
+    for figure in (
+        Figure("loss", "Loss", "loss", "What is minimised, the constant margin included."),
+        Figure(
+            "loss_excess",
+            "Loss minus margin",
+            "loss",
+            "The loss without its constant: this is the curve that shows progress.",
+        ),
+        Figure(
+            "cos_positive",
+            "Similarity of matches",
+            "loss",
+            "Mean cosine between cells of two views that show the same place; should rise.",
+        ),
+        Figure(
+            "cos_negative",
+            "Similarity of hard negatives",
+            "loss",
+            "Mean cosine with the most similar cells that show another place; should stay below "
+            "the matches.",
+        ),
+        Figure(
+            "positives_per_image_global",
+            "Matches, large with large view",
+            "matching",
+            "Matching pairs of cells per image between two large views.",
+        ),
+        Figure(
+            "positives_per_image_local",
+            "Matches, small with large view",
+            "matching",
+            "Matching pairs of cells per image between a small and a large view.",
+        ),
+        Figure(
+            "images_without_match",
+            "Images without a match",
+            "matching",
+            "Share of compared pairs of views that do not overlap enough for a single match.",
+            is_share=True,
+        ),
+        Figure(
+            "cells_without_match",
+            "Cells without a match",
+            "matching",
+            "Share of student cells that match no cell of the other view.",
+            is_share=True,
+        ),
+        Figure(
+            "cells_short_of_negatives",
+            "Cells short of negatives",
+            "matching",
+            "Share of student cells with fewer negatives to choose from than the loss asks for.",
+            is_share=True,
+        ),
+        Figure(
+            "feature_std",
+            "Spread of embeddings",
+            "features",
+            "Spread of the unit embeddings relative to an even spread: 1 is ideal, 0 is collapse.",
+        ),
+        Figure(
+            "effective_rank",
+            "Effective rank",
+            "features",
+            "How many dimensions the embeddings use; 1 means that they all lie on one line.",
+        ),
+        Figure(
+            "attention_entropy",
+            "Entropy of attention",
+            "features",
+            "1 when a cell looks at all cells alike, 0 when it looks at a single one.",
+        ),
+        Figure(
+            "teacher_distance",
+            "Distance of the teacher",
+            "features",
+            "How far the teacher's weights are from the student's, relative to their length.",
+        ),
+        Figure("gradient_norm", "Gradient norm", "optimisation", "Length of the whole gradient."),
+        Figure(
+            "lr", "Learning rate", "optimisation", "Rises linearly, then follows a cosine down."
+        ),
+        Figure(
+            "images_per_second",
+            "Images per second",
+            "throughput",
+            "Images of all processes together, since the step logged before.",
+        ),
+        Figure(
+            "data_wait",
+            "Waiting for data",
+            "throughput",
+            "Share of the time in which the device had nothing to do but wait for images.",
+            is_share=True,
+        ),
+        Figure(
+            "memory_gib",
+            "GPU memory",
+            "throughput",
+            "Largest allocation so far on one GPU, in GiB.",
+        ),
+    )
+}
+
+
+def figure(name: str) -> Figure:
+    """The entry of a figure; an unknown one gets a plain entry under "other"."""
+    plain = Figure(name, name.replace("_", " "), "other", "A figure this method logs.")
+    return _KNOWN.get(name, plain)
+
+
+def in_reading_order(names: set[str]) -> list[str]:
+    """Known figures in the order of the table, then all others by name."""
+    known = [name for name in _KNOWN if name in names]
+    return known + sorted(names.difference(_KNOWN))
+
+
+def readable(value: float) -> str:
+    """A number as a person reads it: 12,345 or 98.32 or 0.045 or 2e-05."""
+    if not math.isfinite(value):
+        return "not a number" if math.isnan(value) else ("-" * (value < 0) + "infinite")
+    if 1000 <= abs(value) < 1e9:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"

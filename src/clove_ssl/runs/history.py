@@ -1,0 +1,69 @@
+"""The figures of a run over time, ready to be judged or drawn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+RECENT = 10  # logged steps whose median stands for "now", so that one odd batch is no alarm
+
+
+class Series:
+    """The finite values of one figure, oldest first; never empty."""
+
+    def __init__(self, values: Sequence[float]) -> None:
+        self.values = list(values)
+
+    @property
+    def early(self) -> float:
+        """Median of the first values."""
+        return median(self.values[:RECENT])
+
+    @property
+    def recent(self) -> float:
+        """Median of the last values."""
+        return median(self.values[-RECENT:])
+
+    @property
+    def shows_a_trend(self) -> bool:
+        """Whether there are enough values to compare early with recent ones."""
+        return len(self.values) >= 2 * RECENT
+
+    def settled(self) -> Series:
+        """Without the first value, which holds the start-up of the data loader."""
+        return Series(self.values[1:] or self.values)
+
+
+class History:
+    """The logged steps of a run."""
+
+    def __init__(self, metrics: Sequence[Mapping[str, float]]) -> None:
+        self.rows = metrics
+
+    def names(self) -> set[str]:
+        """All figures that were ever logged."""
+        return {name for row in self.rows for name in row}
+
+    def of(self, name: str) -> Series | None:
+        """One figure, or nothing when it has no finite value."""
+        values = [row[name] for row in self.rows if math.isfinite(row.get(name, math.nan))]
+        return Series(values) if values else None
+
+    def points(self, name: str) -> list[tuple[int, float]]:
+        """Step and value of one figure, values that are not finite included."""
+        return [(int(row["step"]), row[name]) for row in self.rows if name in row]
+
+    def broken_since(self, name: str) -> int | None:
+        """The step from which on a figure is infinite or not a number, to the end."""
+        since = None
+        for step, value in reversed(self.points(name)):
+            if math.isfinite(value):
+                break
+            since = step
+        return since
+
+    def is_before_epoch(self, epoch: float) -> bool:
+        """Whether the last logged step is not past ``epoch``; true when epochs are not logged."""
+        epochs = self.of("epoch")
+        return epochs is None or epochs.values[-1] <= epoch

@@ -1,0 +1,63 @@
+"""How far a run has come: finished, running, or interrupted."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.runs.directory import RunDirectory
+
+Status = Literal["finished", "running", "interrupted"]
+
+
+@dataclass(frozen=True)
+class RunState:
+    """Where a run stands; what cannot be known before the first logged step is ``None``."""
+
+    status: Status
+    step: int  # the last one that was logged
+    total_steps: int | None
+    images: int | None
+    epoch: float | None
+
+
+def read_state(
+    run: RunDirectory, config: PretrainConfig, metrics: Sequence[Mapping[str, float]]
+) -> RunState:
+    """Find out from the files of a run how far it has come."""
+    last = metrics[-1] if metrics else {}
+    images = _images(config, last)
+    total = config.total_steps(images) if images else config.steps
+    return RunState(_status(run), int(last.get("step", 0)), total, images, last.get("epoch"))
+
+
+def _images(config: PretrainConfig, last: Mapping[str, float]) -> int | None:
+    """The size of the data, which a run logs as the progress of its epochs."""
+    if last.get("epoch"):
+        return round(last["step"] * config.batch_size / last["epoch"])
+    return config.data.scenes_count if config.data.source == "scenes" else None
+
+
+def _status(run: RunDirectory) -> Status:
+    if run.backbone.is_file():
+        return "finished"
+    return "running" if _is_locked(run) else "interrupted"
+
+
+def _is_locked(run: RunDirectory) -> bool:
+    """Whether a process holds the run, asked without writing anything."""
+    try:
+        handle = os.open(run.path / ".lock", os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
