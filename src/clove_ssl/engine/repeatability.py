@@ -23,6 +23,7 @@ def start_repeatably(seed: int, device: torch.device, *, deterministic: bool) ->
     torch.use_deterministic_algorithms(deterministic, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # nothing reads such memory
     torch.backends.cudnn.benchmark = not deterministic
+    torch.backends.cuda.enable_cudnn_sdp(not deterministic)  # its backward pass does not repeat
 
 
 def random_state(device: torch.device) -> dict[str, Any]:
