@@ -97,9 +97,7 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
     assert_same(final_state(tmp_path / "run"), before)
 
 
-def test_a_source_that_changed_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_source_that_changed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     crash_after(2, monkeypatch, tiny_config(tmp_path / "run"))
     config = tmp_path / "run" / "config.yaml"
     config.write_text(config.read_text().replace("scenes_count: 20", "scenes_count: 21"))

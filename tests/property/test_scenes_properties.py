@@ -8,7 +8,6 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clove_ssl.data.scenes.numbers import Draws, heading, turns, wave
 from clove_ssl.data.scenes import (
     MIN_AREA,
     PART_COUNT,
@@ -17,6 +16,7 @@ from clove_ssl.data.scenes import (
     draw_scene,
     surface_distance,
 )
+from clove_ssl.data.scenes.numbers import Draws, heading, turns, wave
 
 PERSON = SCENE_CLASSES.index("person") + 1
 scenes = st.builds(

@@ -11,10 +11,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from clove_ssl.data.scenes.bodies import BONES, draw_pose, part_extents, parts_at
-from clove_ssl.data.scenes.canvas import Light
-from clove_ssl.data.scenes.figures import draw_figure
-from clove_ssl.data.scenes.numbers import Draws
 from clove_ssl.data.scenes import (
     KEYPOINT_NAMES,
     MIN_AREA,
@@ -25,6 +21,10 @@ from clove_ssl.data.scenes import (
     draw_scene,
     surface_distance,
 )
+from clove_ssl.data.scenes.bodies import BONES, draw_pose, part_extents, parts_at
+from clove_ssl.data.scenes.canvas import Light
+from clove_ssl.data.scenes.figures import draw_figure
+from clove_ssl.data.scenes.numbers import Draws
 from clove_ssl.errors import UserError
 
 PERSON = SCENE_CLASSES.index("person") + 1

@@ -70,8 +70,9 @@ def clove_r50_50ep(out: Path) -> PretrainConfig:
 def clove_release_r50_200ep(out: Path) -> PretrainConfig:
     """The released code in every point, including its plain attention; 200 epochs.
 
-    Command and cost: as ``clove-r50-200ep``. Expected: the same; the paper describes normalized attention, the
-    released code has plain scaled dot products; which one made the published weights is not known.
+    Command and cost: as ``clove-r50-200ep``. Expected: the same. The paper describes normalized
+    attention, the released code has plain scaled dot products; which of the two made the
+    published weights is not known.
     """
     method = CLoVEConfig(attention=AttentionConfig(kind="plain"))
     return replace(clove_r50_200ep(out), method=method)

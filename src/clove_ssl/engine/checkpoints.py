@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO, cast
 
 import torch
 
@@ -80,8 +80,8 @@ class CheckpointStore:
             self._warn(f"{checkpoint.path} is damaged; trying the checkpoint before it.")
         if candidates:
             raise UserError(
-                f"All {len(candidates)} checkpoints in {self.folder} are damaged, so the run cannot "
-                "be resumed. Start it again in a new --out folder."
+                f"All {len(candidates)} checkpoints in {self.folder} are damaged, so the run "
+                "cannot be resumed. Start it again in a new --out folder."
             )
         return None
 
@@ -119,7 +119,7 @@ def _write(path: Path, state: State) -> None:
     temporary = path.with_suffix(".pt.writing")
     with temporary.open("wb") as file:
         hashing = _HashingFile(file)
-        torch.save(state, hashing)
+        torch.save(state, cast(IO[bytes], hashing))
         file.flush()
         os.fsync(file.fileno())
     _write_text(path.with_suffix(".sha256"), hashing.hexdigest() + "\n")

@@ -89,9 +89,7 @@ def _describe(device: Literal["auto", "cpu", "cuda"]) -> Process:
     )
 
 
-def choose_device(
-    device: Literal["auto", "cpu", "cuda"], *, local_rank: int = 0
-) -> torch.device:
+def choose_device(device: Literal["auto", "cpu", "cuda"], *, local_rank: int = 0) -> torch.device:
     """The device of a process; ``auto`` is a GPU where there is one."""
     available = torch.cuda.is_available()
     if device == "cuda" and not available:

@@ -51,7 +51,7 @@ class ViewFeed:
     def next(self) -> ViewBatch:
         """The next micro-batch, normalised, on the device."""
         start = time.perf_counter()
-        rendered = next(self._batches)
+        rendered: RenderedBatch = next(self._batches)
         self.waited += time.perf_counter() - start
         self._note(rendered.bad)
         on_gpu = self._process.device.type == "cuda"

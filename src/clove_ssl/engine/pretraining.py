@@ -129,8 +129,8 @@ def _build_method(config: PretrainConfig, process: Process) -> Method:
     if process.world_size > 1 and config.sync_norm:
         synchronize_norms(method, process.device.type)
     if process.device.type == "cuda":
-        method = method.to(process.device, memory_format=torch.channels_last)
-    return method
+        method = method.to(memory_format=torch.channels_last)
+    return method.to(process.device)
 
 
 def _build_loop(

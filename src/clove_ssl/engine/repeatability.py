@@ -6,7 +6,6 @@ import os
 from typing import Any
 
 import torch
-import torch.utils.deterministic
 
 
 def start_repeatably(seed: int, device: torch.device, *, deterministic: bool) -> None:
@@ -21,7 +20,6 @@ def start_repeatably(seed: int, device: torch.device, *, deterministic: bool) ->
         # cuBLAS reads this when its first handle is made and is not repeatable without it.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(deterministic, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # nothing reads such memory
     torch.backends.cudnn.benchmark = not deterministic
     torch.backends.cuda.enable_cudnn_sdp(not deterministic)  # its backward pass does not repeat
 

@@ -58,7 +58,7 @@ class StepSignals:
         self._stop = stop
         on_gpu = process.device.type == "cuda"
         self._host = torch.zeros(2, pin_memory=on_gpu)
-        self._copied = torch.cuda.Event() if on_gpu else None
+        self._copied = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
 
     def send(self, loss: Tensor) -> None:
         """Start spreading the news of this step; returns at once."""

@@ -217,7 +217,7 @@ class CLoVE(Method):
             cells = scattered_cells(index.to(targets.device), views, progress.step, targets)
             rows = targets.flatten(2).take_along_dim(cells[:, None, None], dim=2).squeeze(2)
         # Image by image, so that the order over processes is that of a single one.
-        by_image = rows.unflatten(0, (-1, len(index))).transpose(0, 1).flatten(0, 1)
+        by_image = rows.reshape(-1, len(index), rows.shape[1]).transpose(0, 1).flatten(0, 1)
         self._to_enqueue.append(unit_vectors(by_image))
 
     def _metrics(self, loss: Tensor, comparisons: Sequence[Comparison]) -> dict[str, Tensor]:

@@ -51,7 +51,7 @@ class TensorBoardSink:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise _missing("tensorboard", "--logging.no-tensorboard") from None
-        self._writer: Any = SummaryWriter(str(run.path / "tensorboard"))  # type: ignore[no-untyped-call]
+        self._writer: Any = SummaryWriter(str(run.path / "tensorboard"))
 
     def write(self, step: int, figures: Mapping[str, float]) -> None:
         for name, value in figures.items():

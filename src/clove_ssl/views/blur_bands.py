@@ -35,7 +35,7 @@ def band_side(size: int, reach: int) -> int:
 
 
 def blur_bands(sigma: Tensor, size: int, *, reach: int, kernel: BlurKernel) -> Tensor:
-    """Small blur matrices (M, s, s) in float32 of the sigmas (M,); a sigma of 0 gives identities."""
+    """Small blur matrices (M, s, s), float32, of the sigmas (M,); those of 0 are identities."""
     side = band_side(size, reach)
     sigma = sigma.double()[:, None]  # (M, 1)
     if kernel == "gaussian":

@@ -9,10 +9,10 @@ Dimensions: N images; a group has M views of size S x S, B of them blurred.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 from clove_ssl.views import kernels
@@ -33,10 +33,11 @@ def render_groups(
     images: PackedImages, groups: Sequence[ViewGroup], *, dtype: torch.dtype, channels_last: bool
 ) -> list[Tensor]:
     """The normalised views of each group, (M, 3, S, S)."""
-    renderings = plan(images, groups, dtype=dtype, channels_last=channels_last)
-    for rendering in renderings:
-        for stage in GroupRendering.STAGES:
-            getattr(rendering, stage)()
+    with _current_device(images.buffer.device):
+        renderings = plan(images, groups, dtype=dtype, channels_last=channels_last)
+        for rendering in renderings:
+            for stage in GroupRendering.STAGES:
+                getattr(rendering, stage)()
     return [rendering.views for rendering in renderings]
 
 
@@ -95,10 +96,10 @@ class GroupRendering:
     def resize_across(self) -> None:
         """Source pixels to crops as wide as the views."""
         highest = int(self._group.crop[:, 2].max())
-        row_tiles = triton.cdiv(highest, _ACROSS["ROWS"])
+        row_tiles = _tiles_over(highest, _ACROSS["ROWS"])
         _launch(
             kernels.resize_across,
-            len(self._group) * row_tiles * triton.cdiv(self._size, _ACROSS["COLUMNS"]),
+            len(self._group) * row_tiles * _tiles_over(self._size, _ACROSS["COLUMNS"]),
             *(self._source, self._middle, self._places, self._counts, self._amounts),
             *(self._size, row_tiles),
             BICUBIC=self._is_bicubic,
@@ -121,11 +122,11 @@ class GroupRendering:
         sums = self._tiles(_DOWN)
         _launch(
             kernels.colour,
-            len(self._group) * triton.cdiv(self._size**2, _PIXELS),
+            len(self._group) * _tiles_over(self._size**2, _PIXELS),
             *(self._resized, self._sums, self._coloured, self.views),
             *(self._counts, self._amounts, self._size, sums, *self._steps),
             PIXELS=_PIXELS,
-            SUMS=triton.next_power_of_2(sums),
+            SUMS=1 << (sums - 1).bit_length(),  # Triton wants a power of 2
         )
 
     def blur_matrices(self) -> None:
@@ -157,12 +158,22 @@ class GroupRendering:
 
     def _tiles(self, tile: dict[str, int]) -> int:
         """Tiles of one view."""
-        return int(triton.cdiv(self._size, tile["ROWS"]) * triton.cdiv(self._size, tile["COLUMNS"]))
+        return _tiles_over(self._size, tile["ROWS"]) * _tiles_over(self._size, tile["COLUMNS"])
 
     def _room(self, elements: int, dtype: torch.dtype) -> Tensor:
         return torch.empty(elements + kernels.PADDING, dtype=dtype, device=self._source.device)
 
 
+def _current_device(device: torch.device) -> AbstractContextManager[object]:
+    """Triton launches on the current device; its interpreter needs none."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
 def _launch(kernel: Any, programs: int, *arguments: Tensor | int, **constants: int) -> None:
     if programs:
         kernel[(programs,)](*arguments, **constants, **_OPTIONS)
+
+
+def _tiles_over(length: int, tile: int) -> int:
+    """Tiles that cover a length."""
+    return -(-length // tile)

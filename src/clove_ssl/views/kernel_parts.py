@@ -96,10 +96,16 @@ def add_weighted(red, green, blue, weight, pixels, next_channel):
 @triton.jit
 def store(pixels, next_channel, red, green, blue, inside):
     """Store three channels as whatever number type is at ``pixels``."""
-    kind = pixels.dtype.element_ty
-    tl.store(pixels, red.to(kind), mask=inside)
-    tl.store(pixels + next_channel, green.to(kind), mask=inside)
-    tl.store(pixels + 2 * next_channel, blue.to(kind), mask=inside)
+    tl.store(pixels, _as_stored(red, pixels), mask=inside)
+    tl.store(pixels + next_channel, _as_stored(green, pixels), mask=inside)
+    tl.store(pixels + 2 * next_channel, _as_stored(blue, pixels), mask=inside)
+
+
+@triton.jit
+def _as_stored(values, pixels):
+    if pixels.dtype.element_ty == tl.uint8:
+        values = values.to(tl.int32)  # not every version converts floats to bytes directly
+    return values.to(pixels.dtype.element_ty)
 
 
 # --- resampling and blurring along one axis
@@ -157,9 +163,13 @@ def band_weights(band, pixels, offset, size, side):
 
 
 @triton.jit
-def level(pixels):
-    """The nearest 8-bit value, still a float."""
-    return clamped(tl.floor(pixels + 0.5))
+def levels(red, green, blue, factor):
+    """The 8-bit values that are nearest after scaling, still as floats."""
+    return (
+        clamped(tl.floor(red * factor + 0.5)),
+        clamped(tl.floor(green * factor + 0.5)),
+        clamped(tl.floor(blue * factor + 0.5)),
+    )
 
 
 @triton.jit

@@ -26,14 +26,35 @@ import triton.language as tl
 
 from clove_ssl.views import kernel_parts as parts
 
+# By name, because Triton does not notice a change of constants that are looked up in a module.
+from clove_ssl.views.kernel_parts import (
+    AMOUNTS,
+    BLUR_ROW,
+    CONTRAST_AT,
+    COUNTS,
+    FLIP,
+    GREY,
+    HEIGHT,
+    MIDDLE,
+    NEXT_CHANNEL,
+    NEXT_ROW,
+    PLACES,
+    REACH,
+    SCALE_ACROSS,
+    SCALE_DOWN,
+    SOLARIZE_FROM,
+    SOURCE,
+    TAPS_ACROSS,
+    TAPS_DOWN,
+    VERTICAL_FLIP,
+    WIDTH,
+)
+
 PADDING = 512  # elements; at least as many as the widest tile has columns
 
-COUNTS = parts.COUNTS
-AMOUNTS = parts.AMOUNTS
-PLACES = parts.PLACES
 
-
-@triton.jit
+# Numbers that change from batch to batch must not make Triton compile a kernel again.
+@triton.jit(do_not_specialize=["row_tiles"])
 def resize_across(
     source,  # all images
     middle,  # (3, crop height, size) of every view, each at its place
@@ -52,33 +73,27 @@ def resize_across(
     rows, columns = parts.flat_tile(first_row, first_column, ROWS, COLUMNS)
     counts += view * COUNTS
     places += view * PLACES
-    height = tl.load(counts + parts.HEIGHT)
+    height = tl.load(counts + HEIGHT)
     if first_row < height:  # crops have different heights
-        flip = tl.load(counts + parts.FLIP)
-        scale = tl.load(amounts + view * AMOUNTS + parts.SCALE_ACROSS)
+        flip = tl.load(counts + FLIP)
+        scale = tl.load(amounts + view * AMOUNTS + SCALE_ACROSS)
         first, distance, step = parts.first_taps(columns, flip, scale, size, BICUBIC)
-        width = tl.load(counts + parts.WIDTH)
-        next_channel = tl.load(counts + parts.NEXT_CHANNEL)
-        lines = tl.minimum(rows, height - 1) * tl.load(counts + parts.NEXT_ROW)
-        crop = source + tl.load(places + parts.SOURCE)
+        width = tl.load(counts + WIDTH)
+        next_channel = tl.load(counts + NEXT_CHANNEL)
+        lines = tl.minimum(rows, height - 1) * tl.load(counts + NEXT_ROW)
+        crop = source + tl.load(places + SOURCE)
         total = tl.zeros((ROWS * COLUMNS,), dtype=tl.float32)
         red, green, blue = total, total, total
-        for tap in range(0, tl.load(counts + parts.TAPS_ACROSS)):
+        for tap in range(0, tl.load(counts + TAPS_ACROSS)):
             x, weight = parts.tap_weights(first, distance, step, tap, width, BICUBIC)
             pixels = crop + (lines + x)
             red, green, blue = parts.add_weighted(red, green, blue, weight, pixels, next_channel)
             total += weight
 
-        share = 1.0 / total
-        into = middle + tl.multiple_of(tl.load(places + parts.MIDDLE), 16)
-        parts.store(
-            into + (rows * size + columns),
-            height * size,
-            parts.level(red * share).to(tl.int32),
-            parts.level(green * share).to(tl.int32),
-            parts.level(blue * share).to(tl.int32),
-            (rows < height) & (columns < size),
-        )
+        red, green, blue = parts.levels(red, green, blue, 1.0 / total)
+        into = middle + tl.multiple_of(tl.load(places + MIDDLE), 16)
+        into += rows * size + columns
+        parts.store(into, height * size, red, green, blue, (rows < height) & (columns < size))
 
 
 @triton.jit
@@ -102,15 +117,15 @@ def resize_down(
     columns = first_column + tl.arange(0, COLUMNS)
     counts += view * COUNTS
     amounts += view * AMOUNTS
-    height = tl.load(counts + parts.HEIGHT)
-    flip = tl.load(counts + parts.VERTICAL_FLIP)
-    scale = tl.load(amounts + parts.SCALE_DOWN)
+    height = tl.load(counts + HEIGHT)
+    flip = tl.load(counts + VERTICAL_FLIP)
+    scale = tl.load(amounts + SCALE_DOWN)
     first, distance, step = parts.first_taps(rows, flip, scale, size, BICUBIC)
-    crop = middle + tl.multiple_of(tl.load(places + view * PLACES + parts.MIDDLE), 16)
+    crop = middle + tl.multiple_of(tl.load(places + view * PLACES + MIDDLE), 16)
     black = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
     red, green, blue = black, black, black
     total = tl.zeros((ROWS,), dtype=tl.float32)
-    for tap in range(0, tl.load(counts + parts.TAPS_DOWN)):
+    for tap in range(0, tl.load(counts + TAPS_DOWN)):
         y, weight = parts.tap_weights(first, distance, step, tap, height, BICUBIC)
         pixels = crop + (y[:, None] * size + columns[None, :])
         red, green, blue = parts.add_weighted(
@@ -118,16 +133,12 @@ def resize_down(
         )
         total += weight
 
-    share = (1.0 / total)[:, None]
-    red = parts.level(red * share)
-    green = parts.level(green * share)
-    blue = parts.level(blue * share)
+    red, green, blue = parts.levels(red, green, blue, (1.0 / total)[:, None])
     inside = (rows < size)[:, None] & (columns < size)[None, :]
     into = resized + view.to(tl.int64) * (3 * size * size)
     into += rows[:, None] * size + columns[None, :]
-    whole = tl.int32
-    parts.store(into, size * size, red.to(whole), green.to(whole), blue.to(whole), inside)
-    contrast_at = tl.load(counts + parts.CONTRAST_AT)
+    parts.store(into, size * size, red, green, blue, inside)
+    contrast_at = tl.load(counts + CONTRAST_AT)
     if contrast_at >= 0:
         brightness = parts.luma_before(red, green, blue, counts, amounts, contrast_at)
         brightness = tl.where(inside, brightness, 0.0)
@@ -168,22 +179,22 @@ def colour(
     mean = mean / area  # means nothing, and is not used, in a view without contrast
     for step in tl.static_range(4):
         red, green, blue = parts.jittered(red, green, blue, mean, counts, amounts, step)
-    if tl.load(counts + parts.GREY) != 0:
+    if tl.load(counts + GREY) != 0:
         red = parts.luma(red, green, blue)
         green = red
         blue = red
 
-    blur_row = tl.load(counts + parts.BLUR_ROW)
+    blur_row = tl.load(counts + BLUR_ROW)
     if blur_row >= 0:
         unfinished = coloured + blur_row.to(tl.int64) * (3 * area) + pixels
         parts.store(unfinished, area, red, green, blue, inside)
     else:
         into = views + view.to(tl.int64) * (3 * area) + pixels * next_pixel
-        solarize_from = tl.load(amounts + parts.SOLARIZE_FROM)
+        solarize_from = tl.load(amounts + SOLARIZE_FROM)
         _store_view(into, next_channel, red, green, blue, solarize_from, inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["side"])
 def blur_across(
     coloured,
     across,  # (blurred views, 3, size, size)
@@ -202,7 +213,7 @@ def blur_across(
     rows, columns = parts.flat_tile(first_row, first_column, ROWS, COLUMNS)
     area = size * size
     start = blur_row.to(tl.int64) * (3 * area)
-    reach = tl.load(counts + tl.load(blurred + blur_row) * COUNTS + parts.REACH)
+    reach = tl.load(counts + tl.load(blurred + blur_row) * COUNTS + REACH)
     band = bands + blur_row.to(tl.int64) * (side * side)
     lines = tl.minimum(rows, size - 1) * size
     black = tl.zeros((ROWS * COLUMNS,), dtype=tl.float32)
@@ -215,7 +226,7 @@ def blur_across(
     parts.store(into, area, red, green, blue, (rows < size) & (columns < size))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["side"])
 def blur_down(
     across,
     views,  # (views, 3, size, size) with steps of their own
@@ -238,7 +249,7 @@ def blur_down(
     columns = first_column + tl.arange(0, COLUMNS)
     area = size * size
     view = tl.load(blurred + blur_row)
-    reach = tl.load(counts + view * COUNTS + parts.REACH)
+    reach = tl.load(counts + view * COUNTS + REACH)
     band = bands + blur_row.to(tl.int64) * (side * side)
     start = across + blur_row.to(tl.int64) * (3 * area)
     black = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
@@ -248,7 +259,7 @@ def blur_down(
         pixels = start + (y[:, None] * size + columns[None, :])
         red, green, blue = parts.add_weighted(red, green, blue, weight[:, None], pixels, area)
     inside = (rows < size)[:, None] & (columns < size)[None, :]
-    solarize_from = tl.load(amounts + view * AMOUNTS + parts.SOLARIZE_FROM)
+    solarize_from = tl.load(amounts + view * AMOUNTS + SOLARIZE_FROM)
     pixels = rows[:, None] * size + columns[None, :]
     into = views + view.to(tl.int64) * (3 * area) + pixels * next_pixel
     _store_view(into, next_channel, red, green, blue, solarize_from, inside)

@@ -68,9 +68,9 @@ def _in_order(
 ) -> tuple[Tensor, ...]:
     """The views (N, 3, h, w) in the order of the specs, from groups (G * N, 3, h, w)."""
     views = {
-        view: pixels
+        view: together[place * images : (place + 1) * images]
         for group, together in zip(groups, rendered, strict=True)
-        for view, pixels in zip(group.views, together.split(images), strict=True)
+        for place, view in enumerate(group.views)
     }
     return tuple(views[view] for view in sorted(views))
 

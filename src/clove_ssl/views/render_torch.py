@@ -172,7 +172,7 @@ def _jittered(pixels: Tensor, order: Tensor, factors: Tensor) -> Tensor:
 
 def _luma(pixels: Tensor) -> Tensor:
     """Brightness as the eye sees it, (P, 1, S, S)."""
-    red, green, blue = pixels.split(1, dim=1)
+    red, green, blue = pixels[:, :1], pixels[:, 1:2], pixels[:, 2:]  # (P, 1, S, S) each
     return LUMA_WEIGHTS[0] * red + LUMA_WEIGHTS[1] * green + LUMA_WEIGHTS[2] * blue
 
 
@@ -183,7 +183,8 @@ def _hue_turned(pixels: Tensor, turns: Tensor) -> Tensor:
     once, twice = thirds.remainder(3) == 1, thirds.remainder(3) == 2
     pixels = torch.where(once, pixels.roll(1, dims=1), pixels)
     pixels = torch.where(twice, pixels.roll(2, dims=1), pixels)
-    low, median, high = pixels.sort(dim=1).values.split(1, dim=1)
+    ordered = pixels.sort(dim=1).values
+    low, median, high = ordered[:, :1], ordered[:, 1:2], ordered[:, 2:]  # (P, 1, S, S) each
     side = (pixels.roll(-1, dims=1) - pixels.roll(-2, dims=1)).sign()
     moved = 2 * pixels - median - side * (high - low) * sixths
     return torch.minimum(torch.maximum(moved, low), high)
