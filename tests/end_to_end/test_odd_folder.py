@@ -10,7 +10,7 @@ import pytest
 from references.odd_files import write_odd_folder
 from references.tiny_runs import tiny_config
 
-from clove_ssl.data.loading import RenderedViews
+from clove_ssl.data.reading import RenderedViews
 from clove_ssl.data.sampling import Draws, ImageOrder
 from clove_ssl.data.sources import open_source
 from clove_ssl.engine import pretraining

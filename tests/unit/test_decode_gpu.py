@@ -1,6 +1,6 @@
 """Which files go to the batch decoder, and what becomes of the others.
 
-torchvision's CPU decoder stands in for nvJPEG: it takes and gives the same things.
+``decode`` stands in for nvJPEG: what arrives there is what the batch decoder was given.
 """
 
 from __future__ import annotations

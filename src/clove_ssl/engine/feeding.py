@@ -1,18 +1,32 @@
-"""Brings batches to the device, and knows how long the device waited for them."""
+"""Brings batches to the device, and knows how long the training loop waited for them.
+
+Views are rendered in one of two places. :class:`ViewFeed` takes them from CPU
+workers. :class:`DeviceFeed` decodes and renders on the GPU, in a thread and on
+a stream of its own, some batches ahead of the training step.
+"""
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from clove_ssl.config.views import ViewSpec
 from clove_ssl.console import Console
-from clove_ssl.data.loading import BadFile, BadFiles, RenderedBatch
+from clove_ssl.data.bad_files import BadFile, BadFiles
+from clove_ssl.data.decode_gpu import BatchDecoder
+from clove_ssl.data.reading import EncodedBatch, EncodedImages, RenderedBatch, view_batch
 from clove_ssl.engine.distributed import Process
-from clove_ssl.views.batch import ViewBatch
+from clove_ssl.views.batch import View, ViewBatch
+from clove_ssl.views.packing import PackedImages
+from clove_ssl.views.render_gpu import render_batch
 
 
 class Batches(Protocol):
@@ -29,39 +43,18 @@ class Batches(Protocol):
     def state(self) -> dict[str, Any]:
         """What a checkpoint must remember."""
 
+    def close(self) -> None:
+        """Stop reading ahead."""
 
-class ViewFeed:
-    """The view batches of pre-training."""
 
-    def __init__(
-        self,
-        loader: DataLoader[RenderedBatch],
-        specs: tuple[ViewSpec, ...],
-        process: Process,
-        *,
-        bad_files: BadFiles,
-    ) -> None:
-        self._batches = iter(loader)
-        self._specs = specs
+class _BadFileReports:
+    """The part of a feed that speaks of unreadable files."""
+
+    def __init__(self, process: Process, bad_files: BadFiles) -> None:
         self._process = process
         self._bad_files = bad_files
         self._unreported: list[BadFile] = []
         self.waited = 0.0  # seconds, since somebody set it to 0
-
-    def next(self) -> ViewBatch:
-        """The next micro-batch, normalised, on the device."""
-        start = time.perf_counter()
-        rendered: RenderedBatch = next(self._batches)
-        self.waited += time.perf_counter() - start
-        self._note(rendered.bad)
-        on_gpu = self._process.device.type == "cuda"
-        batch = rendered.view_batch(self._specs).to(self._process.device, non_blocking=on_gpu)
-        return batch.normalized(torch.float32, channels_last=on_gpu)
-
-    def _note(self, bad: tuple[BadFile, ...]) -> None:
-        """Remember bad files until all processes exchange them."""
-        self._unreported += [file for file in bad if self._bad_files.add(file)]
-        self._bad_files.check()
 
     def state(self) -> dict[str, Any]:
         """The bad files met so far, so that a resumed run does not forgive them again."""
@@ -77,3 +70,176 @@ class ViewFeed:
                 f"cannot read {file.name}: {file.reason}; the next readable file took its place"
             )
         self._bad_files.check()
+
+    def _note(self, bad: tuple[BadFile, ...]) -> None:
+        """Remember bad files until all processes exchange them."""
+        self._unreported += [file for file in bad if self._bad_files.add(file)]
+        self._bad_files.check()
+
+    def close(self) -> None:
+        """Nothing runs ahead here; the loader's workers end with its iterator."""
+
+
+class ViewFeed(_BadFileReports):
+    """View batches that CPU workers rendered."""
+
+    def __init__(
+        self,
+        loader: DataLoader[RenderedBatch],
+        specs: tuple[ViewSpec, ...],
+        process: Process,
+        *,
+        bad_files: BadFiles,
+    ) -> None:
+        super().__init__(process, bad_files)
+        self._batches = iter(loader)
+        self._specs = specs
+
+    def next(self) -> ViewBatch:
+        """The next micro-batch, normalised, on the device."""
+        start = time.perf_counter()
+        rendered: RenderedBatch = next(self._batches)
+        self.waited += time.perf_counter() - start
+        self._note(rendered.bad)
+        on_gpu = self._process.device.type == "cuda"
+        batch = view_batch(rendered, self._specs).to(self._process.device, non_blocking=on_gpu)
+        return batch.normalized(torch.float32, channels_last=on_gpu)
+
+
+class DeviceFeed(_BadFileReports):
+    """View batches that are decoded and rendered on the GPU, ahead of time."""
+
+    def __init__(
+        self,
+        loader: DataLoader[EncodedBatch],
+        reader: EncodedImages,
+        process: Process,
+        *,
+        bad_files: BadFiles,
+        dtype: torch.dtype,
+        decoder: BatchDecoder | None,
+        ahead: int = 2,
+    ) -> None:
+        super().__init__(process, bad_files)
+        self._renderer = DeviceRenderer(reader, process.device, dtype=dtype, decoder=decoder)
+        self._ready: queue.Queue[_Ready | BaseException] = queue.Queue(maxsize=ahead)
+        self._closing = False
+        self._thread = threading.Thread(target=self._work_ahead, args=(loader,), daemon=True)
+        self._thread.start()
+
+    def next(self) -> ViewBatch:
+        """The next micro-batch, normalised, on the device."""
+        start = time.perf_counter()
+        ready = self._ready.get()
+        self.waited += time.perf_counter() - start
+        if isinstance(ready, BaseException):
+            raise ready
+        self._note(ready.bad)
+        return ready.take()
+
+    def close(self) -> None:
+        """End the thread, which may be waiting for room in the queue."""
+        self._closing = True
+        while self._thread.is_alive():
+            with suppress(queue.Empty):
+                self._ready.get(timeout=0.1)
+
+    def _work_ahead(self, loader: DataLoader[EncodedBatch]) -> None:
+        """Fill the queue; an error is handed to the training loop, which would wait forever."""
+        try:
+            for batch in loader:
+                if self._closing:
+                    return
+                self._ready.put(self._renderer.render(batch))
+        except BaseException as error:
+            self._ready.put(error)
+
+
+class _Ready:
+    """A rendered batch whose kernels may still be running."""
+
+    def __init__(
+        self, batch: ViewBatch, bad: tuple[BadFile, ...], finished: torch.cuda.Event
+    ) -> None:
+        self.bad = bad
+        self._batch = batch
+        self._finished = finished
+
+    def take(self) -> ViewBatch:
+        """The batch for the current stream, which waits for it; the host does not."""
+        stream = torch.cuda.current_stream()
+        stream.wait_event(self._finished)
+        for tensor in _tensors(self._batch):
+            tensor.record_stream(stream)
+        return self._batch
+
+
+class DeviceRenderer:
+    """Turns encoded batches into views on a stream of its own."""
+
+    def __init__(
+        self,
+        reader: EncodedImages,
+        device: torch.device,
+        *,
+        dtype: torch.dtype,
+        decoder: BatchDecoder | None,
+    ) -> None:
+        self._reader = reader
+        self._device = device
+        self._dtype = dtype
+        self._decoder = decoder
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def render(self, batch: EncodedBatch) -> _Ready:
+        """Queue the work for a batch."""
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+            batch, images = self._decode(batch)
+            pixels = render_batch(images, batch.parameters, self._reader.specs, dtype=self._dtype)
+            views = tuple(
+                View(rendered, batch.parameters.geometry(number).pin_memory(), spec.role)
+                for number, (rendered, spec) in enumerate(
+                    zip(pixels, self._reader.specs, strict=True)
+                )
+            )
+            index = torch.from_numpy(batch.draws.indices)
+            on_device = ViewBatch(views, index).to(self._device, non_blocking=True)
+            finished = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            finished.record(self._stream)
+        return _Ready(on_device, batch.bad, finished)
+
+    def _decode(self, batch: EncodedBatch) -> tuple[EncodedBatch, PackedImages | list[Tensor]]:
+        """The images on the device; the batch is another one if a file turned out to be bad."""
+        try:
+            return batch, self._decode_together(batch)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:  # nvJPEG refused a file and does not say which
+            batch = self._reader.decoded_batch(batch.draws)
+            return batch, self._decode_together(batch)
+
+    def _decode_together(self, batch: EncodedBatch) -> PackedImages | list[Tensor]:
+        if not batch.is_jpeg.any():
+            heights, widths = batch.parameters.image_size.T
+            packed = PackedImages(batch.payload, batch.offsets[:-1], heights, widths)
+            return packed.to(self._device, non_blocking=True)
+        assert self._decoder is not None  # without one, nothing is left encoded
+        jpegs = batch.is_jpeg.nonzero()[0].tolist()
+        decoded = self._decoder([batch.image(number) for number in jpegs], self._device)
+        images = dict(zip(jpegs, decoded, strict=True))
+        return [
+            images[number] if number in images else self._copied(batch, number)
+            for number in range(len(batch.is_jpeg))
+        ]
+
+    def _copied(self, batch: EncodedBatch, number: int) -> Tensor:
+        height, width = batch.parameters.image_size[number].tolist()
+        pixels = batch.image(number).to(self._device, non_blocking=True)
+        return pixels.view(3, height, width)
+
+
+def _tensors(batch: ViewBatch) -> Iterator[Tensor]:
+    yield batch.index
+    for view in batch.views:
+        yield view.pixels
+        yield from vars(view.geometry).values()

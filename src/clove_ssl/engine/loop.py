@@ -107,8 +107,8 @@ class TrainingLoop:
         figures = {"loss": output.loss, **output.metrics}
         terms = describe_figures({name: float(value) for name, value in figures.items()})
         return UserError(
-            f"The loss is not finite at step {self.step + 1}, process {self.process.rank}: {terms}. "
-            f"No weight was changed by this step. The last checkpoint: {self.store.last_path()}. "
+            f"The loss is not finite at step {self.step + 1}, process {self.process.rank}: {terms}."
+            f" No weight was changed by this step. The last checkpoint: {self.store.last_path()}. "
             "Try a smaller --optimizer.lr or --precision fp32 in a new run."
         )
 

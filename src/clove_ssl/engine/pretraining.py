@@ -8,23 +8,28 @@ the uninterrupted run bit for bit on the same device.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
+from torch.utils.data import DataLoader
 
 from clove_ssl.backbones.build import build_backbone
 from clove_ssl.backbones.weights import load_weights
 from clove_ssl.config import files
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.console import Console
-from clove_ssl.data.loading import BadFiles, RenderedViews, choose_workers, load_batches
+from clove_ssl.data.bad_files import BadFiles
+from clove_ssl.data.decode_gpu import find_batch_decoder
+from clove_ssl.data.loading import choose_workers, load_batches
+from clove_ssl.data.reading import BatchReader, EncodedImages, RenderedViews
 from clove_ssl.data.sampling import ImageOrder, StepPlan
 from clove_ssl.data.sources import ImageSource, open_source
 from clove_ssl.engine.checkpoints import CheckpointStore, State
 from clove_ssl.engine.distributed import Process, joined
-from clove_ssl.engine.feeding import ViewFeed
+from clove_ssl.engine.feeding import Batches, DeviceFeed, ViewFeed
 from clove_ssl.engine.loop import TrainingLoop
 from clove_ssl.engine.observing import Observer
 from clove_ssl.engine.outcome import write_outcome
@@ -39,6 +44,9 @@ from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import Metrics
 from clove_ssl.runs.provenance import describe_environment, record_start
+
+T = TypeVar("T")
+COMPILING_PAYS_AFTER = 2000  # steps
 
 
 @dataclass(frozen=True)
@@ -89,7 +97,11 @@ def _prepare(config: PretrainConfig, process: Process) -> Parts:
         device_type=process.device.type,
     )
     precision = choose_precision(config.precision, process.device)
-    return Parts(source, plan, precision, _build_method(config, process))
+    method = _build_method(config, process)
+    if _compiles(config, process, plan):
+        for network in method.networks():
+            network.compile(dynamic=False)
+    return Parts(source, plan, precision, method)
 
 
 def _train(
@@ -102,8 +114,8 @@ def _train(
         if process.is_first:
             record_start(run, {"step": loop.step, **describe_environment(process.device)})
         observer = _build_observer(config, run, loop)
-        finished = loop.run(_open_feed(config, loop, parts.source, bad_files), observer)
-        observer.close()
+        with closing(_open_feed(config, loop, parts.source, bad_files)) as feed, closing(observer):
+            finished = loop.run(feed, observer)
         if process.is_first:
             _say_how_it_ended(config, run, loop, observer, finished=finished)
         process.wait()
@@ -163,24 +175,59 @@ def _known_bad_files(config: PretrainConfig, images: int, state: State) -> BadFi
 
 def _open_feed(
     config: PretrainConfig, loop: TrainingLoop, source: ImageSource, bad_files: BadFiles
-) -> ViewFeed:
-    process, plan, specs = loop.process, loop.plan, loop.learner.views()
-    loader = load_batches(
-        RenderedViews(source, specs, config.data, seed=config.seed),
-        StepPlan(
-            ImageOrder(len(source), config.seed),
-            batch_size=plan.batch_size,
-            processes=process.world_size,
-            rank=process.rank,
-            micro_batch=plan.micro_batch,
-        ),
-        config.data,
+) -> Batches:
+    process, specs = loop.process, loop.learner.views()
+    if not _renders_on_gpu(config, process):
+        views = RenderedViews(source, specs, config.data, seed=config.seed)
+        return ViewFeed(_load(config, loop, views), specs, process, bad_files=bad_files)
+    decoder = find_batch_decoder()
+    images = EncodedImages(
+        source, specs, config.data, seed=config.seed, keeps_jpegs=decoder is not None
+    )
+    return DeviceFeed(
+        _load(config, loop, images),
+        images,
+        process,
+        bad_files=bad_files,
+        dtype=loop.precision.dtype,
+        decoder=decoder,
+    )
+
+
+def _load(config: PretrainConfig, loop: TrainingLoop, reader: BatchReader[T]) -> DataLoader[T]:
+    plan, process = loop.plan, loop.process
+    order = StepPlan(
+        ImageOrder(len(reader.source), config.seed),
+        batch_size=plan.batch_size,
+        processes=process.world_size,
+        rank=process.rank,
+        micro_batch=plan.micro_batch,
+    )
+    return load_batches(
+        reader,
+        order,
         workers=_workers(config, process)[0],
+        prefetch=config.data.prefetch,
         start_step=loop.step,
         total_steps=plan.total_steps,
         pin_memory=process.device.type == "cuda",
     )
-    return ViewFeed(loader, specs, process, bad_files=bad_files)
+
+
+def _renders_on_gpu(config: PretrainConfig, process: Process) -> bool:
+    on_gpu = process.device.type == "cuda"
+    if config.data.render == "gpu" and not on_gpu:
+        raise UserError(
+            "--data.render gpu needs a GPU; this run is on a CPU. Leave it out to let the workers "
+            "render."
+        )
+    return on_gpu and config.data.render != "cpu"
+
+
+def _compiles(config: PretrainConfig, process: Process, plan: RunPlan) -> bool:
+    if config.compile != "auto":
+        return config.compile == "yes"
+    return process.device.type == "cuda" and plan.total_steps >= COMPILING_PAYS_AFTER
 
 
 def _workers(config: PretrainConfig, process: Process) -> tuple[int, str]:
@@ -208,6 +255,9 @@ def _announce(config: PretrainConfig, loop: TrainingLoop, source: ImageSource) -
         say(name, value)
     say("device", f"{process.world_size} x {process.device.type}", f"torch {torch.__version__}")
     say("precision", loop.precision.name, loop.precision.reason)
+    say("rendering", "on the GPU" if _renders_on_gpu(config, process) else "in the workers")
+    if _compiles(config, process, plan):
+        say("compilation", "yes", "the first step takes a minute or two")
     say(
         "batch",
         f"{plan.batch_size} images",

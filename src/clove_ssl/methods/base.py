@@ -49,6 +49,10 @@ class Method(nn.Module):
         """Loss of a micro-batch."""
         raise NotImplementedError
 
+    def networks(self) -> tuple[nn.Module, ...]:
+        """The parts that do the heavy work on batches of images, which may be compiled."""
+        return ()
+
     def after_step(self, progress: Progress) -> None:
         """Called once per optimizer step, right after it."""
 

@@ -121,6 +121,10 @@ class CLoVE(Method):
         images = projected.detach()[: len(batch.index)]  # the first large view
         return StepOutput(loss, self._metrics(loss, comparisons), health_samples(images))
 
+    def networks(self) -> tuple[nn.Module, ...]:
+        """Student and teacher encoders."""
+        return self.encoder, self.teacher.module
+
     def after_step(self, progress: Progress) -> None:
         """Follow the student, where it is done here, and let the queue move on."""
         if self.config.teacher.update == "after-step":
