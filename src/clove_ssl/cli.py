@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from clove_ssl.config.benching import BenchConfig
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.probing import ProbeConfig
 from clove_ssl.config.recipes import RECIPES, recipe
@@ -59,6 +60,14 @@ def probe(args: Arguments) -> None:
     from clove_ssl.engine.probing import probe_backbones
 
     probe_backbones(config)
+
+
+def bench(args: Arguments) -> None:
+    """Measure speed on this machine: clove bench [--out results.jsonl]."""
+    config = tyro.cli(BenchConfig, prog="clove bench", args=args)
+    from clove_ssl.engine.benchmark import run_bench
+
+    run_bench(config)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +128,7 @@ VERBS: dict[str, Callable[[Arguments], None]] = {
     "resume": resume,
     "probe": probe,
     "report": report,
+    "bench": bench,
     "list": list_names,
     "doctor": doctor,
 }

@@ -86,6 +86,11 @@ class Bench:
         self.measurements.append(result)
         return result
 
+    def record(self, name: str, images_per_second: float, *, memory: float = 0.0) -> None:
+        """Add what was measured elsewhere."""
+        milliseconds = 1e3 * self.config.batch / images_per_second
+        self.measurements.append(Measurement(name, images_per_second, milliseconds, memory))
+
     def synchronize(self) -> None:
         """Wait for the device."""
         if self.device.type == "cuda":
@@ -183,8 +188,10 @@ def measure_floor(bench: Bench, batch: ViewBatch) -> Measurement:
 
 def _plain(network: nn.Module, bench: Bench) -> Callable[[Tensor | None], Tensor]:
     """The convolutional part of a torchvision network, compiled like everything else."""
-    children = nn.Sequential(*(c for n, c in network.named_children() if n not in {"avgpool", "fc"}))
-    return torch.compile(children, dynamic=False) if bench.compiles else children  # type: ignore[return-value]
+    children = nn.Sequential(
+        *(c for n, c in network.named_children() if n not in {"avgpool", "fc"})
+    )
+    return torch.compile(children, dynamic=False) if bench.compiles else children
 
 
 def _joined(batch: ViewBatch, role: str) -> Tensor | None:

@@ -1,0 +1,160 @@
+"""The parts of ``clove bench`` that read images: rendering, reading, and a whole run."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from clove_ssl.config.methods.clove import CLoVEConfig
+from clove_ssl.config.pretraining import (
+    BackboneConfig,
+    CheckpointConfig,
+    DataConfig,
+    LoggingConfig,
+    PretrainConfig,
+)
+from clove_ssl.data.decode_gpu import find_batch_decoder
+from clove_ssl.data.loading import choose_workers, load_batches
+from clove_ssl.data.reading import BatchReader, EncodedImages, RenderedViews
+from clove_ssl.data.sampling import ImageOrder, StepPlan
+from clove_ssl.data.scenes import SceneSource
+from clove_ssl.data.sources import ImageSource, open_source
+from clove_ssl.engine.feeding import DeviceRenderer
+
+if TYPE_CHECKING:
+    from clove_ssl.engine.benchmark import Bench
+
+SIZE = (427, 320)  # width, height of the pictures made for the occasion
+DIFFERENT, REPEATS = 128, 16
+
+
+def measure_rendering(bench: Bench, method: CLoVEConfig) -> None:
+    """Decoding and rendering of one batch, without reading files."""
+    with _pictures(bench) as data:
+        source, images = open_source(data), bench.config.batch
+        draws = ImageOrder(len(source), seed=0).draws(0, images)
+        reader = _reader(bench, method, data, source)
+        if isinstance(reader, RenderedViews):
+            bench.measure("decode and render, 1 process", lambda: reader[draws], images=images)
+            return
+        renderer = DeviceRenderer(
+            reader, bench.device, dtype=bench.precision.dtype, decoder=find_batch_decoder()
+        )
+        encoded, decoded = reader[draws].pin_memory(), reader.decoded_batch(draws).pin_memory()
+        bench.measure("decode and render", lambda: renderer.render(encoded), images=images)
+        bench.measure("  render", lambda: renderer.render(decoded), images=images)
+
+
+def measure_reading(bench: Bench, method: CLoVEConfig) -> None:
+    """What the worker processes deliver when nobody trains."""
+    with _pictures(bench) as data:
+        source, images = open_source(data), bench.config.batch
+        workers, _ = _workers(bench, data)
+        warm_up = 2 * workers + 2
+        steps = warm_up + bench.config.steps
+        reader: BatchReader[Any] = _reader(bench, method, data, source)
+        loader = load_batches(
+            reader,
+            StepPlan(
+                ImageOrder(len(source), 0),
+                batch_size=images,
+                processes=1,
+                rank=0,
+                micro_batch=images,
+            ),
+            workers=workers,
+            prefetch=2,
+            start_step=0,
+            total_steps=steps,
+            pin_memory=bench.device.type == "cuda",
+        )
+        batches: Iterator[Any] = iter(loader)
+        for _ in range(warm_up):
+            next(batches)
+        start = time.perf_counter()
+        for _ in batches:
+            pass
+        seconds = (time.perf_counter() - start) / bench.config.steps
+        bench.record(f"reading, {workers} workers", images / seconds)
+
+
+def measure_run(bench: Bench, method: CLoVEConfig) -> None:
+    """A whole run, from files to the optimizer."""
+    from clove_ssl.engine.pretraining import pretrain
+    from clove_ssl.runs.directory import RunDirectory
+    from clove_ssl.runs.metrics import read_metrics
+
+    every = max(1, bench.config.run_steps // 3)
+    with _pictures(bench) as data, tempfile.TemporaryDirectory() as folder:
+        config = PretrainConfig(
+            out=Path(folder) / "run",
+            data=data,
+            method=method,
+            backbone=BackboneConfig(name=bench.config.backbone),
+            checkpoints=CheckpointConfig(every_epochs=1e9),
+            logging=LoggingConfig(every=every),
+            steps=3 * every,
+            batch_size=bench.config.batch,
+            micro_batch=bench.config.batch,
+            device=bench.config.device,
+            compile="yes" if bench.compiles else "no",
+            deterministic=False,
+        )
+        pretrain(config)
+        last = read_metrics(RunDirectory(config.out))[-2:]
+    speed = np.mean([line["images_per_second"] for line in last])
+    wait = np.mean([line["data_wait"] for line in last])
+    bench.record(
+        f"end to end (waits {100 * wait:.1f} %)", float(speed), memory=last[-1].get("memory_gib", 0)
+    )
+
+
+def _reader(
+    bench: Bench, method: CLoVEConfig, data: DataConfig, source: ImageSource
+) -> RenderedViews | EncodedImages:
+    specs = method.view_specs()
+    if bench.device.type != "cuda":
+        return RenderedViews(source, specs, data, seed=0)
+    keeps = find_batch_decoder() is not None
+    return EncodedImages(source, specs, data, seed=0, keeps_jpegs=keeps)
+
+
+def _workers(bench: Bench, data: DataConfig) -> tuple[int, str]:
+    return choose_workers(data, processes_here=1, trains_on_cpu=bench.device.type == "cpu")
+
+
+@contextmanager
+def _pictures(bench: Bench) -> Iterator[DataConfig]:
+    """The images of the user, or some that are made up and thrown away afterwards."""
+    data = DataConfig(workers=bench.config.workers)
+    if bench.config.data is not None:
+        yield replace(data, source=bench.config.data)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "pictures.tar"
+        _write_shard(path)
+        yield replace(data, source=str(path))
+
+
+def _write_shard(path: Path) -> None:
+    """JPEG files of scenes; each picture several times, since only their number matters."""
+    width, height = SIZE
+    scenes = SceneSource(DIFFERENT, size=width)
+    with tarfile.open(path, "w") as shard:
+        for number in range(DIFFERENT):
+            content = io.BytesIO()
+            Image.fromarray(scenes.scene(number).image[:height]).save(content, "JPEG", quality=90)
+            for repeat in range(REPEATS):
+                member = tarfile.TarInfo(f"{number:04d}-{repeat:02d}.jpg")
+                member.size = len(content.getvalue())
+                shard.addfile(member, io.BytesIO(content.getvalue()))
