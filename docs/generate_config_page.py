@@ -32,9 +32,9 @@ line, `method: {views: {global_size: 160}}` in a config file, and
 `ViewsConfig(global_size=160)` in Python. Besides the images, the machine and the number of
 processes, nothing that is not on this page influences a run.
 
-`clove pretrain clove-demo --help` shows the same list with the values of that recipe. A run writes all
-of them, defaults included, to its `config.yaml`, and `--config FILE` reads such a file back; unknown
-keys in it are errors. `None` stands for "not given".
+`clove pretrain clove-demo --help` shows the same list with the values of that recipe. A run writes
+all of them, defaults included, to its `config.yaml`, and `--config FILE` reads such a file back;
+unknown keys in it are errors. `None` stands for "not given".
 """
 SIMPLE_TYPES = {int: "whole number", float: "number", str: "text", Path: "path", bool: "yes or no"}
 

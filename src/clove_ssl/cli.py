@@ -44,6 +44,9 @@ class ResumeArguments:
 
     run: Annotated[Path, tyro.conf.Positional]
     """Its run directory."""
+    micro_batch: int | None = None
+    """Images per forward pass and process, where another number of processes needs another one
+    than the run was started with."""
 
 
 def resume(args: Arguments) -> None:
@@ -51,7 +54,7 @@ def resume(args: Arguments) -> None:
     arguments = tyro.cli(ResumeArguments, prog="clove resume", args=args)
     from clove_ssl.engine import pretraining
 
-    pretraining.resume(arguments.run)
+    pretraining.resume(arguments.run, micro_batch=arguments.micro_batch)
 
 
 def probe(args: Arguments) -> None:
@@ -181,9 +184,9 @@ def _config_from_file(args: list[str]) -> tuple[PretrainConfig, list[str]]:
     position = args.index("--config")
     if position + 1 == len(args):
         raise UserError("--config needs a file, for example --config runs/a/config.yaml")
-    config = files.load(PretrainConfig, Path(args[position + 1]))
+    # A run's own folder is never free, so --out is asked for anew, and the file needs none.
+    config = files.load(PretrainConfig, Path(args[position + 1]), overrides={"out": "."})
     rest = args[:position] + args[position + 2 :]
-    # A run's own folder is never free, so its --out is asked for anew.
     return replace(config, out=tyro.MISSING), rest
 
 

@@ -7,6 +7,7 @@ run can always be repeated from its own directory. Unknown keys are errors.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,10 +40,13 @@ def fingerprint(config: object) -> str:
     return hashlib.sha256(yaml.safe_dump(fields).encode()).hexdigest()[:12]
 
 
-def load(cls: type[T], path: Path) -> T:
+def load(cls: type[T], path: Path, *, overrides: Mapping[str, Any] | None = None) -> T:
     """Read a config of type ``cls``; name the file and the key when it does not fit."""
     try:
-        return _converter().structure(yaml.safe_load(path.read_text()) or {}, cls)
+        values = yaml.safe_load(path.read_text()) or {}
+        return _converter().structure({**values, **(overrides or {})}, cls)
+    except TypeError:
+        raise UserError(f"{path} is not a config: expected lines like `epochs: 200`.") from None
     except FileNotFoundError:
         raise UserError(f"{path} does not exist. Give the config.yaml of a run.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -30,9 +30,9 @@ class DataConfig:
     """Larger images are refused as decompression bombs."""
     workers: int | None = None
     """Processes that read and render; by default one per core (16 at most), 0 for none."""
-    render: Literal["auto", "cpu", "gpu"] = "auto"
-    """Where views are made: by the workers, or on the GPU that trains (``auto`` where there is
-    one), which then also decodes ordinary JPEGs if it can."""
+    render: Literal["cpu", "gpu"] = "cpu"
+    """Where views are made: by the workers, or on the GPU that trains, which then also decodes
+    ordinary JPEGs if it can."""
     prefetch: int = 2
     """Batches each worker prepares ahead."""
     scenes_count: int = 20_000
@@ -150,9 +150,9 @@ class PretrainConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Number format of the network; losses and teacher weights are always fp32."""
-    compile: Literal["auto", "yes", "no"] = "auto"
-    """Compile the networks, one graph per view size; ``auto`` does on a GPU when the run has at
-    least 2,000 steps, which are worth a minute or two of waiting."""
+    compile: bool = False
+    """Compile the networks with torch.compile, one graph per view size; faster steps after a
+    minute or two of waiting."""
     sync_norm: bool = True
     """Share batch-norm statistics between processes."""
     deterministic: bool = True

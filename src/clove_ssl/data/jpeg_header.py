@@ -32,6 +32,12 @@ class JpegHeader:
     usual_coding: bool  # whether it is 8-bit and Huffman-coded, as nearly all files are
     luma_chroma: bool  # whether three components are brightness and colour, not red, green, blue
 
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether all decoders agree on what the file shows."""
+        upright_colour = self.components == 3 and self.luma_chroma and self.orientation == 1
+        return self.complete and self.usual_coding and upright_colour
+
 
 @dataclass(frozen=True)
 class _Frame:

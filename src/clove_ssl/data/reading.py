@@ -191,26 +191,18 @@ class EncodedImages(BatchReader[EncodedBatch]):
 
     def _encoded(self, data: bytes) -> EncodedImage:
         header = read_header(data)
-        if header is None or not _is_ordinary(header, self.max_pixels):
+        if header is None or not header.is_ordinary or self._is_too_large(header):
             return _pixels(self.decoded(data))
         payload = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         return EncodedImage(payload, header.height, header.width, is_jpeg=True)
 
+    def _is_too_large(self, header: JpegHeader) -> bool:
+        """Whether the CPU decoder should see the file, and refuse it in its own words."""
+        return not 0 < header.height * header.width <= self.max_pixels
+
 
 def _pixels(image: Tensor) -> EncodedImage:
     return EncodedImage(image.flatten(), image.shape[1], image.shape[2], is_jpeg=False)
-
-
-def _is_ordinary(header: JpegHeader, max_pixels: int) -> bool:
-    """Whether all decoders agree on what this file shows."""
-    return (
-        header.complete
-        and header.usual_coding
-        and header.luma_chroma
-        and header.components == 3
-        and header.orientation == 1
-        and 0 < header.height * header.width <= max_pixels
-    )
 
 
 def view_batch(batch: RenderedBatch, specs: tuple[ViewSpec, ...]) -> ViewBatch:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -49,6 +50,17 @@ def open_source(config: DataConfig) -> ImageSource:
     if _is_shard_name(path) or (not os.path.exists(path) and any(c in path for c in "*?[{")):
         return TarSource(path)
     return ListSource(path)
+
+
+def source_warnings(source: ImageSource) -> Iterator[str]:
+    """What a source found but does not offer, in words."""
+    for shard in getattr(source, "damaged", ()):
+        yield f"{shard} is cut off or damaged; only the images before that place are used"
+    ignored = getattr(source, "ignored", 0)
+    if ignored and isinstance(source, TarSource):
+        yield f"{ignored} members of the shards are links, devices or outside paths; left alone"
+    elif ignored:
+        yield f"{ignored} files have no image suffix; left alone"
 
 
 def _is_shard_name(path: str) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from PIL import Image
@@ -107,7 +107,7 @@ def measure_run(bench: Bench, method: CLoVEConfig) -> None:
             batch_size=bench.config.batch,
             micro_batch=bench.config.batch,
             device=bench.config.device,
-            compile="yes" if bench.compiles else "no",
+            compile=bench.compiles,
             deterministic=False,
         )
         pretrain(config)
@@ -136,7 +136,8 @@ def _workers(bench: Bench, data: DataConfig) -> tuple[int, str]:
 @contextmanager
 def _pictures(bench: Bench) -> Iterator[DataConfig]:
     """The images of the user, or some that are made up and thrown away afterwards."""
-    data = DataConfig(workers=bench.config.workers)
+    where: Literal["cpu", "gpu"] = "gpu" if bench.device.type == "cuda" else "cpu"
+    data = DataConfig(workers=bench.config.workers, render=where)
     if bench.config.data is not None:
         yield replace(data, source=bench.config.data)
         return

@@ -123,8 +123,11 @@ class DeviceFeed(_BadFileReports):
         super().__init__(process, bad_files)
         self._renderer = DeviceRenderer(reader, process.device, dtype=dtype, decoder=decoder)
         self._ready: queue.Queue[_Ready | BaseException] = queue.Queue(maxsize=ahead)
+        # Workers start, and kernels are compiled, before there is a second thread.
+        batches = iter(loader)
+        self._ready.put(self._renderer.render(next(batches)))
         self._closing = False
-        self._thread = threading.Thread(target=self._work_ahead, args=(loader,), daemon=True)
+        self._thread = threading.Thread(target=self._work_ahead, args=(batches,), daemon=True)
         self._thread.start()
 
     def next(self) -> ViewBatch:
@@ -144,10 +147,10 @@ class DeviceFeed(_BadFileReports):
             with suppress(queue.Empty):
                 self._ready.get(timeout=0.1)
 
-    def _work_ahead(self, loader: DataLoader[EncodedBatch]) -> None:
+    def _work_ahead(self, batches: Iterator[EncodedBatch]) -> None:
         """Fill the queue; an error is handed to the training loop, which would wait forever."""
         try:
-            for batch in loader:
+            for batch in batches:
                 if self._closing:
                     return
                 self._ready.put(self._renderer.render(batch))

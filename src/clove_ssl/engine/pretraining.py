@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,7 +26,7 @@ from clove_ssl.data.decode_gpu import find_batch_decoder
 from clove_ssl.data.loading import choose_workers, load_batches
 from clove_ssl.data.reading import BatchReader, EncodedImages, RenderedViews
 from clove_ssl.data.sampling import ImageOrder, StepPlan
-from clove_ssl.data.sources import ImageSource, open_source
+from clove_ssl.data.sources import ImageSource, open_source, source_warnings
 from clove_ssl.engine.checkpoints import CheckpointStore, State
 from clove_ssl.engine.distributed import Process, joined
 from clove_ssl.engine.feeding import Batches, DeviceFeed, ViewFeed
@@ -46,7 +46,6 @@ from clove_ssl.runs.metrics import Metrics
 from clove_ssl.runs.provenance import describe_environment, record_start
 
 T = TypeVar("T")
-COMPILING_PAYS_AFTER = 2000  # steps
 
 
 @dataclass(frozen=True)
@@ -79,10 +78,18 @@ def pretrain(config: PretrainConfig) -> PretrainResult:
         return _train(config, RunDirectory(config.out), process, parts)
 
 
-def resume(path: Path) -> PretrainResult:
-    """Continue a run from its last good checkpoint."""
-    run = directory.find(path)
+def resume(path: str | Path, *, micro_batch: int | None = None) -> PretrainResult:
+    """Continue a run from its last good checkpoint.
+
+    Args:
+        path: The run directory.
+        micro_batch: Images per forward pass and process, where another number of processes
+            needs another one than the run was started with.
+    """
+    run = directory.find(Path(path))
     config = files.load(PretrainConfig, run.config)
+    if micro_batch is not None:
+        config = replace(config, micro_batch=micro_batch)
     with joined(config.device) as process:
         return _train(config, run, process, _prepare(config, process))
 
@@ -98,7 +105,7 @@ def _prepare(config: PretrainConfig, process: Process) -> Parts:
     )
     precision = choose_precision(config.precision, process.device)
     method = _build_method(config, process)
-    if _compiles(config, process, plan):
+    if config.compile:
         for network in method.networks():
             network.compile(dynamic=False)
     return Parts(source, plan, precision, method)
@@ -221,13 +228,7 @@ def _renders_on_gpu(config: PretrainConfig, process: Process) -> bool:
             "--data.render gpu needs a GPU; this run is on a CPU. Leave it out to let the workers "
             "render."
         )
-    return on_gpu and config.data.render != "cpu"
-
-
-def _compiles(config: PretrainConfig, process: Process, plan: RunPlan) -> bool:
-    if config.compile != "auto":
-        return config.compile == "yes"
-    return process.device.type == "cuda" and plan.total_steps >= COMPILING_PAYS_AFTER
+    return config.data.render == "gpu"
 
 
 def _workers(config: PretrainConfig, process: Process) -> tuple[int, str]:
@@ -250,13 +251,15 @@ def _announce(config: PretrainConfig, loop: TrainingLoop, source: ImageSource) -
     workers, why = _workers(config, process)
     loop.console.say(f"Pre-training with {config.method.name}")
     say("data", f"{config.data.source}: {len(source):,} images", f"{workers} workers: {why}")
+    for warning in source_warnings(source):
+        loop.console.warn(warning)
     say("backbone", config.backbone.name, f"stage {loop.learner.backbone.stage}")
     for name, value in config.method.summary().items():
         say(name, value)
     say("device", f"{process.world_size} x {process.device.type}", f"torch {torch.__version__}")
     say("precision", loop.precision.name, loop.precision.reason)
     say("rendering", "on the GPU" if _renders_on_gpu(config, process) else "in the workers")
-    if _compiles(config, process, plan):
+    if config.compile:
         say("compilation", "yes", "the first step takes a minute or two")
     say(
         "batch",

@@ -20,6 +20,7 @@ from clove_ssl.config.probing import ProbeConfig
 from clove_ssl.data.labelled import DenseLabels, SceneLabels, VOCLabels
 from clove_ssl.engine.distributed import choose_device
 from clove_ssl.engine.probes import ProbeResult, dense_probe
+from clove_ssl.errors import UserError
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.visual.report import write_report
 
@@ -28,6 +29,11 @@ RANDOM = "random:"
 
 def probe_backbones(config: ProbeConfig) -> dict[str, ProbeResult]:
     """Probe each backbone on the same images, print a table, and record it in the runs."""
+    if not config.backbones:
+        raise UserError(
+            "clove probe needs something to probe. Name a run, a backbone file or random weights: "
+            "clove probe random:resnet18 runs/a"
+        )
     train, test = _open_labels(config)
     backbones = {name: _open_backbone(name, config) for name in config.backbones}
     device = choose_device(config.device)

@@ -10,6 +10,7 @@ Dimensions: B images, a view is h x w pixels.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -76,8 +77,12 @@ def normalize(pixels: Tensor, dtype: torch.dtype, *, channels_last: bool) -> Ten
     return torch.addcmul(shift, floats, scale).to(dtype)
 
 
+@cache
 def normalization(device: torch.device | str) -> tuple[Tensor, Tensor]:
-    """Scale and shift (3, 1, 1) with which ``scale * pixels + shift`` is normalised."""
+    """Scale and shift (3, 1, 1) with which ``scale * pixels + shift`` is normalised.
+
+    Kept, because making them copies from the host, and that waits for the device.
+    """
     mean = torch.tensor(IMAGENET_MEAN, device=device).view(3, 1, 1)
     std = torch.tensor(IMAGENET_STD, device=device).view(3, 1, 1)
     return 1 / (255 * std), -mean / std
