@@ -123,7 +123,8 @@ def _enter(rank: int, folder: Path) -> None:
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """What each of two gloo processes computed; starting them is slow, so they start once."""
     folder = tmp_path_factory.mktemp("processes")
-    mp.spawn(_enter, (folder,), nprocs=PROCESSES)
+    # Forked, because a spawned process could not import a test module by its name.
+    mp.start_processes(_enter, (folder,), nprocs=PROCESSES, start_method="fork")
     return [torch.load(folder / f"{rank}.pt") for rank in range(PROCESSES)]
 
 

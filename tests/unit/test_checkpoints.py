@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import resource
 from pathlib import Path
 
 import pytest
 import torch
 
+from clove_ssl import atomic
 from clove_ssl.engine import checkpoints
 from clove_ssl.engine.checkpoints import CheckpointStore
 from clove_ssl.errors import UserError
@@ -83,9 +85,26 @@ def test_a_full_disk_leaves_the_previous_checkpoint_intact(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(checkpoints.os, "fsync", full)
+    monkeypatch.setattr(atomic.os, "fsync", full)
     with pytest.raises(UserError, match="the disk is full.*clove resume"):
         store.save(2, state(2))
+    assert not list(tmp_path.glob("*.writing"))
+    loaded = store.load_latest()
+    assert loaded is not None
+    assert loaded["step"] == 1
+
+
+def test_a_write_that_fails_in_the_middle_names_the_real_cause(
+    store: CheckpointStore, tmp_path: Path
+) -> None:
+    store.save(1, state(1))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(UserError, match="File too large.*clove resume"):
+            store.save(2, {"step": 2, "weights": torch.zeros(1_000_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not list(tmp_path.glob("*.writing"))
     loaded = store.load_latest()
     assert loaded is not None

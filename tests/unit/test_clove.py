@@ -284,7 +284,7 @@ def test_the_queue_gets_one_unit_row_per_large_view_and_image_once_per_step(kind
     rows = method.queue.entries[method.queue.usable()]
     torch.testing.assert_close(rows.norm(dim=1), torch.ones(len(rows), dtype=torch.float64))
     for number, row in enumerate(rows):
-        batch, view, image = batches[number // 6], (number % 6) // IMAGES, number % IMAGES
+        batch, image, view = batches[number // 6], (number % 6) // 2, number % 2
         pixels = torch.cat([v.pixels for v in batch.views if v.role == "global"])
         cells = method.teacher(pixels).split(IMAGES)[view][image].flatten(1)  # (D, L)
         candidates = cells if kind == "inter" else cells.mean(1, keepdim=True)

@@ -104,7 +104,7 @@ def only_parse(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (doctor, "examine"),
     ):
         monkeypatch.setattr(module, name, noting(name))
-    monkeypatch.setattr(files, "load", lambda cls, path: recipe("clove-demo", Path("unused")))
+    monkeypatch.setattr(files, "load", lambda cls, path, **_: recipe("clove-demo", Path("unused")))
     return reached
 
 

@@ -57,12 +57,17 @@ def test_checkpoints_fall_on_epochs_and_on_the_end() -> None:
         PAPER,
         batch_size=10,
         epochs=3,
-        checkpoints=CheckpointConfig(every_epochs=1.0, milestone_epochs=2),
+        checkpoints=CheckpointConfig(every_epochs=1.0, min_steps=1, milestone_epochs=2),
     )
     plan = plan_run(config, images=105, processes=1, device_type="cpu")
     written = [step for step in range(1, plan.total_steps + 1) if plan.writes_checkpoint(step)]
     assert written == [10, 20, 21, 30, 31]
     assert [step for step in written if plan.is_milestone(step)] == [21]
+
+
+def test_short_epochs_do_not_write_a_checkpoint_each() -> None:
+    plan = plan_run(PAPER, images=1000, processes=1, device_type="cpu")
+    assert plan.checkpoint_every == 100
 
 
 def test_an_absolute_learning_rate_is_not_scaled() -> None:

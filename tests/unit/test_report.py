@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clove_ssl import atomic
 from clove_ssl.config import files
 from clove_ssl.config.pretraining import DataConfig, PretrainConfig
 from clove_ssl.errors import UserError
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
-from clove_ssl.visual import report
 from clove_ssl.visual.curves import draw_curve, thinned, tick_labels, ticks, value_range
 from clove_ssl.visual.report import write_report
 
@@ -212,7 +212,7 @@ def test_probes_are_compared_on_equal_data_only(make_run: RunMaker) -> None:
     run.probes.write_text(json.dumps(probes))
     page = write_report(run).read_text()
     text = text_of(page)
-    assert "mine (c4, c5) 40.0 35.0 to 50.0, cell accuracy 80.0 %" in text
+    assert "mine (c4, c5) 40.0 35.0 to 50.0, pixel accuracy 80.0 %" in text
     assert text.count("mine (c4, c5)") == 2
     fills = re.findall(r'class="fill" style="width: ([0-9.]+)%', page)
     assert fills == ["80.00", "20.00", "100.00"]
@@ -242,11 +242,11 @@ def test_a_failed_write_keeps_the_old_report(
     def full_disk(source: object, target: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(report.os, "replace", full_disk)
-    with pytest.raises(UserError, match="No space left"):
+    monkeypatch.setattr(atomic.os, "replace", full_disk)
+    with pytest.raises(UserError, match="the disk is full"):
         write_report(run)
     assert run.report.read_bytes() == before
-    assert not [name for name in os.listdir(run.path) if name.endswith(".tmp")]
+    assert not [name for name in os.listdir(run.path) if name.endswith(".writing")]
 
 
 def test_long_runs_are_thinned(make_run: RunMaker) -> None:

@@ -17,6 +17,7 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn
 from cattrs.preconf.pyyaml import make_converter
 from cattrs.v import format_exception
 
+from clove_ssl.atomic import write_text
 from clove_ssl.config.methods.base import MethodConfig
 from clove_ssl.errors import UserError
 from clove_ssl.registry import METHODS
@@ -26,7 +27,7 @@ T = TypeVar("T")
 
 def save(config: object, path: Path) -> None:
     """Write every field, defaults included: the file must survive new defaults."""
-    path.write_text(to_yaml(config))
+    write_text(path, to_yaml(config))
 
 
 def to_yaml(config: object) -> str:

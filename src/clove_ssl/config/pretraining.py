@@ -90,16 +90,19 @@ class CheckpointConfig:
 
     every_epochs: float = 1.0
     """Epochs between checkpoints; fractions are allowed."""
+    min_steps: int = 100
+    """Steps between checkpoints at least, since epochs over few images are short."""
     keep: int = 2
     """Most recent checkpoints kept; two survive damage to the last one."""
     milestone_epochs: int | None = None
     """Keep a checkpoint for good every this many epochs."""
 
     def __post_init__(self) -> None:
-        if self.every_epochs <= 0 or self.keep < 1:
+        if self.every_epochs <= 0 or self.min_steps < 1 or self.keep < 1:
             raise UserError(
-                f"checkpoints.every_epochs={self.every_epochs} and keep={self.keep}: both must be "
-                "positive, or an interrupted run is lost. Leave them out for 1.0 and 2."
+                f"checkpoints.every_epochs={self.every_epochs}, min_steps={self.min_steps} and "
+                f"keep={self.keep}: all must be positive, or an interrupted run is lost. Leave "
+                "them out for 1.0, 100 and 2."
             )
 
 

@@ -11,17 +11,16 @@ or climb with ``..`` are counted as ignored and left alone.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import tarfile
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from clove_ssl.atomic import replacing
 from clove_ssl.data.names import IntArray, NameTable, is_image_name
 from clove_ssl.errors import UserError
 
@@ -187,10 +186,9 @@ def _is_plausible(index: ShardIndex, length: int) -> bool:
 
 def _save(place: Path, stamp: IntArray, index: ShardIndex) -> bool:
     """Write the index file in one move; say whether that was possible."""
-    draft = place.with_name(f"{place.name}.{uuid.uuid4().hex}")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        with open(draft, "xb") as file:
+        with replacing(place) as file:
             np.savez(
                 file,
                 stamp=stamp,
@@ -200,10 +198,7 @@ def _save(place: Path, stamp: IntArray, index: ShardIndex) -> bool:
                 offsets=index.offsets,
                 sizes=index.sizes,
             )
-        os.replace(draft, place)
     except OSError:
-        with contextlib.suppress(OSError):
-            draft.unlink()
         return False
     return True
 

@@ -8,9 +8,7 @@ good file. Only tensors and plain values are stored and loaded.
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from typing import IO, Any, BinaryIO, cast
 
 import torch
 
+from clove_ssl.atomic import SUFFIX, cause, replacing, write_text
 from clove_ssl.errors import UserError
 
 State = dict[str, Any]
@@ -95,16 +94,12 @@ class CheckpointStore:
         for checkpoint in passing[self._keep :]:
             checkpoint.path.unlink(missing_ok=True)
             checkpoint.checksum.unlink(missing_ok=True)
-        for leftover in self.folder.glob("*.writing"):
+        for leftover in self.folder.glob(f"*{SUFFIX}"):
             leftover.unlink(missing_ok=True)
 
     def _explain(self, error: OSError, path: Path) -> UserError:
-        for leftover in self.folder.glob("*.writing"):
-            leftover.unlink(missing_ok=True)
-        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
-        cause = "the disk is full" if full else (error.strerror or str(error))
         return UserError(
-            f"{path} could not be written: {cause}. The checkpoint before it is intact "
+            f"{path} could not be written: {cause(error)}. The checkpoint before it is intact "
             f"({self.last_path()}). Free some space, then: clove resume {self.folder.parent}"
         )
 
@@ -116,33 +111,15 @@ def load_state(path: Path) -> State:
 
 
 def _write(path: Path, state: State) -> None:
-    temporary = path.with_suffix(".pt.writing")
-    with temporary.open("wb") as file:
+    with replacing(path) as file:
         hashing = _HashingFile(file)
-        torch.save(state, cast(IO[bytes], hashing))
-        file.flush()
-        os.fsync(file.fileno())
-    _write_text(path.with_suffix(".sha256"), hashing.hexdigest() + "\n")
-    os.replace(temporary, path)
-    _sync_folder(path.parent)
-
-
-def _write_text(path: Path, text: str) -> None:
-    temporary = path.with_suffix(path.suffix + ".writing")
-    with temporary.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the renames themselves durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        try:
+            torch.save(state, cast(IO[bytes], hashing))
+        except RuntimeError as error:
+            # torch turns the system's error, such as a full disk, into one of its own.
+            raise hashing.failure or error from None
+        # Renamed first, so that a checkpoint that can be seen has its checksum.
+        write_text(path.with_suffix(".sha256"), hashing.hexdigest() + "\n")
 
 
 class _HashingFile:
@@ -151,10 +128,15 @@ class _HashingFile:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._hash = hashlib.sha256()
+        self.failure: OSError | None = None
 
     def write(self, data: bytes) -> int:
         self._hash.update(data)
-        return self._file.write(data)
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.failure = error
+            raise
 
     def flush(self) -> None:
         self._file.flush()

@@ -73,7 +73,9 @@ def plan_run(config: PretrainConfig, *, images: int, processes: int, device_type
         peak_lr=peak,
         start_lr=peak * config.optimizer.warmup_start,
         final_lr=peak * config.optimizer.final_lr,
-        checkpoint_every=max(1, round(config.checkpoints.every_epochs * steps_per_epoch)),
+        checkpoint_every=max(
+            config.checkpoints.min_steps, round(config.checkpoints.every_epochs * steps_per_epoch)
+        ),
         milestone_every=milestone and max(1, round(milestone * steps_per_epoch)),
     )
 

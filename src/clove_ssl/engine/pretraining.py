@@ -268,6 +268,7 @@ def _announce(config: PretrainConfig, loop: TrainingLoop, source: ImageSource) -
     )
     say("steps", f"{plan.total_steps:,}", f"{plan.epoch(plan.total_steps):.1f} epochs")
     say("learning rate", f"peak {plan.peak_lr:g}", f"{plan.warmup_steps} warm-up steps")
+    say("checkpoints", f"every {plan.checkpoint_every:,} steps", f"{config.checkpoints.keep} kept")
     if plan.warmup_steps >= plan.total_steps:
         loop.console.warn(
             f"the warm-up ({plan.warmup_steps} steps) is longer than the run ({plan.total_steps}), "

@@ -13,6 +13,7 @@ import torch
 from rich.console import Console as RichConsole
 from rich.table import Table
 
+from clove_ssl.atomic import write_text
 from clove_ssl.backbones.build import Backbone, build_backbone
 from clove_ssl.backbones.weights import load_backbone
 from clove_ssl.config.pretraining import BackboneConfig
@@ -89,7 +90,7 @@ def _record(config: ProbeConfig, results: dict[str, ProbeResult]) -> None:
         if run.config.is_file():
             known = json.loads(run.probes.read_text()) if run.probes.exists() else []
             fresh = {_identity(entry): entry for entry in (*known, *entries)}
-            run.probes.write_text(json.dumps(list(fresh.values()), indent=1) + "\n")
+            write_text(run.probes, json.dumps(list(fresh.values()), indent=1) + "\n")
             write_report(run)
 
 

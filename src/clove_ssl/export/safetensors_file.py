@@ -7,10 +7,8 @@ and hold a SHA-256 of the tensors, so that a damaged file is noticed.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from clove_ssl import __version__
+from clove_ssl.atomic import cause, replacing
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.errors import UserError
 from clove_ssl.views.batch import IMAGENET_MEAN, IMAGENET_STD
@@ -42,7 +41,7 @@ def save_backbone(backbone: Backbone, path: Path, metadata: Mapping[str, str]) -
     if doubled:
         raise ValueError(f"metadata {doubled} are written by save_backbone itself")
     defaults = {"mean": json.dumps(IMAGENET_MEAN), "std": json.dumps(IMAGENET_STD)}
-    _write_atomically(path, save(state, defaults | dict(metadata) | own))
+    _write(path, save(state, defaults | dict(metadata) | own))
 
 
 def read_backbone_file(path: Path) -> tuple[State, dict[str, str]]:
@@ -110,20 +109,13 @@ def _verify(path: Path, state: State, metadata: dict[str, str]) -> None:
         )
 
 
-def _write_atomically(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f"{path.name}.writing")
+def _write(path: Path, content: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
+        with replacing(path) as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
-        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
-        cause = "the disk is full" if full else (error.strerror or str(error))
         raise UserError(
-            f"{path} could not be written: {cause}. Free some space or choose another place, "
-            "then try again."
+            f"{path} could not be written: {cause(error)}. Free some space or choose another "
+            "place, then try again."
         ) from error

@@ -7,11 +7,11 @@ are dropped, so the file reads as if the run had never been interrupted.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from clove_ssl.atomic import write_text
 from clove_ssl.config.pretraining import LoggingConfig
 from clove_ssl.errors import UserError
 from clove_ssl.runs.directory import RunDirectory
@@ -30,9 +30,7 @@ class MetricsFile:
 
     def __init__(self, path: Path, *, start_step: int) -> None:
         kept = [line for line in _lines(path) if _step(line) <= start_step]
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text("".join(line + "\n" for line in kept))
-        os.replace(temporary, path)
+        write_text(path, "".join(line + "\n" for line in kept))
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, step: int, figures: Mapping[str, float]) -> None:

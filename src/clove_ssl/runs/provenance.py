@@ -14,6 +14,7 @@ import torch
 import torchvision
 
 from clove_ssl import __version__
+from clove_ssl.atomic import write_text
 from clove_ssl.runs.directory import RunDirectory
 
 
@@ -38,7 +39,7 @@ def record_start(run: RunDirectory, facts: dict[str, Any]) -> None:
     history["starts"].append(
         {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "command": sys.argv, **facts}
     )
-    run.provenance.write_text(json.dumps(history, indent=1) + "\n")
+    write_text(run.provenance, json.dumps(history, indent=1) + "\n")
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
+from clove_ssl.atomic import cause, replacing
 from clove_ssl.config import files
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.errors import UserError
@@ -54,14 +54,12 @@ def write_report(run: RunDirectory) -> Path:
     """Write ``report.html`` of a run and return its path."""
     # A command line may hold a file name that is no text, which UTF-8 refuses to write.
     page = render_report(run).encode("utf-8", errors="replace")
-    temporary = run.report.with_name(f".report-{os.getpid()}.tmp")
     try:
-        temporary.write_bytes(page)
-        os.replace(temporary, run.report)
+        with replacing(run.report) as file:
+            file.write(page)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise UserError(
-            f"{run.report} cannot be written: {error.strerror}. Free some space or make the run "
+            f"{run.report} cannot be written: {cause(error)}. Free some space or make the run "
             f"directory writable, then: clove report {run.path}"
         ) from error
     return run.report

@@ -1,0 +1,55 @@
+"""Files that are either complete or not there.
+
+A file is written under another name, flushed to the disk, and only then takes
+its place, so that neither a crash nor a full disk leaves half of it behind.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+SUFFIX = ".writing"
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to that becomes ``path`` at the end, if nothing went wrong."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}{SUFFIX}")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync_folder(path.parent)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace the content of a text file."""
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+def cause(error: OSError) -> str:
+    """Why a file could not be written, as a person says it."""
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return "the disk is full"
+    return error.strerror or str(error)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new name itself durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,60 @@
+"""A whole run with views made on the GPU, beside one with views made by the workers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from references.odd_files import write_odd_folder
+from references.tiny_runs import tiny_config
+
+from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.data.scenes import SceneSource
+from clove_ssl.engine import pretraining
+from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.metrics import read_metrics
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    scenes = SceneSource(24, size=96)
+    for number in range(len(scenes)):
+        image = Image.fromarray(scenes.scene(number).image)
+        image.save(folder / f"{number}.{'png' if number % 5 == 0 else 'jpg'}", quality=95)
+    return folder
+
+
+def config_for(out: Path, photos: Path, render: str, **changes: object) -> PretrainConfig:
+    config = tiny_config(out, device="cuda", precision="fp32", **changes)
+    data = replace(config.data, source=str(photos), render=render, workers=2)
+    return replace(config, data=data)
+
+
+def losses(run: Path) -> list[float]:
+    return [line["loss"] for line in read_metrics(RunDirectory(run))]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_gpu_feed_follows_the_cpu_feed(tmp_path: Path, photos: Path, compiled: bool) -> None:
+    pretraining.pretrain(config_for(tmp_path / "cpu", photos, "cpu"))
+    pretraining.pretrain(config_for(tmp_path / "gpu", photos, "gpu", compile=compiled))
+    assert losses(tmp_path / "gpu") == pytest.approx(losses(tmp_path / "cpu"), abs=0.05)
+
+
+def test_broken_files_are_named_in_the_same_way(tmp_path: Path) -> None:
+    odd = write_odd_folder(tmp_path / "odd")
+    config = config_for(tmp_path / "run", tmp_path / "odd", "gpu", steps=8)
+    config = replace(config, data=replace(config.data, max_bad=0.9))
+    assert pretraining.pretrain(config).finished
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert not [name for name in odd.bad if f"cannot read {name}:" not in log]
