@@ -1,9 +1,4 @@
-"""Named, complete configs.
-
-The docstring of a recipe says how to start it, what it costs and what to
-expect; ``clove list recipes`` prints its first line, ``clove pretrain NAME
---help`` its values. Everything can be overridden on the command line.
-"""
+"""Recipes for CLoVE."""
 
 from __future__ import annotations
 
@@ -26,7 +21,6 @@ from clove_ssl.config.pretraining import (
     PretrainConfig,
 )
 from clove_ssl.config.views import ViewsConfig
-from clove_ssl.errors import unknown_name
 
 Recipe = Callable[[Path], PretrainConfig]
 
@@ -141,10 +135,3 @@ RECIPES: dict[str, Recipe] = {
     "clove-r18-small": clove_r18_small,
     "clove-demo": clove_demo,
 }
-
-
-def recipe(name: str, out: Path) -> PretrainConfig:
-    """The config called ``name``, writing to ``out``."""
-    if name not in RECIPES:
-        raise unknown_name("recipe", name, RECIPES)
-    return RECIPES[name](out)
