@@ -18,7 +18,7 @@ setup: .venv/.ready
 
 demo: setup
 	$(BIN)/clove pretrain clove-demo --out $(DEMO)
-	$(BIN)/clove probe random:resnet18 $(DEMO) --stages c4
+	$(BIN)/clove probe random:resnet18 $(DEMO)
 	@echo "report    $(DEMO)/report.html"
 	@echo "backbone  $(DEMO)/export/backbone.safetensors"
 

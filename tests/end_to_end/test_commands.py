@@ -96,11 +96,12 @@ def test_resume_report_and_doctor_accept_a_finished_run(
 def test_the_probe_compares_random_weights_with_the_run(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    small = ["--size", "64", "--train-images", "20", "--test-images", "10", "--stages", "c4"]
+    small = ["--size", "64", "--train-images", "20", "--test-images", "10"]
     assert cli.main(["probe", "random:resnet18", str(run), *small, "--device", "cpu"]) == 0
     assert "mIoU" in capsys.readouterr().out
     probes = json.loads((run / "probes.json").read_text())
     assert [probe["backbone"] for probe in probes] == ["random:resnet18", str(run)]
+    assert [probe["stages"] for probe in probes] == [["c4"], ["c4"]]  # what the demo trains
     assert "random:resnet18" in (run / "report.html").read_text()
     assert cli.main(["probe", "random:resnet18", str(run), *small, "--device", "cpu"]) == 0
     assert json.loads((run / "probes.json").read_text()) == probes  # repeated, not added twice

@@ -93,8 +93,10 @@ def test_workers_do_not_change_a_run(tmp_path: Path) -> None:
 def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
     pretraining.pretrain(tiny_config(tmp_path / "run"))
     before = final_state(tmp_path / "run")
+    card = (tmp_path / "run" / "export" / "model_card.md").read_text()
     assert pretraining.resume(tmp_path / "run").finished
     assert_same(final_state(tmp_path / "run"), before)
+    assert (tmp_path / "run" / "export" / "model_card.md").read_text() == card
 
 
 def test_a_source_that_changed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

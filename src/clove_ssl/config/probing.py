@@ -21,7 +21,8 @@ class ProbeConfig:
     size: int = 128
     """Side to which images are resized."""
     stages: tuple[str, ...] = ()
-    """Feature maps used together, such as c4 c5; by default the one that was trained."""
+    """Feature maps used together, such as c4 c5; by default the one that the first backbone that
+    is not random was trained for."""
     train_images: int = 400
     """Images the classifier learns from, at most."""
     test_images: int = 200

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from typing import Any, Protocol
 
 import torch
@@ -125,7 +126,8 @@ class DeviceFeed(_BadFileReports):
         self._ready: queue.Queue[_Ready | BaseException] = queue.Queue(maxsize=ahead)
         # Workers start, and kernels are compiled, before there is a second thread.
         batches = iter(loader)
-        self._ready.put(self._renderer.render(next(batches)))
+        for first in islice(batches, 1):
+            self._ready.put(self._renderer.render(first))
         self._closing = False
         self._thread = threading.Thread(target=self._work_ahead, args=(batches,), daemon=True)
         self._thread.start()

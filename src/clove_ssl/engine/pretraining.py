@@ -42,7 +42,7 @@ from clove_ssl.modules.normalization import synchronize_norms
 from clove_ssl.optimizers import build_optimizer
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
-from clove_ssl.runs.metrics import Metrics
+from clove_ssl.runs.metrics import Metrics, read_metrics
 from clove_ssl.runs.provenance import describe_environment, record_start
 
 T = TypeVar("T")
@@ -289,7 +289,8 @@ def _say_how_it_ended(
     if not finished:
         loop.console.say(f"Stopped after step {loop.step}. Go on with: clove resume {run.path}")
         return
-    write_outcome(run, config, loop.plan, loop.learner, figures=observer.latest)
+    figures = observer.latest or read_metrics(run)[-1]  # none when it had finished before
+    write_outcome(run, config, loop.plan, loop.learner, figures=figures)
     loop.console.say(f"Done: {loop.step} steps.")
     loop.console.choice("backbone", str(run.backbone))
     loop.console.choice("report", str(run.report))

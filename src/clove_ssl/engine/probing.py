@@ -6,6 +6,7 @@ The result of a run is also kept in its ``probes.json`` and shown in its report.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ def probe_backbones(config: ProbeConfig) -> dict[str, ProbeResult]:
         )
     train, test = _open_labels(config)
     backbones = {name: _open_backbone(name, config) for name in config.backbones}
+    config = replace(config, stages=config.stages or (_trained_stage(backbones),))
     device = choose_device(config.device)
     results = {
         name: dense_probe(
@@ -44,7 +46,7 @@ def probe_backbones(config: ProbeConfig) -> dict[str, ProbeResult]:
             train,
             test,
             size=config.size,
-            stage=config.stages or None,
+            stage=config.stages,
             device=device,
             max_train=config.train_images,
             max_test=config.test_images,
@@ -72,9 +74,16 @@ def _open_backbone(name: str, config: ProbeConfig) -> Backbone:
     return build_backbone(BackboneConfig(name=name.removeprefix(RANDOM)))
 
 
+def _trained_stage(backbones: dict[str, Backbone]) -> str:
+    """One stage for all, so that the comparison is fair: that of the first trained one."""
+    trained = [backbone for name, backbone in backbones.items() if not name.startswith(RANDOM)]
+    return next(iter([*trained, *backbones.values()])).stage
+
+
 def _table(config: ProbeConfig, results: dict[str, ProbeResult]) -> Table:
     table = Table("backbone", "mIoU", "95 % interval", "pixel accuracy")
-    table.title = f"Frozen dense probe on {config.data}, {config.size} px"
+    stages = " + ".join(config.stages)
+    table.title = f"Frozen dense probe of {stages} on {config.data}, {config.size} px"
     for name, result in results.items():
         low, high = result.interval
         row = (f"{100 * value:.1f}" for value in (result.miou, low, high, result.accuracy))
