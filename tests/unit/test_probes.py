@@ -16,14 +16,14 @@ from clove_ssl.data.labelled import IGNORE, SceneLabels
 from clove_ssl.engine.probe_classifier import PENALTIES, choose_and_fit, fit
 from clove_ssl.engine.probe_features import FrozenFeatures
 from clove_ssl.engine.probes import cell_labels, dense_probe
-from clove_ssl.engine.segmentation_scores import (
+from clove_ssl.errors import UserError
+from clove_ssl.tasks.scoring.segmentation import (
     accuracy,
     class_iou,
     confusion,
     iou_interval,
     mean_iou,
 )
-from clove_ssl.errors import UserError
 
 COLOURS = torch.tensor([[220, 40, 40], [40, 220, 40], [40, 40, 220]], dtype=torch.uint8)
 

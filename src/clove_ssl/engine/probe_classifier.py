@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from clove_ssl.engine.segmentation_scores import confusion, mean_iou
+from clove_ssl.tasks.scoring.segmentation import confusion, mean_iou
 
 PENALTIES = (1e-1, 1e-2, 1e-3)
 """Weights of the squared norm that are tried; the held-out images decide."""

@@ -22,14 +22,14 @@ from clove_ssl.backbones.build import Backbone
 from clove_ssl.data.labelled import IGNORE, DenseLabels
 from clove_ssl.engine.probe_classifier import LinearClassifier, choose_and_fit
 from clove_ssl.engine.probe_features import FrozenFeatures
-from clove_ssl.engine.segmentation_scores import (
+from clove_ssl.errors import UserError
+from clove_ssl.tasks.scoring.segmentation import (
     accuracy,
     class_iou,
     confusion,
     iou_interval,
     mean_iou,
 )
-from clove_ssl.errors import UserError
 
 _BATCH = 32
 

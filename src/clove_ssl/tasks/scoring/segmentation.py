@@ -1,7 +1,10 @@
-"""Intersection over union from confusion counts, with an interval over images.
+"""Semantic segmentation: intersection over union from confusion counts.
 
-Dimensions: N images, K classes. A confusion counts pixels (or cells) by their
-true class in the rows and the predicted one in the columns.
+A confusion counts pixels (or cells) by their true class in the rows and the
+predicted one in the columns. Pixels whose true class is 255 were judged by nobody
+and count nowhere.
+
+Dimensions: N images, K classes.
 """
 
 from __future__ import annotations
@@ -9,13 +12,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from clove_ssl.data.labelled import IGNORE
+
 _RESAMPLES = 200
 _INTERVAL = (0.025, 0.975)
 
 
-def confusion(truth: Tensor, predicted: Tensor, classes: int) -> Tensor:
-    """Counts by true and predicted class, of equally long lists: (K, K) float64 on the CPU."""
-    pairs = truth.long() * classes + predicted
+def confusion(truth: Tensor, predicted: Tensor, classes: int, *, ignore: int = IGNORE) -> Tensor:
+    """Counts by true and predicted class, of maps of one shape: (K, K) float64 on the CPU."""
+    if truth.shape != predicted.shape:
+        raise ValueError(f"truth {tuple(truth.shape)}, but predicted {tuple(predicted.shape)}")
+    judged = truth != ignore
+    truth, predicted = truth[judged].long(), predicted[judged].long()
+    _check_range(truth, classes)
+    _check_range(predicted, classes)
+    pairs = truth * classes + predicted
     return pairs.bincount(minlength=classes**2).view(classes, classes).double().cpu()
 
 
@@ -44,3 +55,10 @@ def iou_interval(counts_by_image: Tensor, generator: torch.Generator) -> tuple[f
     scores = torch.tensor([mean_iou(counts_by_image[draw].sum(0)) for draw in draws])
     low, high = scores.quantile(torch.tensor(_INTERVAL)).tolist()
     return low, high
+
+
+def _check_range(labels: Tensor, classes: int) -> None:
+    """A label beyond the classes would be counted as another pair."""
+    if labels.numel() and not 0 <= labels.min() <= labels.max() < classes:
+        low, high = int(labels.min()), int(labels.max())
+        raise ValueError(f"labels from {low} to {high}, but {classes} classes")

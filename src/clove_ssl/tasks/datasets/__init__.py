@@ -1,0 +1,1 @@
+"""Labelled images of downstream tasks: readers, and scenes written in their formats."""

@@ -1,0 +1,163 @@
+"""COCO: any annotation file in its format, checked before anything is trained on it.
+
+Category numbers may have gaps; classes are 0 to K - 1 in the order of the numbers.
+What the file leaves out has a plain meaning: no ``iscrowd`` is no crowd, no ``area`` is
+the area of the box, no ``segmentation`` (or an empty one) is no mask.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from clove_ssl.errors import UserError
+from clove_ssl.tasks.datasets.coco_annotations import Faulty, Place, read_annotation
+from clove_ssl.tasks.datasets.samples import Annotation, DetectionDataset, Sample
+
+Record = Mapping[str, Any]
+
+
+def read_coco(
+    annotations: str | Path,
+    images: str | Path,
+    *,
+    faulty: Literal["refuse", "leave out"] = "refuse",
+) -> DetectionDataset:
+    """Read an annotation file whose image names are below the folder ``images``.
+
+    The first faulty annotation is an error; with "leave out" they are listed in
+    ``left_out`` instead. (COCO's own training set has two boxes without area.)
+    """
+    path, folder = Path(annotations), Path(images)
+    content = _load(path)
+    categories = _by_id(content["categories"], path, "category")
+    listed = _by_id(content["images"], path, "image")
+    if not listed:
+        raise UserError(f"{path} lists no image. Give a file with images to learn from.")
+    _check_files(listed.values(), path, folder)
+    objects, left_out = _read_objects(content["annotations"], path, listed, categories, faulty)
+    samples = tuple(_sample(entry, path, folder, objects) for entry in listed.values())
+    return DetectionDataset(
+        samples,
+        class_names=tuple(str(_field(entry, "name", path)) for entry in categories.values()),
+        category_ids=tuple(categories),
+        keypoint_names=_keypoint_names(categories.values()),
+        left_out=tuple(left_out),
+    )
+
+
+def _read_objects(
+    entries: Iterable[Record],
+    path: Path,
+    images: Mapping[int, Record],
+    categories: Mapping[int, Record],
+    faulty: Literal["refuse", "leave out"],
+) -> tuple[dict[int, list[Annotation]], list[str]]:
+    """The annotations of every image, and why others were left out."""
+    classes = {identifier: index for index, identifier in enumerate(categories)}
+    objects: dict[int, list[Annotation]] = defaultdict(list)
+    left_out: list[str] = []
+    for identifier, entry in _by_id(entries, path, "annotation").items():
+        image = images[_reference(entry, "image_id", path, images)]
+        category = _reference(entry, "category_id", path, categories)
+        place = Place(
+            width=int(_field(image, "width", path)),
+            height=int(_field(image, "height", path)),
+            category=classes[category],
+            keypoints=len(categories[category].get("keypoints", ())),
+        )
+        try:
+            objects[int(image["id"])].append(read_annotation(entry, place))
+        except Faulty as fault:
+            message = f"Annotation {identifier} of {path} {fault}"
+            if faulty == "refuse":
+                raise UserError(
+                    f"{message} Correct the file, or leave such annotations out."
+                ) from None
+            left_out.append(message)
+    return objects, left_out
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be read: {error.strerror}. Give the annotation file of COCO's format."
+        ) from None
+    except ValueError as error:
+        raise UserError(f"{path} is no JSON: {error}. Copy or download it again.") from None
+    for part in ("images", "annotations", "categories"):
+        if not isinstance(content, dict) or not isinstance(content.get(part), list):
+            raise UserError(
+                f"{path} has no list {part!r}. Expected COCO's format with images, annotations "
+                "and categories; a file of predictions has none of them."
+            )
+    return content
+
+
+def _by_id(entries: Iterable[Record], path: Path, what: str) -> dict[int, Record]:
+    """Entries by their number, in the order of numbers; a number names one entry."""
+    found: dict[int, Record] = {}
+    for entry in entries:
+        identifier = _field(entry, "id", path)
+        if identifier in found:
+            raise UserError(
+                f"{path} has two entries with {what} id {identifier}. Expected every id once; "
+                "number them anew where files were joined."
+            )
+        found[identifier] = entry
+    return dict(sorted(found.items()))
+
+
+def _reference(entry: Record, field: str, path: Path, known: Mapping[int, Record]) -> int:
+    value: int = _field(entry, field, path)
+    if value not in known:
+        raise UserError(
+            f"Annotation {entry['id']} of {path} has {field} {value!r}, which the file does not "
+            "list. Add the entry, or take the annotation out."
+        )
+    return value
+
+
+def _field(entry: Record, field: str, path: Path) -> Any:
+    if field not in entry:
+        raise UserError(
+            f"{path} has an entry without {field!r}: {str(dict(entry))[:120]}. "
+            "Expected COCO's format; add the field."
+        )
+    return entry[field]
+
+
+def _check_files(images: Iterable[Record], path: Path, folder: Path) -> None:
+    names = [str(_field(entry, "file_name", path)) for entry in images]
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise UserError(
+            f"{len(missing)} of {len(names)} images of {path} are not in {folder}, the first is "
+            f"{missing[0]}. Give the folder that the names in the file start from."
+        )
+
+
+def _sample(
+    entry: Record, path: Path, folder: Path, objects: Mapping[int, list[Annotation]]
+) -> Sample:
+    identifier = int(entry["id"])
+    return Sample(
+        image=folder / str(entry["file_name"]),
+        identifier=identifier,
+        width=int(_field(entry, "width", path)),
+        height=int(_field(entry, "height", path)),
+        annotations=tuple(objects.get(identifier, ())),
+    )
+
+
+def _keypoint_names(categories: Iterable[Record]) -> tuple[str, ...]:
+    """Names of the first class that has keypoints."""
+    for entry in categories:
+        if entry.get("keypoints"):
+            return tuple(str(name) for name in entry["keypoints"])
+    return ()

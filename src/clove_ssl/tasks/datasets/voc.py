@@ -1,0 +1,141 @@
+"""PASCAL VOC: images and boxes in the layout of its development kit.
+
+    VOCdevkit/VOC2007/JPEGImages/000005.jpg
+                     /Annotations/000005.xml
+                     /ImageSets/Main/trainval.txt
+
+VOC counts pixels from 1 and includes the last, so xmin and ymin lose 1 on the way to
+edges on whole numbers. Difficult objects are kept and marked. A file that does not say
+whether an object is difficult means that it is not.
+"""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from clove_ssl.data import labelled
+from clove_ssl.errors import UserError, unknown_name
+from clove_ssl.tasks.datasets.samples import Annotation, Box, DetectionDataset, Sample
+
+VOC_CLASSES = labelled.VOC_CLASSES[1:]  # boxes have no background
+
+_SLACK = 1.0  # pixels; a few boxes of VOC begin at 0
+_CORNERS = ("xmin", "ymin", "xmax", "ymax")
+
+
+def read_voc(
+    root: str | Path,
+    splits: Sequence[tuple[int, str]],
+    *,
+    class_names: tuple[str, ...] = VOC_CLASSES,
+) -> DetectionDataset:
+    """Read lists such as ``[(2007, "trainval"), (2012, "trainval")]``, one after another."""
+    samples: list[Sample] = []
+    seen: set[Path] = set()
+    for year, split in splits:
+        folder = _find_year(Path(root), year)
+        for name in _read_list(folder / "ImageSets" / "Main", split):
+            sample = _read_sample(folder, name, class_names)
+            if sample.image in seen:
+                raise UserError(
+                    f"{sample.image} is listed twice, the second time by {year} {split}. "
+                    "Expected lists that share no image; take one of them off."
+                )
+            seen.add(sample.image)
+            samples.append(sample)
+    if not samples:
+        raise UserError(f"No split of {root} was asked for. Give one, such as (2007, 'trainval').")
+    return DetectionDataset(tuple(samples), class_names, tuple(range(len(class_names))))
+
+
+def _find_year(root: Path, year: int) -> Path:
+    name = f"VOC{year}"
+    candidates = [root / name, root / "VOCdevkit" / name, *([root] if root.name == name else [])]
+    for folder in candidates:
+        if (folder / "Annotations").is_dir():
+            return folder
+    raise UserError(
+        f"{root} holds no {name} with a folder Annotations. Expected {root / name}; unpack the "
+        f"archive of VOC {year} there, or give the folder VOCdevkit."
+    )
+
+
+def _read_list(folder: Path, split: str) -> Iterable[str]:
+    path = folder / f"{split}.txt"
+    if not path.is_file():
+        raise unknown_name(
+            f"split of {folder}", split, (file.stem for file in folder.glob("*.txt"))
+        )
+    names = [line.split()[0] for line in path.read_text().splitlines() if line.strip()]
+    if not names:
+        raise UserError(f"{path} lists no image. Expected one name a line, such as 2007_000032.")
+    return names
+
+
+def _read_sample(folder: Path, name: str, class_names: tuple[str, ...]) -> Sample:
+    image = folder / "JPEGImages" / f"{name}.jpg"
+    if not image.is_file():
+        raise UserError(
+            f"{image} is in the list of its split but does not exist. Unpack the VOC archive "
+            "again, or take the name off the list."
+        )
+    path = folder / "Annotations" / f"{name}.xml"
+    root = _parse(path)
+    width, height = (int(_number(root, f"size/{side}", path)) for side in ("width", "height"))
+    annotations = tuple(
+        _read_object(entry, path, class_names=class_names, size=(width, height))
+        for entry in root.findall("object")
+    )
+    return Sample(image, name, width, height, annotations)
+
+
+def _read_object(
+    entry: ET.Element, path: Path, *, class_names: tuple[str, ...], size: tuple[int, int]
+) -> Annotation:
+    name = (entry.findtext("name") or "").strip()
+    if name not in class_names:
+        raise unknown_name(f"class in {path}", name, class_names)
+    xmin, ymin, xmax, ymax = (_number(entry, f"bndbox/{corner}", path) for corner in _CORNERS)
+    box = (xmin - 1, ymin - 1, xmax, ymax)
+    _check_box(box, path, name=name, size=size)
+    flag = entry.find("difficult")
+    difficult = flag is not None and _number(entry, "difficult", path) != 0
+    area = (box[2] - box[0]) * (box[3] - box[1])
+    return Annotation(box, class_names.index(name), area, difficult=difficult)
+
+
+def _check_box(box: Box, path: Path, *, name: str, size: tuple[int, int]) -> None:
+    x0, y0, x1, y1 = box
+    width, height = size
+    inside = min(x0, y0) >= -_SLACK and x1 <= width + _SLACK and y1 <= height + _SLACK
+    if not (x0 < x1 and y0 < y1 and inside):
+        raise UserError(
+            f"{path} has a {name} with xmin, ymin, xmax, ymax = {x0 + 1:g}, {y0 + 1:g}, {x1:g}, "
+            f"{y1:g} in an image of {width} x {height} pixels. Expected a box of at least one "
+            "pixel inside the image; correct the file or take the image off its list."
+        )
+
+
+def _parse(path: Path) -> ET.Element:
+    try:
+        return ET.parse(path).getroot()
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be read: {error.strerror}. Unpack the VOC archive again, or take the "
+            "name off the list."
+        ) from None
+    except ET.ParseError as error:
+        raise UserError(f"{path} is no XML: {error}. Unpack the VOC archive again.") from None
+
+
+def _number(entry: ET.Element, tag: str, path: Path) -> float:
+    text = entry.findtext(tag)
+    try:
+        return float(text or "")
+    except ValueError:
+        raise UserError(
+            f"{path} has {tag} {text!r} in <{entry.tag}>; expected a number. Unpack the VOC "
+            "archive again, or correct the file."
+        ) from None

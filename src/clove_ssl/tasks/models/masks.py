@@ -1,0 +1,105 @@
+"""Masks of regions: loss, probabilities, and pasting them into the image.
+
+A mask head predicts an M x M map per class for a region; targets come from ``polygons``.
+
+Dimensions: R regions, K classes, M x M pixels of a mask, H x W pixels of the image.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def mask_loss(
+    logits: Tensor,  # (R, K, M, M) of the foreground regions
+    targets: Tensor,  # (R, M, M) bool
+    classes: Tensor,  # (R,)
+) -> Tensor:
+    """Mean binary cross entropy over all pixels of the maps of the true classes.
+
+    Without regions the loss is 0, with a gradient.
+    """
+    if len(classes) == 0:
+        return logits.sum() * 0
+    return F.binary_cross_entropy_with_logits(_maps_of(logits, classes), targets.to(logits.dtype))
+
+
+def mask_probabilities(logits: Tensor, classes: Tensor) -> Tensor:
+    """Probabilities of the detected classes (R,): (R, K, M, M) -> (R, M, M)."""
+    return _maps_of(logits, classes).sigmoid()
+
+
+@torch.no_grad()
+def paste_masks(
+    probabilities: Tensor,  # (R, M, M)
+    boxes: Tensor,  # (R, 4)
+    *,
+    image_size: tuple[int, int],
+    threshold: float = 0.5,
+) -> Tensor:
+    """Binary masks of the whole image: (R, H, W) bool.
+
+    A pixel belongs to a mask if the probability at its centre reaches ``threshold``. The box is
+    used as it is, without a border around it.
+    """
+    pasted = torch.zeros(len(boxes), *image_size, dtype=torch.bool, device=boxes.device)
+    for canvas, mask, box in zip(pasted, probabilities, boxes, strict=True):
+        rows, columns = _pixels_of(box, image_size)
+        canvas[rows, columns] = _resample(mask, box, rows, columns) >= threshold
+    return pasted
+
+
+@torch.no_grad()
+def paste_probabilities(
+    probabilities: Tensor,  # (R, M, M)
+    boxes: Tensor,  # (R, 4)
+    *,
+    image_size: tuple[int, int],
+) -> Tensor:
+    """Probabilities of the whole image: (R, H, W); 0 away from the box."""
+    pasted = probabilities.new_zeros(len(boxes), *image_size)
+    for canvas, mask, box in zip(pasted, probabilities, boxes, strict=True):
+        rows, columns = _pixels_of(box, image_size)
+        canvas[rows, columns] = _resample(mask, box, rows, columns)
+    return pasted
+
+
+def _maps_of(logits: Tensor, classes: Tensor) -> Tensor:
+    """(R, K, M, M) -> (R, M, M)."""
+    return logits[torch.arange(len(classes), device=logits.device), classes]
+
+
+def _pixels_of(box: Tensor, image_size: tuple[int, int]) -> tuple[slice, slice]:
+    """Rows and columns of the image that a box touches, and one more on every side."""
+    height, width = image_size
+    x1, y1, x2, y2 = box.tolist()
+    if not (x2 > x1 and y2 > y1):
+        return slice(0, 0), slice(0, 0)
+    return _touched(y1, y2, height), _touched(x1, x2, width)
+
+
+def _touched(low: float, high: float, length: int) -> slice:
+    start = min(max(math.floor(low) - 1, 0), length)
+    return slice(start, max(min(math.ceil(high) + 1, length), start))
+
+
+def _resample(mask: Tensor, box: Tensor, rows: slice, columns: slice) -> Tensor:
+    """Bilinear values of a mask (M, M) at the centres of some pixels: (rows, columns)."""
+    x1, y1, x2, y2 = box.unbind()
+    x = _places(columns, x1, x2)  # (columns,)
+    y = _places(rows, y1, y2)  # (rows,)
+    if len(x) == 0 or len(y) == 0:
+        return mask.new_zeros(len(y), len(x))
+    grid = torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1)  # (rows, columns, 2)
+    values = F.grid_sample(mask[None, None], grid[None].to(mask.dtype), align_corners=False)
+    return values[0, 0]
+
+
+def _places(pixels: slice, low: Tensor, high: Tensor) -> Tensor:
+    """Pixel centres in units of a side of the box, from -1 to 1: (pixels,)."""
+    centers = torch.arange(pixels.start, pixels.stop, device=low.device) + 0.5
+    return (centers - low) / (high - low) * 2 - 1

@@ -1,0 +1,153 @@
+"""The second stage: which class a region shows and where exactly its object ends.
+
+With K classes, class K is the background. There is one set of box offsets per class, none for the
+background, in columns ``4 * class`` to ``4 * class + 3``.
+
+Dimensions: R regions (of one image, or of all), G ground-truth boxes, D detections.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchvision.ops import batched_nms
+
+from clove_ssl.tasks.models.boxes import ROI_WEIGHTS, clip_boxes, decode_boxes, encode_boxes
+from clove_ssl.tasks.models.matching import FOREGROUND, Order, match_boxes, sample_labels
+
+REGIONS_PER_IMAGE = 512
+FOREGROUND_SHARE = 0.25
+
+
+class LabelledRegions(NamedTuple):
+    """Regions of one image and what they should become."""
+
+    boxes: Tensor  # (R, 4)
+    classes: Tensor  # (R,) int64, K = background
+    matched: Tensor  # (R,) int64, rows of the ground truth; meaningless for background
+
+
+class BoxLosses(NamedTuple):
+    """The two terms of the loss."""
+
+    classes: Tensor  # scalar
+    offsets: Tensor  # scalar
+
+
+class Detections(NamedTuple):
+    """What was found in one image, the best first."""
+
+    boxes: Tensor  # (D, 4)
+    scores: Tensor  # (D,)
+    classes: Tensor  # (D,) int64
+    rows: Tensor  # (D,) int64, among the regions with finite numbers
+
+
+class BoxPredictor(nn.Module):
+    """Class scores and box offsets from the vector of a region.
+
+    Args:
+        in_features: Length of the vector.
+        num_classes: Classes without the background.
+    """
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        self.cls_score = nn.Linear(in_features, num_classes + 1)
+        self.bbox_pred = nn.Linear(in_features, 4 * num_classes)
+        for layer, std in ((self.cls_score, 0.01), (self.bbox_pred, 0.001)):
+            nn.init.normal_(layer.weight, std=std)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, regions: Tensor) -> tuple[Tensor, Tensor]:
+        """(R, C) -> class logits (R, K+1) and offsets (R, 4K)."""
+        return self.cls_score(regions), self.bbox_pred(regions)
+
+
+def label_regions(
+    boxes: Tensor,  # (R, 4) proposals, the ground truth among them
+    truth: Tensor,  # (G, 4)
+    truth_classes: Tensor,  # (G,)
+    *,
+    num_classes: int,
+) -> LabelledRegions:
+    """Give every region the class of its best ground truth, from an overlap of 0.5 on."""
+    match = match_boxes(boxes, truth, background_below=0.5, foreground_from=0.5)
+    classes = torch.full_like(match.matched, num_classes)  # (R,)
+    foreground = match.label == FOREGROUND
+    classes[foreground] = truth_classes[match.matched[foreground]]
+    return LabelledRegions(boxes, classes, match.matched)
+
+
+def sample_regions(
+    regions: LabelledRegions,
+    *,
+    num_classes: int,
+    order: Order,
+    count: int = REGIONS_PER_IMAGE,
+    foreground_share: float = FOREGROUND_SHARE,
+) -> LabelledRegions:
+    """Up to ``count`` regions to train on, foreground first."""
+    chosen = sample_labels(
+        (regions.classes != num_classes).to(torch.int8),
+        count=count,
+        foreground_share=foreground_share,
+        order=order,
+    )
+    index = torch.cat(chosen)
+    return LabelledRegions(*(column[index] for column in regions))
+
+
+def box_losses(
+    logits: Tensor,  # (R, K+1)
+    offsets: Tensor,  # (R, 4K)
+    *,
+    boxes: Tensor,  # (R, 4)
+    classes: Tensor,  # (R,)
+    truth: Tensor,  # (R, 4) matched; anything for background
+    beta: float = 0.0,
+) -> BoxLosses:
+    """Mean cross entropy, and smooth L1 of the foreground's offsets over *all* regions.
+
+    ``beta`` is where smooth L1 turns from a parabola into a line; 0 is plain L1. A batch without
+    regions has the loss 0, with a gradient.
+    """
+    if len(classes) == 0:
+        return BoxLosses(logits.sum() * 0, offsets.sum() * 0)
+    num_classes = logits.shape[1] - 1
+    foreground = torch.nonzero(classes < num_classes).squeeze(1)  # (F,)
+    per_class = offsets.reshape(len(offsets), num_classes, 4)  # (R, K, 4)
+    own = per_class[foreground, classes[foreground]]  # (F, 4)
+    target = encode_boxes(boxes[foreground], truth[foreground], weights=ROI_WEIGHTS)
+    distance = F.smooth_l1_loss(own, target, beta=beta, reduction="sum")
+    return BoxLosses(F.cross_entropy(logits, classes), distance / len(classes))
+
+
+@torch.no_grad()
+def detect(
+    logits: Tensor,  # (R, K+1)
+    offsets: Tensor,  # (R, 4K)
+    *,
+    boxes: Tensor,  # (R, 4) of one image
+    image_size: tuple[int, int],
+    score_above: float = 0.05,
+    nms_overlap: float = 0.5,
+    count: int = 100,
+) -> Detections:
+    """The objects of one image: at most ``count``, not twice the same object of a class.
+
+    A region may become several objects of different classes. One with a box or score that is not
+    finite is left out for all its classes, and ``rows`` counts the regions without it.
+    """
+    decoded = decode_boxes(boxes, offsets, weights=ROI_WEIGHTS)  # (R, 4K)
+    scores = logits.to(decoded.dtype).softmax(dim=1)  # (R, K+1)
+    finite = decoded.isfinite().all(dim=1) & scores.isfinite().all(dim=1)  # (R,)
+    scores = scores[finite, :-1]  # (R, K)
+    decoded = clip_boxes(decoded[finite].reshape(*scores.shape, 4), image_size)  # (R, K, 4)
+    rows, classes = torch.nonzero(scores > score_above, as_tuple=True)
+    candidates, candidate_scores = decoded[rows, classes], scores[rows, classes]
+    keep = batched_nms(candidates, candidate_scores, classes, nms_overlap)[:count]
+    return Detections(candidates[keep], candidate_scores[keep], classes[keep], rows[keep])

@@ -1,0 +1,1 @@
+"""Scores of predictions: pure functions of arrays and of COCO results."""

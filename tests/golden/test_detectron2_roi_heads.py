@@ -1,0 +1,115 @@
+"""Labels of regions, box losses and detections against Detectron2 0.6."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from clove_ssl.tasks.models.proposals import Proposals, append_ground_truth
+from clove_ssl.tasks.models.roi_heads import (
+    LabelledRegions,
+    box_losses,
+    detect,
+    label_regions,
+    sample_regions,
+)
+
+pytestmark = pytest.mark.golden
+
+FILE = "detectron2/05_roi_heads.npz"
+
+
+@pytest.fixture
+def recorded(golden) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(array) for name, array in golden(FILE).items()}
+
+
+def labelled(recorded: dict[str, torch.Tensor], image: int) -> LabelledRegions:
+    truth = recorded[f"label_im{image}_gt_boxes"]
+    boxes = recorded[f"label_im{image}_proposals"]
+    return label_regions(
+        append_ground_truth(Proposals(boxes, boxes.new_zeros(len(boxes))), truth).boxes,
+        truth,
+        recorded[f"label_im{image}_gt_classes"],
+        num_classes=int(recorded["num_classes"]),
+    )
+
+
+@pytest.mark.parametrize("image", [0, 1])
+def test_the_ground_truth_follows_the_proposals(recorded, image: int) -> None:
+    boxes = recorded[f"label_im{image}_proposals"]
+    truth = recorded[f"label_im{image}_gt_boxes"]
+    joined = append_ground_truth(Proposals(boxes, boxes.new_zeros(len(boxes))), truth)
+    assert torch.equal(joined.boxes, recorded[f"label_im{image}_with_gt"])
+    assert torch.equal(joined.logits[len(boxes) :], recorded[f"label_im{image}_gt_logit"])
+
+
+@pytest.mark.parametrize("image", [0, 1])
+def test_labels_of_regions_are_the_recorded_ones(recorded, image: int) -> None:
+    regions = labelled(recorded, image)
+    assert torch.equal(regions.classes, recorded[f"label_im{image}_classes"])
+    assert torch.equal(regions.matched, recorded[f"label_im{image}_matched"])
+    foreground = regions.classes != recorded["num_classes"]
+    assert torch.equal(foreground, recorded[f"label_im{image}_fg"] == 1)
+
+
+@pytest.mark.parametrize("image", [0, 1])
+def test_sampled_regions_are_the_recorded_ones(recorded, image: int) -> None:
+    num_classes = int(recorded["num_classes"])
+    sampled = sample_regions(
+        labelled(recorded, image), num_classes=num_classes, order="lowest-first", count=64
+    )
+    assert torch.equal(sampled.boxes, recorded[f"sampled64_im{image}_boxes"])
+    assert torch.equal(sampled.classes, recorded[f"sampled64_im{image}_classes"])
+    if image == 0:
+        matched = recorded["label_im0_gt_boxes"][sampled.matched]
+        assert torch.equal(matched, recorded["sampled64_im0_gt_boxes"])
+
+
+@pytest.mark.parametrize(("name", "beta"), [("l1", 0.0), ("smooth_l1_beta05", 0.5)])
+def test_losses_are_the_recorded_ones(recorded, name: str, beta: float) -> None:
+    losses = box_losses(
+        recorded["loss_logits"],
+        recorded["loss_deltas"],
+        boxes=recorded["loss_proposals"],
+        classes=recorded["loss_gt_classes"],
+        truth=recorded["loss_gt_boxes"],
+        beta=beta,
+    )
+    torch.testing.assert_close(losses.classes, recorded[f"loss_cls_{name}"], rtol=1e-5, atol=0)
+    torch.testing.assert_close(losses.offsets, recorded[f"loss_box_{name}"], rtol=1e-5, atol=0)
+
+
+def test_losses_of_background_alone_are_the_recorded_ones(recorded) -> None:
+    losses = box_losses(
+        recorded["loss_logits"],
+        recorded["loss_deltas"],
+        boxes=recorded["loss_proposals"],
+        classes=torch.full_like(recorded["loss_gt_classes"], int(recorded["num_classes"])),
+        truth=recorded["loss_gt_boxes"],
+    )
+    expected = recorded["loss_cls_all_background"]
+    torch.testing.assert_close(losses.classes, expected, rtol=1e-5, atol=0)
+    assert losses.offsets == recorded["loss_box_all_background"] == 0
+
+
+@pytest.mark.parametrize("dataset", ["coco", "lvis"])
+def test_detections_are_the_recorded_ones(recorded, dataset: str) -> None:
+    if dataset == "coco":
+        logits, offsets = recorded["coco_logits"], recorded["coco_deltas"]
+    else:
+        logits = recorded["lvis_logits_x1024"].float() / 1024
+        offsets = recorded["lvis_deltas_x32"].float() / 32
+    found = detect(
+        logits,
+        offsets,
+        boxes=recorded[f"{dataset}_proposals"],
+        image_size=tuple(recorded["image_hw"].tolist()),
+        score_above=float(recorded[f"{dataset}_score_thresh"]),
+        nms_overlap=float(recorded[f"{dataset}_nms"]),
+        count=int(recorded[f"{dataset}_topk"]),
+    )
+    torch.testing.assert_close(found.boxes, recorded[f"{dataset}_boxes"], rtol=0, atol=1e-3)
+    torch.testing.assert_close(found.scores, recorded[f"{dataset}_scores"], rtol=0, atol=1e-6)
+    assert torch.equal(found.classes, recorded[f"{dataset}_classes"])
+    assert torch.equal(found.rows, recorded[f"{dataset}_row"])

@@ -1,0 +1,117 @@
+"""Proposals, anchor labels and RPN losses against Detectron2 0.6."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from clove_ssl.tasks.models import proposals
+from clove_ssl.tasks.models.anchors import C4_ANCHORS, FPN_ANCHORS
+from clove_ssl.tasks.models.boxes import pairwise_iou
+from clove_ssl.tasks.models.matching import Match
+from clove_ssl.tasks.models.proposals import ProposalLimits, propose
+from clove_ssl.tasks.models.rpn import (
+    flatten_logits,
+    flatten_offsets,
+    label_anchors,
+    rpn_losses,
+    sample_anchors,
+)
+
+pytestmark = pytest.mark.golden
+
+FILE = "detectron2/04_rpn.npz"
+LAYOUTS = {"c4": C4_ANCHORS, "fpn": FPN_ANCHORS}
+LEVELS = {"c4": ["res4"], "fpn": ["p2", "p3", "p4", "p5", "p6"]}
+LIMITS = {
+    ("c4", "train"): proposals.C4_TRAINING,
+    ("c4", "test"): proposals.C4_TESTING,
+    ("fpn", "train"): proposals.FPN_TRAINING,
+    ("fpn", "test"): proposals.FPN_TESTING,
+}
+
+
+class Case:
+    """The recorded inputs of one architecture."""
+
+    def __init__(self, recorded: dict[str, np.ndarray], name: str) -> None:
+        self.recorded = {
+            key.removeprefix(f"{name}_"): torch.from_numpy(value)
+            for key, value in recorded.items()
+            if key.startswith(f"{name}_")
+        }
+        self.anchors = LAYOUTS[name].grids([tuple(x) for x in self["grid_hw"].tolist()])
+        self.logits = [flatten_logits(self[f"{level}_logits"]) for level in LEVELS[name]]
+        deltas = [self[f"{level}_deltas"].float() for level in LEVELS[name]]
+        self.offsets = [flatten_offsets(each) for each in deltas]
+        self.image_sizes = [tuple(x) for x in self["image_hw"].tolist()]
+        self.truth = [self[f"gt_im{image}"] for image in range(len(self.image_sizes))]
+
+    def __getitem__(self, key: str) -> Tensor:
+        return self.recorded[key]
+
+    def matches(self) -> list[Match]:
+        return [label_anchors(torch.cat(self.anchors), boxes) for boxes in self.truth]
+
+
+@pytest.fixture(params=["c4", "fpn"])
+def case(golden, request) -> Case:
+    return Case(golden(FILE), request.param)
+
+
+@pytest.mark.parametrize(("name", "phase"), LIMITS)
+def test_proposals_are_the_recorded_ones_in_the_same_order(golden, name: str, phase: str) -> None:
+    case = Case(golden(FILE), name)
+    limits: ProposalLimits = LIMITS[name, phase]
+    found = propose(
+        case.logits,
+        case.offsets,
+        anchors=case.anchors,
+        image_sizes=case.image_sizes,
+        limits=limits,
+        not_finite="raise",
+    )
+    for image, each in enumerate(found):
+        boxes, logits = (case[f"{phase}_im{image}_{field}"] for field in ("boxes", "logits"))
+        torch.testing.assert_close(each.boxes, boxes, rtol=0, atol=1e-3)
+        assert torch.equal(each.logits, logits)
+
+
+def test_labels_and_matches_of_anchors_are_the_recorded_ones(case: Case) -> None:
+    for image, match in enumerate(case.matches()):
+        assert torch.equal(match.label, case[f"labels_im{image}"])
+        assert torch.equal(match.matched, case[f"matched_im{image}"].long())
+
+
+def test_the_best_overlap_of_every_object_is_the_recorded_one(case: Case) -> None:
+    best = pairwise_iou(case.truth[0], torch.cat(case.anchors)).amax(dim=1)
+    torch.testing.assert_close(best, case["best_iou_per_gt_im0"], rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("labels", ["all", "256"])
+def test_losses_are_the_recorded_ones(case: Case, labels: str) -> None:
+    matches = case.matches()
+    used = [match.label for match in matches]
+    if labels == "256":
+        used = [case[f"sampled_labels_im{image}"] for image in range(len(matches))]
+    losses = rpn_losses(
+        torch.cat(case.logits, dim=1),
+        torch.cat(case.offsets, dim=1),
+        anchors=torch.cat(case.anchors),
+        labels=used,
+        matched=[match.matched for match in matches],
+        truth=case.truth,
+    )
+    expected = case[f"loss_{labels}_cls"]
+    torch.testing.assert_close(losses.objectness, expected, rtol=1e-5, atol=0)
+    torch.testing.assert_close(losses.offsets, case[f"loss_{labels}_loc"], rtol=1e-5, atol=0)
+
+
+def test_as_many_anchors_are_sampled_as_recorded(case: Case) -> None:
+    for image, match in enumerate(case.matches()):
+        mine = sample_anchors(match.label, order=torch.Generator().manual_seed(0))
+        theirs = case[f"sampled_labels_im{image}"]
+        assert torch.equal(mine.unique(return_counts=True)[1], theirs.unique(return_counts=True)[1])
+        assert torch.equal(match.label[mine >= 0], mine[mine >= 0])

@@ -1,0 +1,29 @@
+"""Small configs of the methods on pooled views."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clove_ssl.config.methods.byol import BYOLConfig
+from clove_ssl.config.methods.clove import TeacherConfig
+from clove_ssl.config.methods.densecl import DenseCLConfig
+from clove_ssl.config.methods.moco import MoCoConfig
+from clove_ssl.config.methods.pooled_views import HeadConfig, PooledViewsConfig
+from clove_ssl.config.views import ViewsConfig
+
+NAMES = ("byol", "moco", "densecl")
+
+
+def small_method(name: str, *, size: int = 64, **changes: Any) -> PooledViewsConfig:
+    """A method with few channels and a queue that wraps soon."""
+    common = {
+        "views": ViewsConfig(global_size=size, local_count=0),
+        "teacher": TeacherConfig(momentum=0.9, final_momentum=0.9),
+    }
+    head = HeadConfig(hidden=12, out=8)
+    if name == "byol":
+        return BYOLConfig(**{**common, "projector": head, "predictor_hidden": 12, **changes})
+    queued = {**common, "head": head, "queue_size": 20, "shuffle_groups": 2}
+    if name == "moco":
+        return MoCoConfig(**{**queued, **changes})
+    return DenseCLConfig(**{**queued, "dense_head": HeadConfig(hidden=12, out=6), **changes})
