@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.probing import ProbeConfig
 from clove_ssl.config.recipes import RECIPES
+from clove_ssl.registry import METHODS
 
 PAGE = Path(__file__).with_name("config.md")
 NO_RUN = Path("RUN")
@@ -42,6 +43,9 @@ SIMPLE_TYPES = {int: "whole number", float: "number", str: "text", Path: "path",
 def render() -> str:
     """The whole page."""
     parts = [INTRODUCTION, "## `clove pretrain`", *_sections(PretrainConfig(out=NO_RUN), prefix="")]
+    for name in METHODS.names():
+        if name != PretrainConfig(out=NO_RUN).method.name:
+            parts += [f"## Other methods: `{name}`", *_method_sections(METHODS.load(name)())]
     parts += ["## Recipes", _recipes(), "## `clove probe`", *_probe()]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
@@ -59,6 +63,13 @@ def _sections(config: Any, *, prefix: str) -> Iterator[str]:
     for each in fields(config):
         if _holds_fields(config, each):
             yield from _sections(getattr(config, each.name), prefix=f"{prefix}{each.name}.")
+
+
+def _method_sections(config: Any) -> Iterator[str]:
+    """The tables of a method, but for its views, which have the options of CLoVE's."""
+    yield from (
+        text for text in _sections(config, prefix="method.") if "`--method.views." not in text
+    )
 
 
 def _holds_fields(config: Any, each: Field[Any]) -> bool:
@@ -112,7 +123,15 @@ def _spelled(value: object) -> str:
 
 
 def field_docstrings(cls: type) -> dict[str, str]:
-    """The text under every field of a config class, on one line."""
+    """The text under every field of a config class and its bases, on one line."""
+    texts: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if is_dataclass(base):
+            texts |= _own_docstrings(base)
+    return texts
+
+
+def _own_docstrings(cls: type) -> dict[str, str]:
     tree = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
     assert isinstance(tree, ast.ClassDef)
     texts = {}
@@ -130,14 +149,16 @@ def _plain(docstring: str) -> str:
 
 
 def _recipes() -> str:
-    usual = dict(_flat(PretrainConfig(out=NO_RUN), prefix=""))
     lines = [
-        "A recipe is a complete config with a name. It differs from the defaults above in:",
+        "A recipe is a complete config with a name. It differs from the defaults above, and from",
+        "the defaults of its method, in:",
         "",
     ]
     lines += ["| recipe | what it is | differs in |", "|---|---|---|"]
     for name, make in RECIPES.items():
-        mine = dict(_flat(make(NO_RUN), prefix=""))
+        config = make(NO_RUN)
+        mine = dict(_flat(config, prefix=""))
+        usual = dict(_flat(PretrainConfig(out=NO_RUN, method=type(config.method)()), prefix=""))
         changed = [f"`--{key} {mine[key]}`" for key in mine if mine[key] != usual[key]]
         first_line = _plain((make.__doc__ or "").splitlines()[0])
         lines.append(f"| `{name}` | {first_line} | {'<br>'.join(changed) or 'nothing'} |")

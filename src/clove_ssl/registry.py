@@ -56,5 +56,13 @@ class Registry(Generic[T]):
 METHODS: Registry[MethodConfig] = Registry(
     "method",
     group="clove_ssl.methods",
-    builtin={"clove": "clove_ssl.config.methods.clove:CLoVEConfig"},
+    builtin={
+        "byol": "clove_ssl.config.methods.byol:BYOLConfig",
+        "clove": "clove_ssl.config.methods.clove:CLoVEConfig",
+        "densecl": "clove_ssl.config.methods.densecl:DenseCLConfig",
+        "moco": "clove_ssl.config.methods.moco:MoCoConfig",
+        "pixpro": "clove_ssl.config.methods.pixpro:PixProConfig",
+        "slotcon": "clove_ssl.config.methods.slotcon:SlotConConfig",
+        "vicregl": "clove_ssl.config.methods.vicregl:VICRegLConfig",
+    },
 )

@@ -124,12 +124,11 @@ def test_verbs_named_in_sentences_exist() -> None:
     assert {"doctor", "probe"} <= named  # or the search finds nothing
 
 
+RECIPE_NAME = r"(?<![\w./-])(?:clove-[a-z0-9-]+|[a-z0-9]+-r\d+-[a-z0-9]+)"
+
+
 def test_recipes_named_in_the_docs_exist() -> None:
-    named = {
-        word
-        for page in PAGES
-        for word in re.findall(r"(?<![\w./-])clove-[a-z0-9-]+", page.read_text())
-    }
+    named = {word for page in PAGES for word in re.findall(RECIPE_NAME, page.read_text())}
     assert named - {"clove-ssl", "clove-index"} <= set(RECIPES)
     assert set(RECIPES) <= named
 
@@ -147,9 +146,9 @@ def option_names(config: Any, prefix: str = "") -> Iterator[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_options_named_in_sentences_exist(page: Path) -> None:
-    config = PretrainConfig(out=Path("RUN"))
-    known = {*option_names(config), *option_names(ProbeConfig(backbones=()))}
-    known |= {"--data", "--config", "--help"}
+    known = {*option_names(ProbeConfig(backbones=())), "--data", "--config", "--help"}
+    for method in METHODS.names():
+        known |= {*option_names(PretrainConfig(out=Path("RUN"), method=METHODS.load(method)()))}
     elsewhere = {"--update-recorded", "--shm-size", "--ipc", "--signal", "--rdzv-endpoint"}
     elsewhere |= {"--gpus-per-task", "--gpus-per-node"}
     named = {

@@ -23,7 +23,8 @@ class DataConfig:
 
     source: Annotated[str, tyro.conf.arg(aliases=["--data"])] = "scenes"
     """Folder of images (searched recursively), text file with one path per line, pattern of .tar
-    shards such as "shards/{000000..000099}.tar", or ``scenes`` for the built-in images."""
+    shards such as "shards/{000000..000099}.tar" (also behind a URL such as s3://, with the extra
+    ``stream``), or ``scenes`` for the built-in images."""
     max_bad: float = 0.001
     """Share of unreadable files at which the run stops; ten are always forgiven."""
     max_pixels: int = 100_000_000

@@ -19,7 +19,7 @@ def find_shards(pattern: str) -> list[str]:
         return [pattern]
     shards: dict[str, None] = {}
     missing = []
-    for path in _expand_braces(pattern):
+    for path in expand_braces(pattern):
         matches = [path] if os.path.exists(path) else sorted(glob.glob(path, recursive=True))
         shards.update(dict.fromkeys(matches))
         missing += [] if matches else [path]
@@ -32,13 +32,13 @@ def find_shards(pattern: str) -> list[str]:
     return list(shards)
 
 
-def _expand_braces(pattern: str) -> Iterator[str]:
+def expand_braces(pattern: str) -> Iterator[str]:
     """``a{1,2}b`` and ``a{08..10}b`` as a shell reads them; other braces stay as they are."""
     for braces in _INNER_BRACES.finditer(pattern):
         if choices := _choices(braces[1]):
             before, after = pattern[: braces.start()], pattern[braces.end() :]
             for choice in choices:
-                yield from _expand_braces(before + choice + after)
+                yield from expand_braces(before + choice + after)
             return
     yield pattern
 

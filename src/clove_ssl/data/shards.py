@@ -15,8 +15,9 @@ import hashlib
 import os
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
@@ -55,7 +56,7 @@ def shard_index(path: str) -> ShardIndex:
         stat = os.stat(path)
         stamp = np.array([INDEX_FORMAT, stat.st_size, stat.st_mtime_ns], np.int64)
         places = _index_files(path)
-        loaded = (_load(place, stamp) for place in places)
+        loaded = (load_index(place, stamp) for place in places)
         return next((index for index in loaded if index), None) or _index_anew(path, stamp, places)
     except OSError as error:
         raise UserError(
@@ -66,44 +67,49 @@ def shard_index(path: str) -> ShardIndex:
 
 def _index_anew(path: str, stamp: IntArray, places: list[Path]) -> ShardIndex:
     index = scan(path)
-    any(_save(place, stamp, index) for place in places)  # the first that is writable
+    any(save_index(place, stamp, index) for place in places)  # the first that is writable
     return index
 
 
 def scan(path: str) -> ShardIndex:
-    """Read all headers of a tar file; of a truncated one, keep the images that are whole."""
-    _refuse_compressed(path)
-    length = os.path.getsize(path)
-    names, offsets, sizes, ignored = [], [], [], 0
+    """Read all headers of a tar file."""
+    with open(path, "rb") as file:
+        return scan_file(file, path, length=os.path.getsize(path))
+
+
+def scan_file(file: IO[bytes], name: str, *, length: int) -> ShardIndex:
+    """Read all headers of an open tar file; of a truncated one, keep the images that are whole."""
+    _refuse_compressed(file, name)
     try:
-        with tarfile.open(path, "r:") as tar:
-            complete = True
-            for member in _members(tar):
-                if _is_unsafe(member):
-                    ignored += 1
-                elif member.offset_data + member.size > length:
-                    complete = False
-                elif member.isreg() and is_image_name(member.name):
-                    names.append(member.name)
-                    offsets.append(member.offset_data)
-                    sizes.append(member.size)
-            complete = complete and _ends_properly(path, tar.offset, length)
+        with tarfile.open(fileobj=file, mode="r:") as tar:
+            index = _index_members(tar, length)
+            end = tar.offset
     except _DAMAGE as error:
         raise UserError(
-            f"{path} is not a tar file ({error}). --data takes uncompressed .tar shards; "
+            f"{name} is not a tar file ({error}). --data takes uncompressed .tar shards; "
             "for loose images give the folder they are in."
         ) from None
-    if not complete and not names:
+    index = replace(index, complete=index.complete and _ends_properly(file, end, length))
+    if not index.complete and not len(index.names):
         raise UserError(
-            f"{path} is cut off or damaged before the end of its first image. Copy it again."
+            f"{name} is cut off or damaged before the end of its first image. Copy it again."
         )
-    return ShardIndex(
-        NameTable.of(names),
-        np.array(offsets, np.int64),
-        np.array(sizes, np.int64),
-        ignored,
-        complete,
-    )
+    return index
+
+
+def _index_members(tar: tarfile.TarFile, length: int) -> ShardIndex:
+    names, offsets, sizes, ignored, complete = [], [], [], 0, True
+    for member in _members(tar):
+        if _is_unsafe(member):
+            ignored += 1
+        elif member.offset_data + member.size > length:
+            complete = False
+        elif member.isreg() and is_image_name(member.name):
+            names.append(member.name)
+            offsets.append(member.offset_data)
+            sizes.append(member.size)
+    places = np.array(offsets, np.int64), np.array(sizes, np.int64)
+    return ShardIndex(NameTable.of(names), *places, ignored, complete)
 
 
 def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
@@ -124,7 +130,7 @@ def _is_unsafe(member: tarfile.TarInfo) -> bool:
     return not is_plain or member.name.startswith("/") or ".." in member.name.split("/")
 
 
-def _ends_properly(path: str, position: int, length: int) -> bool:
+def _ends_properly(file: IO[bytes], position: int, length: int) -> bool:
     """Whether the block after the last member is the empty one that ends an archive.
 
     ``tarfile`` takes a damaged header for the end, so this has to look itself.
@@ -132,19 +138,18 @@ def _ends_properly(path: str, position: int, length: int) -> bool:
     """
     if not 0 <= position < length:
         return position == length
-    with open(path, "rb") as file:
-        file.seek(position)
-        return file.read(BLOCK) == bytes(BLOCK)
+    file.seek(position)
+    return file.read(BLOCK) == bytes(BLOCK)
 
 
-def _refuse_compressed(path: str) -> None:
-    with open(path, "rb") as file:
-        start = file.read(8)
+def _refuse_compressed(file: IO[bytes], name: str) -> None:
+    start = file.read(8)
+    file.seek(0)
     for magic, program in _COMPRESSED.items():
         if start.startswith(magic):
             raise UserError(
-                f"{path} is compressed, and single images cannot be read out of the middle of it. "
-                f"Unpack it once: {program} {path}"
+                f"{name} is compressed, and single images cannot be read out of the middle of it. "
+                f"Unpack it once: {program} {name}"
             )
 
 
@@ -159,7 +164,7 @@ def _index_files(path: str) -> list[Path]:
     return places
 
 
-def _load(place: Path, stamp: IntArray) -> ShardIndex | None:
+def load_index(place: Path, stamp: IntArray) -> ShardIndex | None:
     try:
         with np.load(place, allow_pickle=False) as fields:
             if not np.array_equal(fields["stamp"], stamp):
@@ -184,7 +189,7 @@ def _is_plausible(index: ShardIndex, length: int) -> bool:
     )
 
 
-def _save(place: Path, stamp: IntArray, index: ShardIndex) -> bool:
+def save_index(place: Path, stamp: IntArray, index: ShardIndex) -> bool:
     """Write the index file in one move; say whether that was possible."""
     try:
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -44,6 +44,10 @@ def open_source(config: DataConfig) -> ImageSource:
         from clove_ssl.data.scenes import SceneSource  # heavy, and rarely needed
 
         return SceneSource(count=config.scenes_count, size=config.scenes_size)
+    if "://" in config.source:
+        from clove_ssl.data.remote import RemoteTarSource  # needs an extra
+
+        return RemoteTarSource(config.source)
     path = os.path.expanduser(config.source)
     if os.path.isdir(path):
         return FolderSource(path)

@@ -45,3 +45,39 @@ class ConvProjector(nn.Module):
         hidden = F.relu(self.norm1(self.conv1(feature_map)))
         projected: Tensor = self.norm2(self.conv2(hidden))
         return projected
+
+
+class MLPHead(nn.Module):
+    """Two linear layers with a ReLU between them, after batch norm where asked for.
+
+    Args:
+        in_channels: Length of an input vector.
+        hidden: Width between the layers.
+        out: Length of an embedding.
+        norm: Batch norm before the ReLU.
+    """
+
+    def __init__(self, in_channels: int, hidden: int, out: int, *, norm: bool = False) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(in_channels, hidden)
+        self.norm1: nn.Module = nn.BatchNorm1d(hidden) if norm else nn.Identity()
+        self.fc2 = nn.Linear(hidden, out)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """(B, C) -> (B, D)."""
+        projected: Tensor = self.fc2(F.relu(self.norm1(self.fc1(vectors))))
+        return projected
+
+
+class ConvHead(nn.Module):
+    """:class:`MLPHead` without batch norm, for every cell of a map on its own."""
+
+    def __init__(self, in_channels: int, hidden: int, out: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, hidden, 1)
+        self.conv2 = nn.Conv2d(hidden, out, 1)
+
+    def forward(self, feature_map: Tensor) -> Tensor:
+        """(B, C, h, w) -> (B, D, h, w)."""
+        projected: Tensor = self.conv2(F.relu(self.conv1(feature_map)))
+        return projected

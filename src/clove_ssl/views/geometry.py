@@ -8,7 +8,7 @@ y0 > y1 in one that was turned upside down. Walking from x0 to x1 is then
 walking through the view from left to right, and nothing else has to know about
 flips: cell sizes become negative and centres run backwards by themselves.
 
-Nothing here knows about networks; nothing elsewhere does arithmetic on boxes.
+Nothing here knows about networks; nothing outside this room does arithmetic on boxes.
 
 Dimensions: B images; a grid is (h, w) cells over a view, L = h * w of them in
 row-major order.

@@ -11,11 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from clove_ssl.config.pretraining import PretrainConfig
-from clove_ssl.config.recipes import clove
+from clove_ssl.config.recipes import clove, contrastive, dense
 from clove_ssl.errors import unknown_name
 
 Recipe = Callable[[Path], PretrainConfig]
-RECIPES: dict[str, Recipe] = {**clove.RECIPES}
+RECIPES: dict[str, Recipe] = {
+    **clove.RECIPES,
+    **contrastive.RECIPES,
+    **dense.RECIPES,
+}
 
 
 def recipe(name: str, out: Path) -> PretrainConfig:

@@ -1,0 +1,136 @@
+"""Recipes for BYOL, MoCo v2 and DenseCL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from clove_ssl.config.methods.byol import BYOLConfig
+from clove_ssl.config.methods.clove import TeacherConfig
+from clove_ssl.config.methods.densecl import DenseCLConfig
+from clove_ssl.config.methods.moco import MoCoConfig
+from clove_ssl.config.methods.pooled_views import HeadConfig, PooledViewsConfig, QueuedConfig
+from clove_ssl.config.pretraining import (
+    BackboneConfig,
+    CheckpointConfig,
+    OptimizerConfig,
+    PretrainConfig,
+)
+
+Recipe = Callable[[Path], PretrainConfig]
+QueuedT = TypeVar("QueuedT", bound=QueuedConfig)
+SMALL_QUEUE = 4096  # a third of an epoch of ten thousand photos; more would hold each one often
+
+
+def moco_r50_200ep(out: Path) -> PretrainConfig:
+    """MoCo v2 as published: ResNet-50, 200 epochs of ImageNet.
+
+    Command: ``torchrun --nproc-per-node 8 -m clove_ssl pretrain moco-r50-200ep --data
+    "imagenet/{000000..001281}.tar" --out runs/moco``.
+    Cost: 256 million images, two views each. Expected: not run here.
+    """
+    return PretrainConfig(
+        out=out,
+        method=MoCoConfig(),
+        backbone=BackboneConfig(zero_init_last=False),
+        optimizer=_moco_optimizer(),
+        batch_size=256,
+        sync_norm=False,
+        checkpoints=CheckpointConfig(milestone_epochs=50),
+    )
+
+
+def densecl_r50_200ep(out: Path) -> PretrainConfig:
+    """DenseCL as published: MoCo v2's recipe with a dense loss, 200 epochs of ImageNet.
+
+    Command and cost: as ``moco-r50-200ep``, with 49 times as many queries in the dense loss: one
+    GPU with all 256 images needs several GB more for it. Expected: not run here.
+    """
+    return replace(moco_r50_200ep(out), method=DenseCLConfig())
+
+
+def byol_r50_200ep(out: Path) -> PretrainConfig:
+    """BYOL with the hyperparameters of its short runs: ResNet-50, 200 epochs of ImageNet.
+
+    Command: ``torchrun --nproc-per-node 8 -m clove_ssl pretrain byol-r50-200ep --data
+    "imagenet/{000000..001281}.tar" --out runs/byol``.
+    Cost: 256 million images, two views each, in batches of 4096. Expected: not run here.
+    """
+    return PretrainConfig(
+        out=out,
+        method=BYOLConfig(),
+        optimizer=OptimizerConfig(
+            lr=0.3, weight_decay=1e-6, warmup_epochs=10.0, warmup_start=0.001, final_lr=0.0
+        ),
+        batch_size=4096,
+        checkpoints=CheckpointConfig(milestone_epochs=50),
+    )
+
+
+def moco_r18_small(out: Path) -> PretrainConfig:
+    """MoCo v2 with ResNet-18 on one GPU and some ten thousand photos.
+
+    Command: ``clove pretrain moco-r18-small --data photos/ --out runs/moco``.
+    Cost: about that of ``clove-r18-small`` without its small views. The queue is shorter and the
+    teacher faster than published, as an epoch is shorter. Expected: nothing was tuned.
+    """
+    return _small(out, _small_queue(MoCoConfig()), _moco_optimizer())
+
+
+def densecl_r18_small(out: Path) -> PretrainConfig:
+    """DenseCL with ResNet-18 on one GPU and some ten thousand photos.
+
+    Command: ``clove pretrain densecl-r18-small --data photos/ --out runs/densecl``.
+    Cost: somewhat more than ``moco-r18-small``. Expected: like it, better on dense tasks.
+    """
+    method = replace(_small_queue(DenseCLConfig()), dense_head=HeadConfig(hidden=512))
+    return _small(out, method, _moco_optimizer())
+
+
+def byol_r18_small(out: Path) -> PretrainConfig:
+    """BYOL with ResNet-18 on one GPU and some ten thousand photos.
+
+    Command: ``clove pretrain byol-r18-small --data photos/ --out runs/byol``.
+    Cost: about that of ``clove-r18-small`` without its small views. The learning rate is the one
+    of that recipe. Expected: nothing was tuned.
+    """
+    method = BYOLConfig(projector=HeadConfig(hidden=2048, out=256), predictor_hidden=2048)
+    optimizer = OptimizerConfig(lr=4.0, weight_decay=1e-6, warmup_epochs=2.0)
+    return _small(out, method, optimizer)
+
+
+def _moco_optimizer() -> OptimizerConfig:
+    return OptimizerConfig(name="sgd", lr=0.03, weight_decay=1e-4, warmup_epochs=0.0, final_lr=0.0)
+
+
+def _small_queue(method: QueuedT) -> QueuedT:
+    return replace(
+        method,
+        head=HeadConfig(hidden=512),
+        teacher=TeacherConfig(momentum=0.99, final_momentum=0.99),
+        queue_size=SMALL_QUEUE,
+    )
+
+
+def _small(out: Path, method: PooledViewsConfig, optimizer: OptimizerConfig) -> PretrainConfig:
+    return PretrainConfig(
+        out=out,
+        method=replace(method, views=replace(method.views, global_size=160)),
+        backbone=BackboneConfig(name="resnet18"),
+        optimizer=optimizer,
+        epochs=100,
+        batch_size=256,
+        checkpoints=CheckpointConfig(every_epochs=5.0),
+    )
+
+
+RECIPES: dict[str, Recipe] = {
+    "byol-r50-200ep": byol_r50_200ep,
+    "moco-r50-200ep": moco_r50_200ep,
+    "densecl-r50-200ep": densecl_r50_200ep,
+    "byol-r18-small": byol_r18_small,
+    "moco-r18-small": moco_r18_small,
+    "densecl-r18-small": densecl_r18_small,
+}

@@ -1,0 +1,163 @@
+"""VICReg's terms, and VICRegL's use of them on matched cells.
+
+Embeddings of matching things are drawn together (*invariance*), every channel
+keeps a spread over the batch (*variance*) and no two channels say the same
+(*covariance*). Variance and covariance need the batch of all processes, so the
+functions take what gathers it.
+
+Dimensions: B images, N images of all processes, L cells, P matched cells, D channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Gather = Callable[[Tensor], Tensor]  # (B, ...) of this process -> (N, ...) of all
+
+
+@dataclass(frozen=True, kw_only=True)
+class VarianceWeights:
+    """How much each term counts."""
+
+    invariance: float = 25.0
+    variance: float = 25.0
+    covariance: float = 1.0
+
+
+class VarianceTerms(NamedTuple):
+    """The three terms, weighted: scalars."""
+
+    invariance: Tensor
+    variance: Tensor
+    covariance: Tensor
+
+    def total(self) -> Tensor:
+        """Their sum."""
+        return self.invariance + self.variance + self.covariance
+
+
+class NearestCells(NamedTuple):
+    """Pairs of cells: the cells of one map and their nearest ones in another."""
+
+    here: Tensor  # (B, P), ascending
+    there: Tensor  # (B, P)
+
+
+def variance_hinge(rows: Tensor, *, eps: float = 1e-4) -> Tensor:
+    """How far the standard deviations of (..., N, D) rows over N are below 1, averaged."""
+    return F.relu(1 - (rows.var(-2) + eps).sqrt()).mean()
+
+
+def covariance_penalty(rows: Tensor) -> Tensor:
+    """Squared covariances between different channels of (..., N, D) rows, summed, over D."""
+    centered = rows - rows.mean(-2, keepdim=True)
+    covariance = centered.mT @ centered / (rows.shape[-2] - 1)  # (..., D, D)
+    own = covariance.diagonal(dim1=-2, dim2=-1).square().sum(-1)  # (...)
+    return (covariance.square().sum((-2, -1)) - own).mean() / rows.shape[-1]
+
+
+def global_terms(
+    vectors: Sequence[Tensor],  # of every view, (B, D)
+    pairs: Sequence[tuple[int, int]],
+    *,
+    weights: VarianceWeights,
+    gather: Gather,
+) -> VarianceTerms:
+    """VICReg on whole images: invariance is a mean over pairs, the rest one over views."""
+    with torch.autocast(vectors[0].device.type, enabled=False):
+        wide = [_wide(vector) for vector in vectors]
+        everyone = [gather(vector) for vector in wide]
+        return VarianceTerms(
+            weights.invariance * _mean([F.mse_loss(wide[i], wide[j]) for i, j in pairs]),
+            weights.variance * _mean([variance_hinge(rows) for rows in everyone]),
+            weights.covariance * _mean([covariance_penalty(rows) for rows in everyone]),
+        )
+
+
+def local_terms(
+    maps: Sequence[Tensor],  # of every view, (B, L, D)
+    locations: Sequence[Tensor],  # of every view, (B, L, 2) cell centres in the image
+    pairs: Sequence[tuple[int, int]],
+    *,
+    matches: tuple[int, int],
+    weights: VarianceWeights,
+    gather: Gather,
+) -> VarianceTerms:
+    """VICReg on cells that are nearest in feature space, plus on those nearest in the image.
+
+    Every cell has a partner in feature space. In the image only the closest
+    pairs count: ``matches[0]`` from the first map of a pair, ``matches[1]`` back.
+    """
+    with torch.autocast(maps[0].device.type, enabled=False):
+        wide = [_wide(each) for each in maps]
+        found = []
+        for i, j in pairs:
+            by_feature = feature_distances(wide[i].detach(), wide[j].detach())  # (B, L, L')
+            by_place = location_distances(locations[i], locations[j])
+            limits = [
+                min(count, size) for count, size in zip(matches, by_place.shape[1:], strict=True)
+            ]
+            ways = [
+                (i, j, nearest_cells(by_feature)),
+                (j, i, nearest_cells(by_feature.mT)),
+                (i, j, nearest_cells(by_place, limits[0])),
+                (j, i, nearest_cells(by_place.mT, limits[1])),
+            ]
+            terms = [_cell_terms(wide[a], wide[b], cells, gather) for a, b, cells in ways]
+            # Two ways of matching are added, the two directions of each averaged.
+            found.append(torch.stack(terms).sum(0) / 2)  # (3,)
+        invariance, variance, covariance = torch.stack(found).mean(0)
+        return VarianceTerms(
+            weights.invariance * invariance,
+            weights.variance * variance,
+            weights.covariance * covariance,
+        )
+
+
+def nearest_cells(distances: Tensor, count: int | None = None) -> NearestCells:
+    """The nearest column of every row of (B, L, L') distances, or of the ``count`` best rows."""
+    nearest = distances.min(2)  # values and indices, (B, L) each
+    size = distances.shape[1] if count is None else count
+    here = nearest.values.topk(size, dim=1, largest=False).indices.sort(1).values  # (B, P)
+    return NearestCells(here, nearest.indices.take_along_dim(here, dim=1))
+
+
+def feature_distances(a: Tensor, b: Tensor) -> Tensor:
+    """Squared distances of embeddings (B, L, D) and (B, L', D): (B, L, L')."""
+    return a.square().sum(-1)[:, :, None] + b.square().sum(-1)[:, None] - 2 * a @ b.mT
+
+
+def location_distances(a: Tensor, b: Tensor) -> Tensor:
+    """Squared distances of places (B, L, 2) and (B, L', 2): (B, L, L').
+
+    Differences first: a product of coordinates in the hundreds would lose the
+    fractions of a pixel that decide between neighbours.
+    """
+    return (a[:, :, None] - b[:, None]).square().sum(-1)
+
+
+def _cell_terms(a: Tensor, b: Tensor, cells: NearestCells, gather: Gather) -> Tensor:
+    """The three terms of matched cells of two (B, L, D) maps, unweighted: (3,).
+
+    Spread is looked at over the batch, for each of the P places on its own.
+    """
+    here = a.take_along_dim(cells.here[..., None], dim=1)  # (B, P, D)
+    there = b.take_along_dim(cells.there[..., None], dim=1)  # (B, P, D)
+    everyone = [gather(each).transpose(0, 1) for each in (here, there)]  # (P, N, D) each
+    variance = _mean([variance_hinge(rows) for rows in everyone])
+    covariance = _mean([covariance_penalty(rows) for rows in everyone])
+    return torch.stack([F.mse_loss(here, there), variance, covariance])
+
+
+def _mean(values: Sequence[Tensor]) -> Tensor:
+    return torch.stack(list(values)).mean(0)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

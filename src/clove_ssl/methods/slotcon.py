@@ -1,0 +1,220 @@
+"""SlotCon: group cells by learned prototypes, and contrast the groups of whole batches.
+
+Student and teacher project cells and score them against prototypes of their
+own. On the part of the image that both views share, the student's scores have
+to agree with the teacher's; and each slot (the mean cell of a prototype) of the
+student has to find its counterpart among all slots of the teacher.
+
+Dimensions: B images, K prototypes, D channels, h x w cells, Q common slots.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from clove_ssl.backbones.build import Backbone
+from clove_ssl.config.methods.slotcon import SlotConConfig
+from clove_ssl.config.views import ViewSpec
+from clove_ssl.losses.slots import (
+    SlotContrast,
+    collect_active,
+    contrast_slots,
+    group_cells,
+    score_cells,
+    slots_of,
+    winners,
+)
+from clove_ssl.methods import health
+from clove_ssl.methods.base import Method, Progress, StepOutput
+from clove_ssl.methods.two_views import embedding_rows, teacher_momentum, view_pair
+from clove_ssl.modules.slots import (
+    conv_head,
+    gather_from_processes,
+    linear_head,
+    mean_over_processes,
+)
+from clove_ssl.modules.teacher import Teacher
+from clove_ssl.views.batch import ViewBatch
+from clove_ssl.views.overlap import area_share, place_in_view, resample, shared_rectangle
+
+
+class Grouping(NamedTuple):
+    """One view of a batch, as an encoder sees it."""
+
+    projection: Tensor  # (B, D, h, w)
+    scores: Tensor  # (B, K, h, w)
+
+
+class SharedPart(NamedTuple):
+    """What the two views of every image have in common."""
+
+    places: tuple[Tensor, Tensor]  # (B, 4) in the unit square of each view
+    exists: Tensor  # (B,) bool
+
+
+class Encoder(nn.Module):
+    """What student and teacher have in common: backbone, projector and prototypes."""
+
+    def __init__(self, backbone: Backbone, config: SlotConConfig) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.projector = conv_head(backbone.out_channels, config.head.hidden, config.head.out)
+        self.prototypes = nn.Parameter(torch.randn(config.prototypes, config.head.out))
+
+    def forward(self, images: Tensor) -> Grouping:
+        """Project (B, 3, H, W) images and score their cells."""
+        projection = self.projector(self.backbone.features(images))
+        return Grouping(projection, score_cells(projection, self.prototypes))
+
+
+class SlotCon(Method):
+    """Self-supervised visual representation learning with semantic grouping (Wen et al., 2022)."""
+
+    headline = ("loss_group", "loss_slot")
+    center: Tensor
+
+    def __init__(self, config: SlotConConfig, backbone: Backbone) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = Encoder(backbone, config)
+        self.predictor = linear_head(config.head.out, config.head.hidden, config.head.out)
+        self.teacher = Teacher(self.encoder, mode=config.teacher.mode)
+        self.register_buffer("center", torch.zeros(config.prototypes))  # (K,)
+        self._mean_scores: list[Tensor] = []
+
+    @property
+    def backbone(self) -> Backbone:  # type: ignore[override]
+        """The student's backbone; a second registration would double the state dict."""
+        return self.encoder.backbone
+
+    def views(self) -> tuple[ViewSpec, ...]:
+        """Two large views."""
+        return self.config.view_specs()
+
+    def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
+        """Loss of a micro-batch."""
+        students = [self.encoder(view.pixels) for view in view_pair(batch)]
+        if progress.closes_step and self.config.teacher.update == "before-forward":
+            self._update_teacher(progress)
+        with torch.no_grad():
+            teachers = [self.teacher.module(view.pixels) for view in view_pair(batch)]
+        shared = self._shared_part(batch)
+        group = self._group_loss(students, teachers, shared)
+        slots = [self._slot_loss(students[here], teachers[1 - here]) for here in (0, 1)]
+        slot = slots[0].loss + slots[1].loss
+        self._note_scores(teachers)
+        weight = self.config.loss.group_weight
+        loss = weight * group + (1 - weight) * slot
+        figures = {
+            "loss_group": group.detach(),
+            "loss_slot": slot.detach(),
+            "cos_slot": (slots[0].cosine + slots[1].cosine) / 2,
+            "images_without_overlap": (~shared.exists).float().mean(),
+            **slot_figures(students[0].scores),
+        }
+        return StepOutput(loss, figures, {"embeddings": embedding_rows(students[0].projection)})
+
+    def networks(self) -> tuple[nn.Module, ...]:
+        """Student and teacher encoders."""
+        return self.encoder, self.teacher.module
+
+    def after_step(self, progress: Progress) -> None:
+        """Move the centre towards the mean score of the step, and follow the student."""
+        if self.config.teacher.update == "after-step":
+            self._update_teacher(progress)
+        if self._mean_scores:
+            seen = mean_over_processes(torch.stack(self._mean_scores).mean(0))
+            self.center.lerp_(seen.to(self.center.dtype), 1 - self.config.loss.center_momentum)
+            self._mean_scores.clear()
+
+    def health(self, output: StepOutput) -> dict[str, Tensor]:
+        """Spread and rank of projected cells, lag of the teacher."""
+        rows = output.artifacts["embeddings"]
+        return {
+            "feature_std": health.feature_std(rows),
+            "effective_rank": health.effective_rank(rows),
+            "teacher_distance": health.parameter_distance(
+                self.encoder.parameters(), self.teacher.module.parameters()
+            ),
+        }
+
+    def export_backbone(self) -> Backbone:
+        """The student's or the teacher's backbone."""
+        encoder = self.encoder if self.config.export == "student" else self.teacher.module
+        return encoder.backbone
+
+    def _update_teacher(self, progress: Progress) -> None:
+        if self.training:
+            self.teacher.update(self.encoder, teacher_momentum(self.config.teacher, progress))
+
+    def _shared_part(self, batch: ViewBatch) -> SharedPart:
+        device = batch.views[0].pixels.device
+        first, second = (
+            view.geometry.signed_boxes("pixel").to(device) for view in view_pair(batch)
+        )
+        rectangle = shared_rectangle(first, second)
+        share = area_share(rectangle, second)
+        exists = (share > 0) & (share >= self.config.loss.min_overlap)
+        return SharedPart(
+            (place_in_view(rectangle, first), place_in_view(rectangle, second)), exists
+        )
+
+    def _group_loss(
+        self, students: list[Grouping], teachers: list[Grouping], shared: SharedPart
+    ) -> Tensor:
+        """Both directions, each averaged over the images whose views overlap."""
+        options, total = self.config.loss, torch.zeros((), device=shared.exists.device)
+        for here, there in ((0, 1), (1, 0)):
+            by_image = group_cells(
+                resample(students[here].scores, shared.places[here]),
+                resample(teachers[there].scores, shared.places[there]),
+                self.center,
+                student_temperature=options.student_temperature,
+                teacher_temperature=options.teacher_temperature,
+            )  # (B,)
+            total = total + (by_image * shared.exists).sum() / shared.exists.sum().clamp(min=1)
+        return total
+
+    def _slot_loss(self, student: Grouping, teacher: Grouping) -> SlotContrast:
+        """Slots that are active in both views look for themselves among the teacher's."""
+        temperature = self.config.loss.teacher_temperature
+        active, in_student = winners(teacher.scores), winners(student.scores)  # (B, K) each
+        cells = teacher.scores.shape[2:].numel()
+        keys = collect_active(slots_of(*teacher, temperature), active, limit=cells)
+        rows, start = gather_from_processes(keys.slots.flatten(0, 1))  # (N, D)
+        # Bytes, since not every backend sends booleans.
+        usable, _ = gather_from_processes(keys.usable.flatten().to(torch.uint8))  # (N,)
+        image, prototype = (active & in_student).nonzero(as_tuple=True)  # (Q,) each
+        queries = self._predict(slots_of(*student, temperature)[image, prototype])
+        labels = start + image * keys.usable.shape[1] + keys.position[image, prototype]
+        return contrast_slots(
+            queries, rows, usable.bool(), labels, temperature=self.config.loss.slot_temperature
+        )
+
+    def _predict(self, slots: Tensor) -> Tensor:
+        """Predictions from (Q, D) slots; batch norm sees only slots that take part."""
+        if len(slots) != 1:
+            predicted: Tensor = self.predictor(slots)
+            return predicted
+        # A batch of one has no variance; its twin changes neither statistics nor result.
+        twins: Tensor = self.predictor(slots.expand(2, -1))
+        return twins[:1]
+
+    def _note_scores(self, teachers: list[Grouping]) -> None:
+        """Keep the mean score of every prototype over both whole views, until the step is done."""
+        if self.training:
+            scores = torch.stack([teacher.scores for teacher in teachers])
+            self._mean_scores.append(scores.mean((0, 1, 3, 4)))
+
+
+@torch.no_grad()
+def slot_figures(scores: Tensor) -> dict[str, Tensor]:
+    """How many groups an image falls into, and which share of the prototypes a batch uses."""
+    won = winners(scores)  # (B, K)
+    return {
+        "slots_per_image": won.sum(1).float().mean(),
+        "prototypes_in_use": won.any(0).float().mean(),
+    }

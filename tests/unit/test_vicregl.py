@@ -1,0 +1,192 @@
+"""VICRegL: its terms, its matches, and runs that survive a crash."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from references import variance as slow
+from references.two_view_runs import IMAGES, TinyBackbone, check_resume, two_views
+from torch import Tensor
+
+from clove_ssl.config.methods.vicregl import VarianceConfig, VICRegLConfig
+from clove_ssl.config.views import ViewsConfig
+from clove_ssl.errors import UserError
+from clove_ssl.losses.variance import (
+    VarianceWeights,
+    covariance_penalty,
+    global_terms,
+    local_terms,
+    location_distances,
+    nearest_cells,
+    variance_hinge,
+)
+from clove_ssl.methods.base import Progress
+from clove_ssl.methods.vicregl import VICRegL
+from clove_ssl.views.geometry import cell_centers
+
+START = Progress(step=0, total_steps=10)
+PAIRS = [(0, 1), (1, 0)]
+
+
+def random(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def alone(rows: Tensor) -> Tensor:
+    """The gather of a single process."""
+    return rows
+
+
+def config_of(**changes: object) -> VICRegLConfig:
+    config = VICRegLConfig(
+        views=ViewsConfig(global_size=16, local_count=0),
+        global_width=9,
+        local_width=5,
+        matches=(6, 3),
+    )
+    return replace(config, **changes)  # type: ignore[arg-type]
+
+
+def method_of(config: VICRegLConfig) -> VICRegL:
+    torch.manual_seed(0)
+    return VICRegL(config, TinyBackbone()).double()  # type: ignore[arg-type]
+
+
+def local_of(maps: list[Tensor], places: list[Tensor], matches: tuple[int, int]) -> Tensor:
+    return local_terms(
+        maps, places, PAIRS, matches=matches, weights=VarianceWeights(), gather=alone
+    ).total()
+
+
+def test_the_terms_are_the_formulas() -> None:
+    torch.manual_seed(0)
+    rows = random(6, 4) * 0.7
+    assert variance_hinge(rows).item() == pytest.approx(slow.variance(rows))
+    assert covariance_penalty(rows).item() == pytest.approx(slow.covariance(rows))
+
+
+def test_a_constant_batch_has_full_variance_loss_and_no_covariance() -> None:
+    rows = torch.ones(5, 3, dtype=torch.float64)
+    assert variance_hinge(rows).item() == pytest.approx(0.99)  # 1 - sqrt(1e-4)
+    assert covariance_penalty(rows) == 0
+
+
+def test_two_channels_that_repeat_each_other_are_penalised() -> None:
+    column = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)  # variance 1
+    repeated = torch.stack([column, column], dim=1)
+    assert variance_hinge(repeated) == 0
+    assert covariance_penalty(repeated).item() == pytest.approx(1.0)  # (1 + 1) / 2
+
+
+def test_the_closest_pairs_come_in_the_order_of_their_cells() -> None:
+    here = torch.tensor([[[0.0, 0.0], [5.0, 0.0], [9.0, 0.0]]])
+    there = torch.tensor([[[9.5, 0.0], [0.1, 0.0]]])
+    found = nearest_cells(location_distances(here, there), 2)
+    assert found.here.tolist() == [[0, 2]]
+    assert found.there.tolist() == [[1, 0]]
+    everyone = nearest_cells(location_distances(here, there))
+    assert everyone.there.tolist() == [[1, 0, 0]]
+
+
+def test_the_loss_on_cells_is_the_formula() -> None:
+    torch.manual_seed(0)
+    maps, places = [random(4, 6, 3), random(4, 5, 3)], [random(4, 6, 2), random(4, 5, 2)]
+    expected = slow.local_loss(maps, places, PAIRS, (3, 2))
+    assert local_of(maps, places, (3, 2)).item() == pytest.approx(expected, abs=1e-9)
+
+
+def test_more_matches_than_cells_are_all_cells() -> None:
+    torch.manual_seed(0)
+    maps, places = [random(4, 6, 3), random(4, 5, 3)], [random(4, 6, 2), random(4, 5, 2)]
+    assert torch.equal(local_of(maps, places, (99, 99)), local_of(maps, places, (6, 6)))
+
+
+def test_gradients_are_right() -> None:
+    torch.manual_seed(0)
+    places = [random(3, 4, 2), random(3, 4, 2)]
+
+    def local(a: Tensor, b: Tensor) -> Tensor:
+        return local_of([a, b], places, (2, 1))
+
+    def whole(a: Tensor, b: Tensor) -> Tensor:
+        return global_terms([a, b], PAIRS, weights=VarianceWeights(), gather=alone).total()
+
+    check = torch.autograd.gradcheck
+    assert check(local, [random(3, 4, 3).requires_grad_() for _ in PAIRS])
+    assert check(whole, [(0.3 * random(4, 3)).requires_grad_() for _ in PAIRS])
+
+
+def test_mixed_precision_does_not_reach_the_losses() -> None:
+    torch.manual_seed(0)
+    maps, places = list(torch.randn(2, 4, 6, 3)), list(torch.randn(2, 4, 6, 2))
+    expected = local_of(maps, places, (3, 2))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(local_of(maps, places, (3, 2)), expected)
+
+
+@pytest.mark.parametrize("mirrored", [True, False])
+def test_the_method_adds_up_its_parts(mirrored: bool) -> None:
+    config = config_of(mirror_grid=mirrored)
+    method, batch = method_of(config), two_views(config)
+    output = method(batch, START)
+    seen = [method.encoder(view.pixels) for view in batch.views]
+    maps = [each.cells.detach().flatten(1, 2) for each in seen]
+    geometries = [view.geometry for view in batch.views]
+    boxes = [g.signed_boxes("pixel") if mirrored else g.boxes for g in geometries]
+    places = [cell_centers(each, (4, 4)) for each in boxes]
+    local = slow.local_loss(maps, places, PAIRS, config.matches)
+    a, b = (each.vectors.detach() for each in seen)
+    whole = 25 * float((a - b).square().mean())
+    whole += sum(25 * slow.variance(v) + slow.covariance(v) for v in (a, b)) / 2
+    assert output.metrics["loss_local"].item() == pytest.approx(local, abs=1e-8)
+    assert output.metrics["loss_global"].item() == pytest.approx(whole, abs=1e-8)
+    assert output.loss.item() == pytest.approx(0.75 * whole + 0.25 * local, abs=1e-8)
+
+
+def test_mirroring_the_grid_changes_matches_of_mirrored_views() -> None:
+    config = config_of()
+    batch = two_views(config)
+    assert batch.views[0].geometry.flipped.any()
+    release = config_of(mirror_grid=False)
+    losses = [method_of(each)(batch, START).metrics for each in (config, release)]
+    assert losses[0]["loss_global"] == losses[1]["loss_global"]
+    assert losses[0]["loss_local"] != losses[1]["loss_local"]
+
+
+def test_cells_are_expanded_one_by_one_and_keep_their_place() -> None:
+    config = config_of()
+    method = method_of(config).eval()
+    pixels = two_views(config).views[0].pixels
+    maps = method.backbone.features(pixels)
+    expected = method.encoder.cell_expander(maps[:, :, 1, 2])
+    torch.testing.assert_close(method.encoder(pixels).cells[:, 1, 2], expected)
+
+
+def test_gradients_reach_everything() -> None:
+    config = config_of()
+    method = method_of(config)
+    method(two_views(config), START).loss.backward()
+    assert all(parameter.grad is not None for parameter in method.parameters())
+    assert method.export_backbone() is method.encoder.backbone
+
+
+def test_options_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(UserError, match="local-count 0"):
+        VICRegLConfig(views=ViewsConfig())
+    with pytest.raises(UserError, match="at least 1"):
+        VICRegLConfig(matches=(20, 0))
+    with pytest.raises(UserError, match="between 0 and 1"):
+        VarianceConfig(alpha=1.5)
+
+
+def test_a_crashed_run_ends_like_an_uninterrupted_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = VICRegLConfig(
+        views=ViewsConfig(global_size=64, local_count=0), global_width=32, local_width=16
+    )
+    figures = check_resume(tmp_path, monkeypatch, method, micro_batch=IMAGES)
+    assert {"loss_global", "loss_local", "feature_std", "effective_rank"} <= set(figures[0])
