@@ -20,7 +20,7 @@ from clove_ssl.config.methods.clove import TeacherConfig
 from clove_ssl.losses.prediction import prediction_loss
 from clove_ssl.methods.base import Progress
 from clove_ssl.methods.byol import BYOL
-from clove_ssl.methods.two_views import teacher_momentum
+from clove_ssl.methods.teaching import teacher_momentum
 from clove_ssl.modules.normalization import unit_vectors
 
 pytestmark = pytest.mark.golden

@@ -15,7 +15,7 @@ from clove_ssl.config.methods.pixpro import InstanceConfig, PixProConfig
 from clove_ssl.losses import matched_cosine_loss
 from clove_ssl.methods.base import Progress
 from clove_ssl.methods.pixpro import PixPro
-from clove_ssl.methods.two_views import teacher_momentum
+from clove_ssl.methods.teaching import teacher_momentum
 from clove_ssl.modules.propagation import PixelPropagation
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.geometry import match_cells

@@ -226,7 +226,7 @@ def measure_step(bench: Bench, method: CLoVEConfig, batch: ViewBatch) -> None:
     bench.measure("  networks with projector", networks, images=images)
     gradients()
     bench.measure("  optimizer", optimizer.step, images=images)
-    bench.measure("  teacher update", lambda: model._update_teacher(progress), images=images)
+    bench.measure("  teacher update", lambda: model.update_teacher(progress), images=images)
 
 
 def _run_networks(bench: Bench, model: CLoVE, batch: ViewBatch) -> None:

@@ -20,19 +20,17 @@ from torch import Tensor, nn
 
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.methods.clove import AttentionConfig, CLoVEConfig, LossConfig
-from clove_ssl.config.views import ViewSpec
 from clove_ssl.losses.cells import CellLoss
 from clove_ssl.losses.ranking import rank_cells
 from clove_ssl.losses.ranking_options import RankingOptions
 from clove_ssl.losses.regression import attract_cells
 from clove_ssl.methods import health
-from clove_ssl.methods.base import Method, Progress, StepOutput
+from clove_ssl.methods.base import Progress, StepOutput
+from clove_ssl.methods.teaching import BackboneEncoder, TaughtMethod
 from clove_ssl.modules.attention import NormalizedSelfAttention, PlainSelfAttention, SelfAttention
 from clove_ssl.modules.heads import ConvProjector
 from clove_ssl.modules.normalization import unit_vectors
 from clove_ssl.modules.queue import FeatureQueue
-from clove_ssl.modules.teacher import Teacher
-from clove_ssl.schedules import cosine
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.geometry import match_cells
 
@@ -40,12 +38,11 @@ HEALTH_ROWS = 4096  # cells whose spread and rank are looked at
 HEALTH_MAPS = 8  # images whose attention is looked at
 
 
-class Encoder(nn.Module):
+class Encoder(BackboneEncoder):
     """What student and teacher have in common: pixels to local embeddings."""
 
     def __init__(self, backbone: Backbone, projector: nn.Module) -> None:
-        super().__init__()
-        self.backbone = backbone
+        super().__init__(backbone)
         self.projector = projector
 
     def forward(self, images: Tensor) -> Tensor:
@@ -69,12 +66,10 @@ class Comparison(NamedTuple):
     weight: float
 
 
-class CLoVE(Method):
+class CLoVE(TaughtMethod[Encoder]):
     """Contextualized local visual embeddings (Silva et al., 2023)."""
 
     def __init__(self, config: CLoVEConfig, backbone: Backbone) -> None:
-        super().__init__()
-        self.config = config
         projector = ConvProjector(
             backbone.out_channels,
             config.projector.hidden,
@@ -82,24 +77,15 @@ class CLoVE(Method):
             bias=config.projector.bias,
             last_norm=config.projector.last_norm,
         )
-        self.encoder = Encoder(backbone, projector)
+        super().__init__(config, Encoder(backbone, projector))
+        self.config = config
         self.attention = build_attention(config.attention, config.projector.out)
-        self.teacher = Teacher(self.encoder, mode=config.teacher.mode)
         ranking = config.loss.kind == "ranking"
         queued = ranking and config.loss.negatives != "intra"
         self.queue = FeatureQueue(config.loss.queue_size, config.projector.out) if queued else None
         self._to_enqueue: list[Tensor] = []
         self._ranking = ranking_options(config.loss) if ranking else None
         self.headline = ("cos_positive", "cos_negative") if ranking else ("cos_positive",)
-
-    @property
-    def backbone(self) -> Backbone:  # type: ignore[override]
-        """The student's backbone; a second registration would double the state dict."""
-        return self.encoder.backbone
-
-    def views(self) -> tuple[ViewSpec, ...]:
-        """The views of one image, large ones first."""
-        return self.config.view_specs()
 
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
         """Loss of a micro-batch."""
@@ -109,8 +95,7 @@ class CLoVE(Method):
         students = [self._contextualize(projected, large)]
         if small:
             students.append(self._contextualize(self._by_view(self.encoder, small), small))
-        if progress.closes_step and self.config.teacher.update == "before-forward":
-            self._update_teacher(progress)
+        self.before_targets(progress)
         targets = self._by_view(self.teacher, large)
         teacher = self._place(unit_vectors(targets, dim=1), large)
         comparisons = [
@@ -121,14 +106,9 @@ class CLoVE(Method):
         images = projected.detach()[: len(batch.index)]  # the first large view
         return StepOutput(loss, self._metrics(loss, comparisons), health_samples(images))
 
-    def networks(self) -> tuple[nn.Module, ...]:
-        """Student and teacher encoders."""
-        return self.encoder, self.teacher.module
-
     def after_step(self, progress: Progress) -> None:
         """Follow the student, where it is done here, and let the queue move on."""
-        if self.config.teacher.update == "after-step":
-            self._update_teacher(progress)
+        super().after_step(progress)
         if self.queue is not None:
             for rows in self._to_enqueue:
                 self.queue.enqueue(rows)
@@ -136,32 +116,10 @@ class CLoVE(Method):
 
     def health(self, output: StepOutput) -> dict[str, Tensor]:
         """Spread and rank of local embeddings, softness of attention, lag of the teacher."""
-        rows, maps = output.artifacts["embeddings"], output.artifacts["attention_input"]
+        maps = output.artifacts["attention_input"]
         with torch.no_grad():
             weights = self.attention.weights(maps.to(self.attention.out.weight.dtype))
-        return {
-            "feature_std": health.feature_std(rows),
-            "effective_rank": health.effective_rank(rows),
-            "attention_entropy": health.attention_entropy(weights),
-            "teacher_distance": health.parameter_distance(
-                self.encoder.parameters(), self.teacher.module.parameters()
-            ),
-        }
-
-    def export_backbone(self) -> Backbone:
-        """The student's or the teacher's backbone."""
-        encoder = self.encoder if self.config.export == "student" else self.teacher.module
-        return encoder.backbone
-
-    def teacher_momentum(self, progress: Progress) -> float:
-        """How much of the teacher a step keeps."""
-        config = self.config.teacher
-        schedule = cosine(config.momentum, config.final_momentum, progress.total_steps)
-        return schedule(progress.step)
-
-    def _update_teacher(self, progress: Progress) -> None:
-        if self.training:
-            self.teacher.update(self.encoder, self.teacher_momentum(progress))
+        return super().health(output) | {"attention_entropy": health.attention_entropy(weights)}
 
     def _by_view(self, network: Callable[[Tensor], Tensor], views: Sequence[View]) -> Tensor:
         """Run ``network`` on views of one size: (V * B, D, h, w), one view after the other."""

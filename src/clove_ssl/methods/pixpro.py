@@ -17,23 +17,20 @@ from torch import Tensor, nn
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.methods.clove import ProjectorConfig
 from clove_ssl.config.methods.pixpro import InstanceConfig, PixProConfig
-from clove_ssl.config.views import ViewSpec
 from clove_ssl.losses.cells import CellLoss
 from clove_ssl.losses.regression import attract_cells
-from clove_ssl.methods import health
-from clove_ssl.methods.base import Method, Progress, StepOutput
+from clove_ssl.methods.base import Progress, StepOutput
+from clove_ssl.methods.teaching import BackboneEncoder, TaughtMethod
 from clove_ssl.methods.two_views import (
     embedding_rows,
     match_both_ways,
     match_figures,
     swap_views,
-    teacher_momentum,
     view_pair,
 )
 from clove_ssl.modules.heads import ConvProjector
 from clove_ssl.modules.normalization import unit_vectors
 from clove_ssl.modules.propagation import PixelPropagation
-from clove_ssl.modules.teacher import Teacher
 from clove_ssl.views.batch import ViewBatch
 
 
@@ -44,14 +41,13 @@ class Embeddings(NamedTuple):
     instance: Tensor | None  # (B, D', h, w), not pooled yet: the predictor works on cells
 
 
-class Encoder(nn.Module):
+class Encoder(BackboneEncoder):
     """What student and teacher have in common."""
 
     def __init__(
         self, backbone: Backbone, projector: nn.Module, instance_projector: nn.Module | None
     ) -> None:
-        super().__init__()
-        self.backbone = backbone
+        super().__init__(backbone)
         self.projector = projector
         self.instance_projector = instance_projector
 
@@ -63,42 +59,31 @@ class Encoder(nn.Module):
         return Embeddings(self.projector(maps), self.instance_projector(maps))
 
 
-class PixPro(Method):
+class PixPro(TaughtMethod[Encoder]):
     """Propagate yourself (Xie et al., 2021)."""
 
     def __init__(self, config: PixProConfig, backbone: Backbone) -> None:
-        super().__init__()
-        self.config = config
         channels, instance = backbone.out_channels, config.instance
         has_instance = instance.weight > 0
-        self.encoder = Encoder(
+        encoder = Encoder(
             backbone,
             build_projector(channels, config.projector),
             instance_head(channels, instance) if has_instance else None,
         )
+        super().__init__(config, encoder)
+        self.config = config
         self.propagation = PixelPropagation(
             config.projector.out,
             power=config.propagation.power,
             transform=config.propagation.transform,
         )
         self.predictor = instance_head(instance.out, instance) if has_instance else None
-        self.teacher = Teacher(self.encoder, mode=config.teacher.mode)
         self.headline = ("cos_positive", "cos_instance") if has_instance else ("cos_positive",)
-
-    @property
-    def backbone(self) -> Backbone:  # type: ignore[override]
-        """The student's backbone; a second registration would double the state dict."""
-        return self.encoder.backbone
-
-    def views(self) -> tuple[ViewSpec, ...]:
-        """Two large views."""
-        return self.config.view_specs()
 
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
         """Loss of a micro-batch."""
         student = self._by_view(self.encoder, batch)
-        if progress.closes_step and self.config.teacher.update == "before-forward":
-            self._update_teacher(progress)
+        self.before_targets(progress)
         with torch.no_grad():
             target = self._by_view(self.teacher.module, batch)
         cells = self._compare_cells(student.cells, target.cells, batch)
@@ -109,35 +94,6 @@ class PixPro(Method):
             loss = loss - self.config.instance.weight * 4 * cosine.mean()
             figures["cos_instance"] = cosine.detach().mean()
         return StepOutput(loss, figures, {"embeddings": embedding_rows(student.cells)})
-
-    def networks(self) -> tuple[nn.Module, ...]:
-        """Student and teacher encoders."""
-        return self.encoder, self.teacher.module
-
-    def after_step(self, progress: Progress) -> None:
-        """Follow the student, where it is done here."""
-        if self.config.teacher.update == "after-step":
-            self._update_teacher(progress)
-
-    def health(self, output: StepOutput) -> dict[str, Tensor]:
-        """Spread and rank of local embeddings, lag of the teacher."""
-        rows = output.artifacts["embeddings"]
-        return {
-            "feature_std": health.feature_std(rows),
-            "effective_rank": health.effective_rank(rows),
-            "teacher_distance": health.parameter_distance(
-                self.encoder.parameters(), self.teacher.module.parameters()
-            ),
-        }
-
-    def export_backbone(self) -> Backbone:
-        """The student's or the teacher's backbone."""
-        encoder = self.encoder if self.config.export == "student" else self.teacher.module
-        return encoder.backbone
-
-    def _update_teacher(self, progress: Progress) -> None:
-        if self.training:
-            self.teacher.update(self.encoder, teacher_momentum(self.config.teacher, progress))
 
     def _by_view(self, encoder: Encoder, batch: ViewBatch) -> Embeddings:
         """Embeddings of both views, (2 * B, ...), each normalised by its own batch statistics."""

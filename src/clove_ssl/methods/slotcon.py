@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.methods.slotcon import SlotConConfig
-from clove_ssl.config.views import ViewSpec
 from clove_ssl.losses.slots import (
     SlotContrast,
     collect_active,
@@ -27,16 +26,15 @@ from clove_ssl.losses.slots import (
     slots_of,
     winners,
 )
-from clove_ssl.methods import health
-from clove_ssl.methods.base import Method, Progress, StepOutput
-from clove_ssl.methods.two_views import embedding_rows, teacher_momentum, view_pair
+from clove_ssl.methods.base import Progress, StepOutput
+from clove_ssl.methods.teaching import BackboneEncoder, TaughtMethod
+from clove_ssl.methods.two_views import embedding_rows, view_pair
 from clove_ssl.modules.slots import (
     conv_head,
     gather_from_processes,
     linear_head,
     mean_over_processes,
 )
-from clove_ssl.modules.teacher import Teacher
 from clove_ssl.views.batch import ViewBatch
 from clove_ssl.views.overlap import area_share, place_in_view, resample, shared_rectangle
 
@@ -55,12 +53,11 @@ class SharedPart(NamedTuple):
     exists: Tensor  # (B,) bool
 
 
-class Encoder(nn.Module):
+class Encoder(BackboneEncoder):
     """What student and teacher have in common: backbone, projector and prototypes."""
 
     def __init__(self, backbone: Backbone, config: SlotConConfig) -> None:
-        super().__init__()
-        self.backbone = backbone
+        super().__init__(backbone)
         self.projector = conv_head(backbone.out_channels, config.head.hidden, config.head.out)
         self.prototypes = nn.Parameter(torch.randn(config.prototypes, config.head.out))
 
@@ -70,35 +67,23 @@ class Encoder(nn.Module):
         return Grouping(projection, score_cells(projection, self.prototypes))
 
 
-class SlotCon(Method):
+class SlotCon(TaughtMethod[Encoder]):
     """Self-supervised visual representation learning with semantic grouping (Wen et al., 2022)."""
 
     headline = ("loss_group", "loss_slot")
     center: Tensor
 
     def __init__(self, config: SlotConConfig, backbone: Backbone) -> None:
-        super().__init__()
+        super().__init__(config, Encoder(backbone, config))
         self.config = config
-        self.encoder = Encoder(backbone, config)
         self.predictor = linear_head(config.head.out, config.head.hidden, config.head.out)
-        self.teacher = Teacher(self.encoder, mode=config.teacher.mode)
         self.register_buffer("center", torch.zeros(config.prototypes))  # (K,)
         self._mean_scores: list[Tensor] = []
-
-    @property
-    def backbone(self) -> Backbone:  # type: ignore[override]
-        """The student's backbone; a second registration would double the state dict."""
-        return self.encoder.backbone
-
-    def views(self) -> tuple[ViewSpec, ...]:
-        """Two large views."""
-        return self.config.view_specs()
 
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
         """Loss of a micro-batch."""
         students = [self.encoder(view.pixels) for view in view_pair(batch)]
-        if progress.closes_step and self.config.teacher.update == "before-forward":
-            self._update_teacher(progress)
+        self.before_targets(progress)
         with torch.no_grad():
             teachers = [self.teacher.module(view.pixels) for view in view_pair(batch)]
         shared = self._shared_part(batch)
@@ -117,38 +102,13 @@ class SlotCon(Method):
         }
         return StepOutput(loss, figures, {"embeddings": embedding_rows(students[0].projection)})
 
-    def networks(self) -> tuple[nn.Module, ...]:
-        """Student and teacher encoders."""
-        return self.encoder, self.teacher.module
-
     def after_step(self, progress: Progress) -> None:
         """Move the centre towards the mean score of the step, and follow the student."""
-        if self.config.teacher.update == "after-step":
-            self._update_teacher(progress)
+        super().after_step(progress)
         if self._mean_scores:
             seen = mean_over_processes(torch.stack(self._mean_scores).mean(0))
             self.center.lerp_(seen.to(self.center.dtype), 1 - self.config.loss.center_momentum)
             self._mean_scores.clear()
-
-    def health(self, output: StepOutput) -> dict[str, Tensor]:
-        """Spread and rank of projected cells, lag of the teacher."""
-        rows = output.artifacts["embeddings"]
-        return {
-            "feature_std": health.feature_std(rows),
-            "effective_rank": health.effective_rank(rows),
-            "teacher_distance": health.parameter_distance(
-                self.encoder.parameters(), self.teacher.module.parameters()
-            ),
-        }
-
-    def export_backbone(self) -> Backbone:
-        """The student's or the teacher's backbone."""
-        encoder = self.encoder if self.config.export == "student" else self.teacher.module
-        return encoder.backbone
-
-    def _update_teacher(self, progress: Progress) -> None:
-        if self.training:
-            self.teacher.update(self.encoder, teacher_momentum(self.config.teacher, progress))
 
     def _shared_part(self, batch: ViewBatch) -> SharedPart:
         device = batch.views[0].pixels.device

@@ -1,22 +1,34 @@
-"""What methods with a slow teacher on two views share: who follows whom, and how it is watched.
+"""What methods with a slow teacher share: who follows whom, and how it is watched.
 
 Dimensions: B images, C channels of the backbone, D of an embedding.
 """
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 from torch import Tensor, nn
 
 from clove_ssl.backbones.build import Backbone
-from clove_ssl.config.methods.pooled_views import PooledViewsConfig
+from clove_ssl.config.methods.clove import TeacherConfig
 from clove_ssl.config.views import ViewSpec
 from clove_ssl.losses.contrastive import Contrast
 from clove_ssl.methods import health
 from clove_ssl.methods.base import Method, Progress, StepOutput
-from clove_ssl.methods.two_views import teacher_momentum
 from clove_ssl.modules.teacher import Teacher
+from clove_ssl.schedules import cosine
+
+
+class TaughtConfig(Protocol):
+    """What the config of a method with a teacher has."""
+
+    @property
+    def teacher(self) -> TeacherConfig: ...
+
+    @property
+    def export(self) -> Literal["student", "teacher"]: ...
+
+    def view_specs(self) -> tuple[ViewSpec, ...]: ...
 
 
 class BackboneEncoder(nn.Module):
@@ -46,11 +58,11 @@ Encoder = TypeVar("Encoder", bound=BackboneEncoder)
 class TaughtMethod(Method, Generic[Encoder]):
     """A student, and a teacher that is its moving average."""
 
-    def __init__(self, config: PooledViewsConfig, encoder: Encoder) -> None:
+    def __init__(self, config: TaughtConfig, encoder: Encoder) -> None:
         super().__init__()
         self.encoder = encoder
         self.teacher = Teacher(encoder, mode=config.teacher.mode)
-        self._common = config
+        self._taught = config
 
     @property
     def backbone(self) -> Backbone:  # type: ignore[override]
@@ -58,8 +70,8 @@ class TaughtMethod(Method, Generic[Encoder]):
         return self.encoder.backbone
 
     def views(self) -> tuple[ViewSpec, ...]:
-        """The two views of one image."""
-        return self._common.view_specs()
+        """The views of one image."""
+        return self._taught.view_specs()
 
     def networks(self) -> tuple[nn.Module, ...]:
         """Student and teacher encoders."""
@@ -67,13 +79,13 @@ class TaughtMethod(Method, Generic[Encoder]):
 
     def before_targets(self, progress: Progress) -> None:
         """To be called between the student's and the teacher's forward pass."""
-        if progress.closes_step and self._common.teacher.update == "before-forward":
-            self._follow_student(progress)
+        if progress.closes_step and self._taught.teacher.update == "before-forward":
+            self.update_teacher(progress)
 
     def after_step(self, progress: Progress) -> None:
         """Follow the student, where it is done here."""
-        if self._common.teacher.update == "after-step":
-            self._follow_student(progress)
+        if self._taught.teacher.update == "after-step":
+            self.update_teacher(progress)
 
     def health(self, output: StepOutput) -> dict[str, Tensor]:
         """Spread and rank of the embeddings, lag of the teacher."""
@@ -88,13 +100,22 @@ class TaughtMethod(Method, Generic[Encoder]):
 
     def export_backbone(self) -> Backbone:
         """The student's or the teacher's backbone."""
-        encoder = self.encoder if self._common.export == "student" else self.teacher.module
+        encoder = self.encoder if self._taught.export == "student" else self.teacher.module
         return encoder.backbone
 
-    def _follow_student(self, progress: Progress) -> None:
+    def teacher_momentum(self, progress: Progress) -> float:
+        """How much of the teacher a step keeps."""
+        return teacher_momentum(self._taught.teacher, progress)
+
+    def update_teacher(self, progress: Progress) -> None:
+        """Let the teacher follow the student by one step."""
         if self.training:
-            momentum = teacher_momentum(self._common.teacher, progress)
-            self.teacher.update(self.encoder, momentum)
+            self.teacher.update(self.encoder, self.teacher_momentum(progress))
+
+
+def teacher_momentum(config: TeacherConfig, progress: Progress) -> float:
+    """The momentum of a step, on a cosine over the whole run."""
+    return cosine(config.momentum, config.final_momentum, progress.total_steps)(progress.step)
 
 
 def contrast_figures(result: Contrast) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""What methods on two views of an image share: networks, places, teacher, samples.
+"""What methods on two views of an image share: networks, places, samples.
 
 Both views go through a network on their own, so each is normalised with its
 own batch statistics. Afterwards they stand one after the other along the batch.
@@ -11,10 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from clove_ssl.config.methods.clove import MatchingConfig, TeacherConfig
+from clove_ssl.config.methods.clove import MatchingConfig
 from clove_ssl.losses.cells import CellLoss
-from clove_ssl.methods.base import Progress
-from clove_ssl.schedules import cosine
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.geometry import match_cells
 
@@ -37,11 +35,6 @@ def match_both_ways(batch: ViewBatch, grid: tuple[int, int], config: MatchingCon
     boxes = [view.geometry.signed_boxes(config.coordinates) for view in view_pair(batch)]
     here = torch.cat(boxes).to(batch.views[0].pixels.device)  # (2 * B, 4)
     return match_cells(here, swap_views(here), grid, grid, config.threshold, unit=config.unit)
-
-
-def teacher_momentum(config: TeacherConfig, progress: Progress) -> float:
-    """How much of the teacher a step keeps."""
-    return cosine(config.momentum, config.final_momentum, progress.total_steps)(progress.step)
 
 
 def match_figures(cells: CellLoss) -> dict[str, Tensor]:
