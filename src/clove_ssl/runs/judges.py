@@ -70,7 +70,7 @@ def _judge_matches(positive: Series, history: History, limits: Limits) -> Verdic
     if min(positive.recent, negative.recent) > 0.98:
         return "bad", f"All cells look alike ({pair}): the embeddings have collapsed."
     if positive.recent > negative.recent:
-        return "good", f"Matches are more alike than the hardest other cells: {pair}."
+        return "good", f"Matches are more alike than what they are compared with: {pair}."
     if history.is_before_epoch(limits.warmup_epochs):
         if not positive.shows_a_trend:
             return "good", f"Too early to tell: {pair}."
