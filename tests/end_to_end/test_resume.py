@@ -6,65 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from references.interruptions import assert_same, crash_after, figures, final_state
 from references.tiny_runs import tiny_config, tiny_method
 
-from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.engine import pretraining
-from clove_ssl.engine.checkpoints import CheckpointStore
-from clove_ssl.engine.loop import TrainingLoop
 from clove_ssl.errors import UserError
-from clove_ssl.runs.directory import RunDirectory
-from clove_ssl.runs.metrics import read_metrics
-
-TIMING = ("images_per_second", "data_wait")
-
-
-class Crash(Exception):
-    """Stands for anything that ends a process."""
-
-
-def crash_after(steps: int, monkeypatch: pytest.MonkeyPatch, config: PretrainConfig) -> None:
-    """Run until ``steps`` steps are done, then die without cleaning up."""
-    train_step = TrainingLoop._train_step
-
-    def dying(loop: TrainingLoop, *args: Any) -> bool:
-        if loop.step == steps:
-            raise Crash
-        return train_step(loop, *args)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(TrainingLoop, "_train_step", dying)
-        with pytest.raises(Crash):
-            pretraining.pretrain(config)
-
-
-def final_state(run: Path) -> dict[str, Any]:
-    store = CheckpointStore(RunDirectory(run).checkpoints, keep=2, warn=print)
-    state = store.load_latest()
-    assert state is not None
-    return state
-
-
-def losses(run: Path) -> list[dict[str, float]]:
-    lines = read_metrics(RunDirectory(run))
-    return [{k: v for k, v in line.items() if k not in TIMING} for line in lines]
-
-
-def assert_same(a: Any, b: Any) -> None:
-    """Equal to the last bit, through nested containers."""
-    if isinstance(a, torch.Tensor):
-        assert torch.equal(a, b)
-    elif isinstance(a, dict):
-        assert a.keys() == b.keys()
-        for key in a:
-            assert_same(a[key], b[key])
-    elif isinstance(a, list | tuple):
-        assert len(a) == len(b)
-        for one, other in zip(a, b, strict=True):
-            assert_same(one, other)
-    else:
-        assert a == b
 
 
 @pytest.mark.parametrize("variant", ["intra", "inter", "accumulated"])
@@ -79,7 +25,7 @@ def test_a_crashed_run_ends_like_an_uninterrupted_one(
     result = pretraining.resume(tmp_path / "torn")
     assert result.finished
     assert_same(final_state(tmp_path / "torn"), final_state(tmp_path / "whole"))
-    assert losses(tmp_path / "torn") == losses(tmp_path / "whole")
+    assert figures(tmp_path / "torn") == figures(tmp_path / "whole")
 
 
 def test_workers_do_not_change_a_run(tmp_path: Path) -> None:
@@ -87,7 +33,7 @@ def test_workers_do_not_change_a_run(tmp_path: Path) -> None:
     config = tiny_config(tmp_path / "two")
     data = config.data.__class__(**{**config.data.__dict__, "workers": 2})
     pretraining.pretrain(tiny_config(tmp_path / "two", data=data))
-    assert losses(tmp_path / "none") == losses(tmp_path / "two")
+    assert figures(tmp_path / "none") == figures(tmp_path / "two")
 
 
 def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:

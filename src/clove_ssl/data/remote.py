@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from clove_ssl.data.names import IntArray, NameTable
+from clove_ssl.data.names import IntArray
 from clove_ssl.data.patterns import expand_braces
 from clove_ssl.data.shards import INDEX_FORMAT, ShardIndex, load_index, save_index, scan_file
 from clove_ssl.data.sources import TarSource
@@ -49,19 +49,7 @@ class RemoteTarSource(TarSource):
         reader = self._reader = RemoteReader(self.shards, patience)
         with ThreadPoolExecutor(SHARDS_AT_ONCE) as pool:
             indexes = list(pool.map(lambda n: remote_index(reader, n), range(len(self.shards))))
-        self.ignored = sum(index.ignored for index in indexes)
-        self.damaged = tuple(
-            url for url, index in zip(self.shards, indexes, strict=True) if not index.complete
-        )
-        self._names = NameTable.join([index.names for index in indexes])
-        if not len(self._names):
-            raise UserError(
-                f"The {len(self.shards)} shards of --data {pattern} hold no images. Expected "
-                "members called .jpg, .png, .webp or the like; list them with tar -tf SHARD."
-            )
-        self._offsets = np.concatenate([index.offsets for index in indexes])
-        self._sizes = np.concatenate([index.sizes for index in indexes])
-        self._shard_ends = np.cumsum([len(index.names) for index in indexes])
+        self._take(pattern, indexes)
 
 
 def find_remote_shards(pattern: str, patience: Patience) -> list[str]:

@@ -20,7 +20,7 @@ from clove_ssl.config.pretraining import DataConfig
 from clove_ssl.data.folders import FolderListing, list_images
 from clove_ssl.data.names import NameTable, is_image_name
 from clove_ssl.data.patterns import find_shards
-from clove_ssl.data.shards import ShardReader, shard_index
+from clove_ssl.data.shards import ShardIndex, ShardReader, shard_index
 from clove_ssl.errors import UserError
 
 
@@ -178,7 +178,11 @@ class TarSource:
 
     def __init__(self, pattern: str | Path) -> None:
         self.shards = find_shards(str(pattern))
-        indexes = [shard_index(path) for path in self.shards]
+        self._reader = ShardReader([os.path.abspath(path) for path in self.shards])
+        self._take(str(pattern), [shard_index(path) for path in self.shards])
+
+    def _take(self, pattern: str, indexes: list[ShardIndex]) -> None:
+        """Join the indexes of all shards into one numbering."""
         self.ignored = sum(index.ignored for index in indexes)  # unsafe members, left alone
         self.damaged = tuple(
             path for path, index in zip(self.shards, indexes, strict=True) if not index.complete
@@ -192,7 +196,6 @@ class TarSource:
         self._offsets = np.concatenate([index.offsets for index in indexes])
         self._sizes = np.concatenate([index.sizes for index in indexes])
         self._shard_ends = np.cumsum([len(index.names) for index in indexes])
-        self._reader = ShardReader([os.path.abspath(path) for path in self.shards])
 
     def __len__(self) -> int:
         return len(self._names)

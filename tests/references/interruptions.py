@@ -1,0 +1,67 @@
+"""Runs that die in the middle, and what is left of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.engine import pretraining
+from clove_ssl.engine.checkpoints import CheckpointStore
+from clove_ssl.engine.loop import TrainingLoop
+from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.metrics import read_metrics
+
+TIMING = ("images_per_second", "data_wait")
+
+
+class Crash(Exception):
+    """Stands for anything that ends a process."""
+
+
+def crash_after(steps: int, monkeypatch: pytest.MonkeyPatch, config: PretrainConfig) -> None:
+    """Run until ``steps`` steps are done, then die without cleaning up."""
+    train_step = TrainingLoop._train_step
+
+    def dying(loop: TrainingLoop, *args: Any) -> bool:
+        if loop.step == steps:
+            raise Crash
+        return train_step(loop, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingLoop, "_train_step", dying)
+        with pytest.raises(Crash):
+            pretraining.pretrain(config)
+
+
+def final_state(run: Path) -> dict[str, Any]:
+    """What the last checkpoint holds."""
+    store = CheckpointStore(RunDirectory(run).checkpoints, keep=2, warn=print)
+    state = store.load_latest()
+    assert state is not None
+    return state
+
+
+def figures(run: Path) -> list[dict[str, float]]:
+    """Every logged figure that does not depend on the clock."""
+    lines = read_metrics(RunDirectory(run))
+    return [{k: v for k, v in line.items() if k not in TIMING} for line in lines]
+
+
+def assert_same(a: Any, b: Any) -> None:
+    """Equal to the last bit, through nested containers."""
+    if isinstance(a, torch.Tensor):
+        assert torch.equal(a, b)
+    elif isinstance(a, dict):
+        assert a.keys() == b.keys()
+        for key in a:
+            assert_same(a[key], b[key])
+    elif isinstance(a, list | tuple):
+        assert len(a) == len(b)
+        for one, other in zip(a, b, strict=True):
+            assert_same(one, other)
+    else:
+        assert a == b
