@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from references.contrastive_runs import NAMES, small_method
+from references.tiny_backbone import TinyBackbone
 from references.vector_batches import batch_of_maps
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -18,20 +19,6 @@ from clove_ssl.modules.normalization import synchronize_norms
 from clove_ssl.modules.shuffling import forward_shuffled
 
 BATCH, STEPS = 8, 3
-
-
-class TinyBackbone(nn.Module):
-    """Stands in for a backbone: stride 4, 6 channels."""
-
-    out_channels = 6
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 6, 4, stride=4)
-        self.norm = nn.BatchNorm2d(6)
-
-    def features(self, images: Tensor) -> Tensor:
-        return self.norm(self.conv(images)).relu()
 
 
 def views_of(step: int, rows: slice) -> list[Tensor]:

@@ -9,7 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from references.two_view_runs import IMAGES, TinyBackbone, two_views
+from references.tiny_backbone import TinyBackbone
+from references.two_view_runs import IMAGES, two_views
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 

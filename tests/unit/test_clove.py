@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from references.tiny_backbone import TinyBackbone
 from torch import Tensor, nn
 
 from clove_ssl.config.methods.clove import (
@@ -35,20 +36,6 @@ VARIANTS = {
     "inter": LossConfig(negatives="inter", queue_size=10),
     "inter-avg": LossConfig(negatives="inter-avg", queue_size=10),
 }
-
-
-class TinyBackbone(nn.Module):
-    """Stands in for a backbone: stride 4, 6 channels."""
-
-    out_channels = 6
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 6, 4, stride=4)
-        self.norm = nn.BatchNorm2d(6)
-
-    def features(self, images: Tensor) -> Tensor:
-        return F.relu(self.norm(self.conv(images)))
 
 
 def config_of(loss: LossConfig | None = None, **changes: object) -> CLoVEConfig:

@@ -11,8 +11,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from references.contrastive_runs import NAMES, small_method
+from references.tiny_backbone import TinyBackbone
 from references.vector_batches import batch_of_maps
-from torch import Tensor, nn
+from torch import Tensor
 
 from clove_ssl.config.methods.clove import TeacherConfig
 from clove_ssl.config.methods.pooled_views import PooledViewsConfig
@@ -30,20 +31,6 @@ from clove_ssl.views.batch import ViewBatch
 IMAGES = 6
 START = Progress(step=0, total_steps=10)
 QUEUED = ("moco", "densecl")
-
-
-class TinyBackbone(nn.Module):
-    """Stands in for a backbone: stride 4, 6 channels."""
-
-    out_channels = 6
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 6, 4, stride=4)
-        self.norm = nn.BatchNorm2d(6)
-
-    def features(self, images: Tensor) -> Tensor:
-        return F.relu(self.norm(self.conv(images)))
 
 
 def method_of(config: PooledViewsConfig) -> Any:

@@ -10,7 +10,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from references.pixpro import attraction, propagate
-from references.two_view_runs import IMAGES, TinyBackbone, check_resume, two_views
+from references.tiny_backbone import TinyBackbone
+from references.two_view_runs import IMAGES, check_resume, two_views
 from torch import nn
 
 from clove_ssl.config.methods.clove import ProjectorConfig, TeacherConfig

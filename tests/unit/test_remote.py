@@ -54,14 +54,6 @@ class Flaky(memory.MemoryFileSystem):
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No test touches the user's own cache."""
-    folder = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
-    return folder
-
-
-@pytest.fixture(autouse=True)
 def storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """An empty memory file system, and ``flaky://`` that sees the same files."""
     fsspec.register_implementation("flaky", Flaky, clobber=True)

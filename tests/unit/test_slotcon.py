@@ -9,7 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from references import slots as slow
-from references.two_view_runs import IMAGES, TinyBackbone, check_resume, crops_of, two_views
+from references.tiny_backbone import TinyBackbone
+from references.two_view_runs import IMAGES, check_resume, crops_of, two_views
 from torch import Tensor
 from torchvision.ops import roi_align
 

@@ -20,14 +20,6 @@ from clove_ssl.data.sources import FolderSource, ImageSource, ListSource, TarSou
 from clove_ssl.errors import UserError
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No test touches the user's own cache."""
-    folder = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
-    return folder
-
-
 @pytest.fixture
 def two_shards(tmp_path: Path) -> Path:
     """Folder with shards 08 and 09 of three images each."""

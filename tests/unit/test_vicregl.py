@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from references import variance as slow
-from references.two_view_runs import IMAGES, TinyBackbone, check_resume, two_views
+from references.tiny_backbone import TinyBackbone
+from references.two_view_runs import IMAGES, check_resume, two_views
 from torch import Tensor
 
 from clove_ssl.config.methods.vicregl import VarianceConfig, VICRegLConfig

@@ -14,7 +14,6 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -30,7 +29,12 @@ from clove_ssl.config.methods.clove import CLoVEConfig
 from clove_ssl.config.pretraining import BackboneConfig, OptimizerConfig
 from clove_ssl.config.views import ViewSpec
 from clove_ssl.console import Console
-from clove_ssl.engine.benchmark_data import measure_reading, measure_rendering, measure_run
+from clove_ssl.engine.benchmark_data import (
+    measure_reading,
+    measure_rendering,
+    measure_run,
+    pictures,
+)
 from clove_ssl.engine.distributed import choose_device
 from clove_ssl.engine.precision import Precision, choose_precision
 from clove_ssl.methods.base import Method, Progress
@@ -136,9 +140,10 @@ def run_bench(config: BenchConfig) -> list[Measurement]:
     floor = measure_floor(bench, batch)
     measure_step(bench, method, batch)
     console = Console()
-    measure_rendering(bench, method)
-    measure_reading(bench, method)
-    measure_run(bench, method)
+    with pictures(bench) as data:
+        measure_rendering(bench, method, data)
+        measure_reading(bench, method, data)
+        measure_run(bench, method, data)
     RichConsole().print(_table(bench, floor))
     if config.growth:
         for line in growth_lines(bench, method):
@@ -221,8 +226,9 @@ def measure_step(bench: Bench, method: CLoVEConfig, batch: ViewBatch) -> None:
         optimizer.zero_grad(set_to_none=True)
 
     images = bench.config.batch
-    with _traced(bench, step):
-        bench.measure("step", step, images=images)
+    if bench.config.trace is not None:
+        write_trace(bench, step, bench.config.trace)
+    bench.measure("step", step, images=images)
     bench.measure("  networks with projector", networks, images=images)
     gradients()
     bench.measure("  optimizer", optimizer.step, images=images)
@@ -238,17 +244,15 @@ def _run_networks(bench: Bench, model: CLoVE, batch: ViewBatch) -> None:
     torch.stack([output.float().mean() for output in outputs]).sum().backward()  # type: ignore[no-untyped-call]
 
 
-def _traced(bench: Bench, step: Callable[[], None]) -> nullcontext[None]:
-    """Write a trace of three steps before they are measured, if one was asked for."""
-    if bench.config.trace is not None:
-        for _ in range(WARM_UP):
+def write_trace(bench: Bench, step: Callable[[], None], path: Path) -> None:
+    """Write a trace of three steps that are warm."""
+    for _ in range(WARM_UP):
+        step()
+    with torch.profiler.profile() as profile:
+        for _ in range(3):
             step()
-        with torch.profiler.profile() as profile:
-            for _ in range(3):
-                step()
-            bench.synchronize()
-        profile.export_chrome_trace(str(bench.config.trace))
-    return nullcontext()
+        bench.synchronize()
+    profile.export_chrome_trace(str(path))
 
 
 def growth_lines(bench: Bench, method: CLoVEConfig) -> Iterator[str]:

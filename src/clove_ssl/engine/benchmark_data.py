@@ -38,64 +38,62 @@ SIZE = (427, 320)  # width, height of the pictures made for the occasion
 DIFFERENT, REPEATS = 128, 16
 
 
-def measure_rendering(bench: Bench, method: CLoVEConfig) -> None:
+def measure_rendering(bench: Bench, method: CLoVEConfig, data: DataConfig) -> None:
     """Decoding and rendering of one batch, without reading files."""
-    with _pictures(bench) as data:
-        source, images = open_source(data), bench.config.batch
-        draws = ImageOrder(len(source), seed=0).draws(0, images)
-        reader = _reader(bench, method, data, source)
-        if isinstance(reader, RenderedViews):
-            bench.measure("decode and render, 1 process", lambda: reader[draws], images=images)
-            return
-        renderer = DeviceRenderer(
-            reader, bench.device, dtype=bench.precision.dtype, decoder=find_batch_decoder()
-        )
-        encoded, decoded = reader[draws].pin_memory(), reader.decoded_batch(draws).pin_memory()
-        bench.measure("decode and render", lambda: renderer.render(encoded), images=images)
-        bench.measure("  render", lambda: renderer.render(decoded), images=images)
+    source, images = open_source(data), bench.config.batch
+    draws = ImageOrder(len(source), seed=0).draws(0, images)
+    reader = _reader(bench, method, data, source)
+    if isinstance(reader, RenderedViews):
+        bench.measure("decode and render, 1 process", lambda: reader[draws], images=images)
+        return
+    renderer = DeviceRenderer(
+        reader, bench.device, dtype=bench.precision.dtype, decoder=find_batch_decoder()
+    )
+    encoded, decoded = reader[draws].pin_memory(), reader.decoded_batch(draws).pin_memory()
+    bench.measure("decode and render", lambda: renderer.render(encoded), images=images)
+    bench.measure("  render", lambda: renderer.render(decoded), images=images)
 
 
-def measure_reading(bench: Bench, method: CLoVEConfig) -> None:
+def measure_reading(bench: Bench, method: CLoVEConfig, data: DataConfig) -> None:
     """What the worker processes deliver when nobody trains."""
-    with _pictures(bench) as data:
-        source, images = open_source(data), bench.config.batch
-        workers, _ = _workers(bench, data)
-        warm_up = 2 * workers + 2
-        steps = warm_up + bench.config.steps
-        reader: BatchReader[Any] = _reader(bench, method, data, source)
-        loader = load_batches(
-            reader,
-            StepPlan(
-                ImageOrder(len(source), 0),
-                batch_size=images,
-                processes=1,
-                rank=0,
-                micro_batch=images,
-            ),
-            workers=workers,
-            prefetch=2,
-            start_step=0,
-            total_steps=steps,
-            pin_memory=bench.device.type == "cuda",
-        )
-        batches: Iterator[Any] = iter(loader)
-        for _ in range(warm_up):
-            next(batches)
-        start = time.perf_counter()
-        for _ in batches:
-            pass
-        seconds = (time.perf_counter() - start) / bench.config.steps
-        bench.record(f"reading, {workers} workers", images / seconds)
+    source, images = open_source(data), bench.config.batch
+    workers, _ = _workers(bench, data)
+    warm_up = 2 * workers + 2
+    steps = warm_up + bench.config.steps
+    reader: BatchReader[Any] = _reader(bench, method, data, source)
+    loader = load_batches(
+        reader,
+        StepPlan(
+            ImageOrder(len(source), 0),
+            batch_size=images,
+            processes=1,
+            rank=0,
+            micro_batch=images,
+        ),
+        workers=workers,
+        prefetch=2,
+        start_step=0,
+        total_steps=steps,
+        pin_memory=bench.device.type == "cuda",
+    )
+    batches: Iterator[Any] = iter(loader)
+    for _ in range(warm_up):
+        next(batches)
+    start = time.perf_counter()
+    for _ in batches:
+        pass
+    seconds = (time.perf_counter() - start) / bench.config.steps
+    bench.record(f"reading, {workers} workers", images / seconds)
 
 
-def measure_run(bench: Bench, method: CLoVEConfig) -> None:
+def measure_run(bench: Bench, method: CLoVEConfig, data: DataConfig) -> None:
     """A whole run, from files to the optimizer."""
     from clove_ssl.engine.pretraining import pretrain
     from clove_ssl.runs.directory import RunDirectory
     from clove_ssl.runs.metrics import read_metrics
 
     every = max(1, bench.config.run_steps // 3)
-    with _pictures(bench) as data, tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
         config = PretrainConfig(
             out=Path(folder) / "run",
             data=data,
@@ -134,7 +132,7 @@ def _workers(bench: Bench, data: DataConfig) -> tuple[int, str]:
 
 
 @contextmanager
-def _pictures(bench: Bench) -> Iterator[DataConfig]:
+def pictures(bench: Bench) -> Iterator[DataConfig]:
     """The images of the user, or some that are made up and thrown away afterwards."""
     where: Literal["cpu", "gpu"] = "gpu" if bench.device.type == "cuda" else "cpu"
     data = DataConfig(workers=bench.config.workers, render=where)

@@ -34,7 +34,6 @@ from clove_ssl.modules.queue import FeatureQueue
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.geometry import match_cells
 
-HEALTH_ROWS = 4096  # cells whose spread and rank are looked at
 HEALTH_MAPS = 8  # images whose attention is looked at
 
 
@@ -104,7 +103,11 @@ class CLoVE(TaughtMethod[Encoder]):
         self._collect_negatives(targets, batch.index, progress)
         loss = mean_of_terms(comparisons)
         images = projected.detach()[: len(batch.index)]  # the first large view
-        return StepOutput(loss, self._metrics(loss, comparisons), health_samples(images))
+        samples = {
+            "embeddings": health.embedding_rows(images),
+            "attention_input": images[:HEALTH_MAPS],
+        }
+        return StepOutput(loss, self._metrics(loss, comparisons), samples)
 
     def after_step(self, progress: Progress) -> None:
         """Follow the student, where it is done here, and let the queue move on."""
@@ -183,7 +186,7 @@ class CLoVE(TaughtMethod[Encoder]):
         self._to_enqueue.append(unit_vectors(by_image))
 
     def _metrics(self, loss: Tensor, comparisons: Sequence[Comparison]) -> dict[str, Tensor]:
-        figures = match_figures(comparisons)
+        figures = health.match_figures([part.cells for part in comparisons])
         if self._ranking is not None:
             figures["loss_excess"] = loss.detach() - self._ranking.margin
         return figures
@@ -221,33 +224,6 @@ def mean_of_terms(comparisons: Sequence[Comparison]) -> Tensor:
     """Weighted mean of the terms of all pairs of views."""
     total = sum(part.weight * part.cells.term_losses(part.terms).sum() for part in comparisons)
     return torch.as_tensor(total) / sum(part.weight * part.terms for part in comparisons)
-
-
-def match_figures(comparisons: Sequence[Comparison]) -> dict[str, Tensor]:
-    """What explains a loss: similarities, and how many cells took part."""
-    parts = [part.cells for part in comparisons]
-    pairs = torch.cat([part.pairs for part in parts])
-    cosines = torch.cat([part.positive_cosine for part in parts])
-    figures = {
-        "cos_positive": cosines.sum() / (pairs > 0).sum().clamp(min=1),
-        "images_without_match": (pairs == 0).float().mean(),
-        "cells_without_match": torch.cat([part.unmatched_cells for part in parts]).mean(),
-    }
-    for name, part in zip(("global", "local"), parts, strict=False):
-        figures[f"positives_per_image_{name}"] = part.pairs.float().mean()
-    negative = [part.negative_cosine for part in parts if part.negative_cosine is not None]
-    short = [part.short_cells for part in parts if part.short_cells is not None]
-    if negative and short:
-        figures["cos_negative"] = torch.cat(negative).mean()
-        figures["cells_short_of_negatives"] = torch.cat(short).mean()
-    return figures
-
-
-def health_samples(images: Tensor) -> dict[str, Tensor]:
-    """Of detached maps (B, D, h, w) as much as the health figures look at."""
-    enough = -(-HEALTH_ROWS // images.shape[2:].numel())
-    rows = images[:enough].flatten(2).mT.flatten(0, 1)[:HEALTH_ROWS]  # (N, D)
-    return {"embeddings": rows, "attention_input": images[:HEALTH_MAPS]}
 
 
 def scattered_cells(index: Tensor, views: Tensor, step: int, maps: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Figures that tell a healthy run from a collapsing one.
 
-Pure functions of detached tensors. They cost a decomposition or a softmax, so
+Pure functions. Spread, rank and entropy cost a decomposition or a softmax, so
 the engine asks for them at logged steps only.
 
 Dimensions: N feature rows, D channels, B images, H heads, L cells.
@@ -9,12 +9,15 @@ Dimensions: N feature rows, D channels, B images, H heads, L cells.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
+from clove_ssl.losses.cells import CellLoss
 from clove_ssl.modules.normalization import unit_vectors
+
+MOST_ROWS = 4096  # rows whose spread and rank are looked at
 
 
 def feature_std(rows: Tensor) -> Tensor:
@@ -57,3 +60,31 @@ def parameter_distance(a: Iterable[Tensor], b: Iterable[Tensor]) -> Tensor:
 def _total_norm(tensors: list[Tensor]) -> Tensor:
     norm: Tensor = torch.linalg.vector_norm(torch.stack(list(torch._foreach_norm(tensors))))
     return norm
+
+
+def embedding_rows(maps: Tensor) -> Tensor:
+    """Of maps (B, D, h, w) as many cells as the figures look at, detached: (N, D)."""
+    enough = -(-MOST_ROWS // maps.shape[2:].numel())
+    return maps.detach()[:enough].flatten(2).mT.flatten(0, 1)[:MOST_ROWS]
+
+
+def match_figures(parts: Sequence[CellLoss]) -> dict[str, Tensor]:
+    """What explains a loss on matched cells: similarities, and how many took part.
+
+    ``parts`` are the terms with large student views, then those with small ones, if any.
+    """
+    pairs = torch.cat([part.pairs for part in parts])
+    cosines = torch.cat([part.positive_cosine for part in parts])
+    figures = {
+        "cos_positive": cosines.sum() / (pairs > 0).sum().clamp(min=1),
+        "images_without_match": (pairs == 0).float().mean(),
+        "cells_without_match": torch.cat([part.unmatched_cells for part in parts]).mean(),
+    }
+    for name, part in zip(("global", "local"), parts, strict=False):
+        figures[f"positives_per_image_{name}"] = part.pairs.float().mean()
+    negative = [part.negative_cosine for part in parts if part.negative_cosine is not None]
+    short = [part.short_cells for part in parts if part.short_cells is not None]
+    if negative and short:
+        figures["cos_negative"] = torch.cat(negative).mean()
+        figures["cells_short_of_negatives"] = torch.cat(short).mean()
+    return figures

@@ -19,12 +19,11 @@ from clove_ssl.config.methods.clove import ProjectorConfig
 from clove_ssl.config.methods.pixpro import InstanceConfig, PixProConfig
 from clove_ssl.losses.cells import CellLoss
 from clove_ssl.losses.regression import attract_cells
+from clove_ssl.methods import health
 from clove_ssl.methods.base import Progress, StepOutput
 from clove_ssl.methods.teaching import BackboneEncoder, TaughtMethod
 from clove_ssl.methods.two_views import (
-    embedding_rows,
     match_both_ways,
-    match_figures,
     swap_views,
     view_pair,
 )
@@ -87,13 +86,13 @@ class PixPro(TaughtMethod[Encoder]):
         with torch.no_grad():
             target = self._by_view(self.teacher.module, batch)
         cells = self._compare_cells(student.cells, target.cells, batch)
-        loss, figures = cells.term_losses(2).sum(), match_figures(cells)
+        loss, figures = cells.term_losses(2).sum(), health.match_figures([cells])
         if student.instance is not None and target.instance is not None:
             cosine = self._compare_images(student.instance, target.instance)  # (2 * B,)
             # Both directions are summed, as for cells: two means of -2 cos.
             loss = loss - self.config.instance.weight * 4 * cosine.mean()
             figures["cos_instance"] = cosine.detach().mean()
-        return StepOutput(loss, figures, {"embeddings": embedding_rows(student.cells)})
+        return StepOutput(loss, figures, {"embeddings": health.embedding_rows(student.cells)})
 
     def _by_view(self, encoder: Encoder, batch: ViewBatch) -> Embeddings:
         """Embeddings of both views, (2 * B, ...), each normalised by its own batch statistics."""

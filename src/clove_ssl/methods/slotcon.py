@@ -26,9 +26,10 @@ from clove_ssl.losses.slots import (
     slots_of,
     winners,
 )
+from clove_ssl.methods import health
 from clove_ssl.methods.base import Progress, StepOutput
 from clove_ssl.methods.teaching import BackboneEncoder, TaughtMethod
-from clove_ssl.methods.two_views import embedding_rows, view_pair
+from clove_ssl.methods.two_views import view_pair
 from clove_ssl.modules.slots import (
     conv_head,
     gather_from_processes,
@@ -100,7 +101,9 @@ class SlotCon(TaughtMethod[Encoder]):
             "images_without_overlap": (~shared.exists).float().mean(),
             **slot_figures(students[0].scores),
         }
-        return StepOutput(loss, figures, {"embeddings": embedding_rows(students[0].projection)})
+        return StepOutput(
+            loss, figures, {"embeddings": health.embedding_rows(students[0].projection)}
+        )
 
     def after_step(self, progress: Progress) -> None:
         """Move the centre towards the mean score of the step, and follow the student."""

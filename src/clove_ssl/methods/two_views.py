@@ -1,4 +1,4 @@
-"""What methods on two views of an image share: networks, places, samples.
+"""What methods on two views of an image share: networks and places.
 
 Both views go through a network on their own, so each is normalised with its
 own batch statistics. Afterwards they stand one after the other along the batch.
@@ -12,11 +12,8 @@ import torch
 from torch import Tensor
 
 from clove_ssl.config.methods.clove import MatchingConfig
-from clove_ssl.losses.cells import CellLoss
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.geometry import match_cells
-
-HEALTH_ROWS = 4096  # cells whose spread and rank are looked at
 
 
 def view_pair(batch: ViewBatch) -> tuple[View, View]:
@@ -35,20 +32,3 @@ def match_both_ways(batch: ViewBatch, grid: tuple[int, int], config: MatchingCon
     boxes = [view.geometry.signed_boxes(config.coordinates) for view in view_pair(batch)]
     here = torch.cat(boxes).to(batch.views[0].pixels.device)  # (2 * B, 4)
     return match_cells(here, swap_views(here), grid, grid, config.threshold, unit=config.unit)
-
-
-def match_figures(cells: CellLoss) -> dict[str, Tensor]:
-    """What explains a loss on matched cells: similarity, and how many took part."""
-    matched = (cells.pairs > 0).sum().clamp(min=1)
-    return {
-        "cos_positive": cells.positive_cosine.sum() / matched,
-        "images_without_match": (cells.pairs == 0).float().mean(),
-        "cells_without_match": cells.unmatched_cells.mean(),
-        "positives_per_image_global": cells.pairs.float().mean(),
-    }
-
-
-def embedding_rows(maps: Tensor) -> Tensor:
-    """Of maps (B, D, h, w) as many cells as the health figures look at, detached: (N, D)."""
-    enough = -(-HEALTH_ROWS // maps.shape[2:].numel())
-    return maps.detach()[:enough].flatten(2).mT.flatten(0, 1)[:HEALTH_ROWS]

@@ -19,7 +19,7 @@ from clove_ssl.config.views import ViewSpec
 from clove_ssl.losses.variance import VarianceTerms, VarianceWeights, global_terms, local_terms
 from clove_ssl.methods import health
 from clove_ssl.methods.base import Method, Progress, StepOutput
-from clove_ssl.methods.two_views import HEALTH_ROWS, view_pair
+from clove_ssl.methods.two_views import view_pair
 from clove_ssl.modules.expander import build_expander, gather_with_gradient
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.geometry import cell_centers
@@ -97,7 +97,7 @@ class VICRegL(Method):
         alpha = self.config.loss.alpha
         loss = alpha * whole.total() + (1 - alpha) * local.total()
         figures = {**term_figures("global", whole), **term_figures("local", local)}
-        rows = cells[0].detach().flatten(0, 1)[:HEALTH_ROWS]
+        rows = cells[0].detach().flatten(0, 1)[: health.MOST_ROWS]
         return StepOutput(loss, figures, {"embeddings": rows})
 
     def networks(self) -> tuple[nn.Module, ...]:

@@ -22,8 +22,6 @@ from clove_ssl.config.pretraining import (
 )
 from clove_ssl.config.views import ViewsConfig
 
-Recipe = Callable[[Path], PretrainConfig]
-
 
 def clove_r50_200ep(out: Path) -> PretrainConfig:
     """CLoVE as published: ResNet-50, 200 epochs of ImageNet.
@@ -127,7 +125,7 @@ def clove_demo(out: Path) -> PretrainConfig:
     )
 
 
-RECIPES: dict[str, Recipe] = {
+RECIPES: dict[str, Callable[[Path], PretrainConfig]] = {
     "clove-r50-200ep": clove_r50_200ep,
     "clove-r50-400ep": clove_r50_400ep,
     "clove-r50-50ep": clove_r50_50ep,

@@ -19,7 +19,6 @@ from clove_ssl.config.pretraining import (
     PretrainConfig,
 )
 
-Recipe = Callable[[Path], PretrainConfig]
 QueuedT = TypeVar("QueuedT", bound=QueuedConfig)
 SMALL_QUEUE = 4096  # a third of an epoch of ten thousand photos; more would hold each one often
 
@@ -126,7 +125,7 @@ def _small(out: Path, method: PooledViewsConfig, optimizer: OptimizerConfig) -> 
     )
 
 
-RECIPES: dict[str, Recipe] = {
+RECIPES: dict[str, Callable[[Path], PretrainConfig]] = {
     "byol-r50-200ep": byol_r50_200ep,
     "moco-r50-200ep": moco_r50_200ep,
     "densecl-r50-200ep": densecl_r50_200ep,

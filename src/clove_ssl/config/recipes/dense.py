@@ -19,8 +19,6 @@ from clove_ssl.config.pretraining import (
     PretrainConfig,
 )
 
-Recipe = Callable[[Path], PretrainConfig]
-
 
 def pixpro_r50_400ep(out: Path) -> PretrainConfig:
     """PixPro as published: ResNet-50 with the instance branch, 400 epochs of ImageNet.
@@ -129,7 +127,7 @@ def _small(out: Path, method: MethodConfig) -> PretrainConfig:
     )
 
 
-RECIPES: dict[str, Recipe] = {
+RECIPES: dict[str, Callable[[Path], PretrainConfig]] = {
     "pixpro-r50-400ep": pixpro_r50_400ep,
     "pixpro-r18-small": pixpro_r18_small,
     "slotcon-r50-200ep": slotcon_r50_200ep,
