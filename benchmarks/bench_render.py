@@ -27,8 +27,9 @@ from torch import Tensor
 from clove_ssl.config.views import ViewsConfig
 from clove_ssl.data.decode import decode
 from clove_ssl.data.decode_gpu import find_batch_decoder
+from clove_ssl.views.crops import UNIFORMS_PER_VIEW
 from clove_ssl.views.packing import PackedImages
-from clove_ssl.views.parameters import UNIFORMS_PER_VIEW, ViewParameters, draw_views
+from clove_ssl.views.parameters import ViewParameters, draw_views
 from clove_ssl.views.render_gpu import Backend, has_kernels, render_batch
 from clove_ssl.views.view_groups import group_views
 

@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from clove_ssl.config.finetuning import protocol
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.probing import ProbeConfig
 from clove_ssl.config.recipes import RECIPES
-from clove_ssl.registry import METHODS
+from clove_ssl.registry import METHODS, TASKS
 
 PAGE = Path(__file__).with_name("config.md")
 NO_RUN = Path("RUN")
@@ -44,9 +45,11 @@ def render() -> str:
     """The whole page."""
     parts = [INTRODUCTION, "## `clove pretrain`", *_sections(PretrainConfig(out=NO_RUN), prefix="")]
     for name in METHODS.names():
-        if name != PretrainConfig(out=NO_RUN).method.name:
-            parts += [f"## Other methods: `{name}`", *_method_sections(METHODS.load(name)())]
-    parts += ["## Recipes", _recipes(), "## `clove probe`", *_probe()]
+        sections = list(_method_sections(METHODS.load(name)()))
+        if sections and name != PretrainConfig(out=NO_RUN).method.name:
+            parts += [f"## Other methods: `{name}`", *sections]
+    parts += ["## Recipes", _recipes(), "## `clove finetune`", *_finetune()]
+    parts += ["## `clove probe`", *_probe()]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
@@ -102,7 +105,7 @@ def _values(kind: Any) -> str:
         return _values(get_args(kind)[0])
     if get_origin(kind) is Literal:
         return ", ".join(f"`{choice}`" for choice in get_args(kind))
-    if get_origin(kind) is UnionType:
+    if get_origin(kind) in (UnionType, Union):  # a Literal gives the older kind
         return ", ".join(
             "`None`" if part is type(None) else _values(part) for part in get_args(kind)
         )
@@ -173,6 +176,17 @@ def _flat(config: Any, *, prefix: str) -> Iterator[tuple[str, str]]:
             yield from _flat(value, prefix=f"{prefix}{each.name}.")
         else:
             yield f"{prefix}{each.name}".replace("_", "-"), _spelled(value)
+
+
+def _finetune() -> Iterator[str]:
+    yield (
+        "The defaults are those of `coco-fpn`; `clove finetune voc-c4 --help` shows those of another "
+        "task. `solver` is the published schedule; `--iterations`, `--batch-size` and `--lr` change "
+        "it openly. See [fine-tuning](finetuning.md)."
+    )
+    yield from _sections(protocol("coco-fpn", NO_RUN, "random"), prefix="")
+    config = TASKS.load("voc-semantic")()
+    yield from _sections(config, prefix="task.")
 
 
 def _probe() -> Iterator[str]:

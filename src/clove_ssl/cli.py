@@ -10,17 +10,22 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import tyro
 
 from clove_ssl.config.benching import BenchConfig
+from clove_ssl.config.exporting import ExportConfig, ImportConfig
+from clove_ssl.config.finetuning import FinetuneConfig, protocol, task_summaries
 from clove_ssl.config.pretraining import PretrainConfig
-from clove_ssl.config.probing import ProbeConfig
+from clove_ssl.config.probing import EmbedConfig, ProbeConfig
 from clove_ssl.config.recipes import RECIPES, recipe
+from clove_ssl.config.showing import ReportConfig, ShowConfig, WatchConfig
+from clove_ssl.config.study import StudyRunConfig
 from clove_ssl.errors import UserError, unknown_name
 
 Arguments = Sequence[str]
+T = TypeVar("T")
 
 
 def pretrain(args: Arguments) -> None:
@@ -38,6 +43,37 @@ def pretrain(args: Arguments) -> None:
     pretraining.pretrain(config)
 
 
+def finetune(args: Arguments) -> None:
+    """Fine-tune a backbone on a task and score it: clove finetune TASK --backbone RUN --out OUT."""
+    base, rest = _base_protocol(list(args))
+    config = tyro.cli(
+        FinetuneConfig,
+        prog="clove finetune TASK [--config FILE]",
+        description=_finetune_help(),
+        default=base,
+        args=rest,
+    )
+    from clove_ssl.engine import finetuning
+
+    finetuning.finetune(config)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreArguments:
+    """Score the predictions of a fine-tuning run again; needs no GPU and no weights."""
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """Its run directory."""
+
+
+def score(args: Arguments) -> None:
+    """Score the predictions of a fine-tuning run: clove score RUN."""
+    arguments = tyro.cli(ScoreArguments, prog="clove score", args=args)
+    from clove_ssl.engine import scoring
+
+    scoring.score_run(arguments.run)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ResumeArguments:
     """Continue a run that was interrupted."""
@@ -52,56 +88,98 @@ class ResumeArguments:
 def resume(args: Arguments) -> None:
     """Continue an interrupted run: clove resume RUN."""
     arguments = tyro.cli(ResumeArguments, prog="clove resume", args=args)
-    from clove_ssl.engine import pretraining
+    from clove_ssl.engine import resuming
 
-    pretraining.resume(arguments.run, micro_batch=arguments.micro_batch)
+    resuming.resume(arguments.run, micro_batch=arguments.micro_batch)
 
 
 def probe(args: Arguments) -> None:
-    """Measure frozen features with a dense linear probe: clove probe RUN ... [--data VOC]."""
+    """Measure frozen features, with whatever labels there are: clove probe RUN ... [--data VOC]."""
     config = tyro.cli(ProbeConfig, prog="clove probe", args=args)
     from clove_ssl.engine.probing import probe_backbones
 
     probe_backbones(config)
 
 
+def embed(args: Arguments) -> None:
+    """Write the features of images to a file: clove embed RUN --data PHOTOS --out FILE.npz."""
+    config = tyro.cli(EmbedConfig, prog="clove embed", args=args)
+    from clove_ssl.engine.embedding import write_embeddings
+
+    write_embeddings(config)
+
+
+def import_weights(args: Arguments) -> None:
+    """Read a checkpoint of any known program: clove import FILE --out backbone.safetensors."""
+    config = tyro.cli(ImportConfig, prog="clove import", args=args)
+    from clove_ssl.engine import importing
+
+    importing.import_weights(config)
+
+
+def export(args: Arguments) -> None:
+    """Write a backbone for another program: clove export RUN --to FORMAT."""
+    config = tyro.cli(ExportConfig, prog="clove export", args=args)
+    from clove_ssl.engine import exporting
+
+    exporting.export_backbone(config)
+
+
 def bench(args: Arguments) -> None:
-    """Measure speed on this machine: clove bench [--out results.jsonl]."""
-    config = tyro.cli(BenchConfig, prog="clove bench", args=args)
+    """Measure speed on this machine: clove bench [RECIPE] [--out results.jsonl]."""
+    base, rest = BenchConfig(), list(args)
+    if rest and not rest[0].startswith("-"):
+        named = recipe(rest.pop(0), Path())
+        base = BenchConfig(method=named.method, backbone=named.backbone.name)
+    config = tyro.cli(BenchConfig, prog="clove bench [RECIPE]", default=base, args=rest)
     from clove_ssl.engine.benchmark import run_bench
 
     run_bench(config)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReportArguments:
-    """Write the report of a run as one HTML file."""
+def show(args: Arguments) -> None:
+    """Draw views, matches, attention, similarity or features: clove show WHAT RUN [IMAGE ...]."""
+    config = tyro.cli(ShowConfig, prog="clove show", args=args)
+    from clove_ssl.engine import showing
 
-    run: Annotated[Path, tyro.conf.Positional]
-    """Its run directory."""
+    showing.show(config)
 
 
 def report(args: Arguments) -> None:
-    """Write report.html of a run: clove report RUN."""
-    arguments = tyro.cli(ReportArguments, prog="clove report", args=args)
-    from clove_ssl.console import Console
-    from clove_ssl.runs import directory
-    from clove_ssl.visual.report import write_report
+    """Write one page about runs: clove report RUN ... [--out report.html]."""
+    config = tyro.cli(ReportConfig, prog="clove report", args=args)
+    from clove_ssl.engine import reporting
 
-    run = directory.find(arguments.run)
-    write_report(run)
-    Console().say(str(run.report))
+    reporting.report_runs(config)
+
+
+def watch(args: Arguments) -> None:
+    """Serve the report of runs that are going, on this machine: clove watch RUN."""
+    config = tyro.cli(WatchConfig, prog="clove watch", args=args)
+    from clove_ssl.engine import watching
+
+    watching.watch(config)
+
+
+def study(args: Arguments) -> None:
+    """Compare methods over seeds and tasks, beside the paper: clove study NAME --out STUDY."""
+    config = tyro.cli(StudyRunConfig, prog="clove study", args=args)
+    from clove_ssl.engine.study import run_study
+
+    run_study(config)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ListArguments:
     """Show what can be named."""
 
-    what: Annotated[Literal["methods", "backbones", "recipes"], tyro.conf.Positional]
+    what: Annotated[
+        Literal["methods", "backbones", "recipes", "tasks", "formats"], tyro.conf.Positional
+    ]
 
 
 def list_names(args: Arguments) -> None:
-    """Show known names: clove list methods|backbones|recipes."""
+    """Show known names: clove list methods|backbones|recipes|tasks|formats."""
     arguments = tyro.cli(ListArguments, prog="clove list", args=args)
     from clove_ssl.console import Console
     from clove_ssl.listing import describe
@@ -128,9 +206,17 @@ def doctor(args: Arguments) -> None:
 
 VERBS: dict[str, Callable[[Arguments], None]] = {
     "pretrain": pretrain,
+    "finetune": finetune,
+    "score": score,
     "resume": resume,
     "probe": probe,
+    "embed": embed,
+    "import": import_weights,
+    "export": export,
+    "show": show,
     "report": report,
+    "watch": watch,
+    "study": study,
     "bench": bench,
     "list": list_names,
     "doctor": doctor,
@@ -173,21 +259,36 @@ def _base_config(args: list[str]) -> tuple[PretrainConfig, list[str]]:
     if args and not args[0].startswith("-"):
         return recipe(args[0], tyro.MISSING), args[1:]
     if "--config" in args:
-        return _config_from_file(args)
+        config, rest = _config_from_file(PretrainConfig, args)
+        return replace(config, out=tyro.MISSING), rest
     wants_help = "-h" in args or "--help" in args
     return recipe("clove-r50-200ep" if wants_help else _default_recipe(), tyro.MISSING), args
 
 
-def _config_from_file(args: list[str]) -> tuple[PretrainConfig, list[str]]:
+def _config_from_file(cls: type[T], args: list[str]) -> tuple[T, list[str]]:
     from clove_ssl.config import files
 
     position = args.index("--config")
     if position + 1 == len(args):
         raise UserError("--config needs a file, for example --config runs/a/config.yaml")
     # A run's own folder is never free, so --out is asked for anew, and the file needs none.
-    config = files.load(PretrainConfig, Path(args[position + 1]), overrides={"out": "."})
-    rest = args[:position] + args[position + 2 :]
-    return replace(config, out=tyro.MISSING), rest
+    config = files.load(cls, Path(args[position + 1]), overrides={"out": "."})
+    return config, args[:position] + args[position + 2 :]
+
+
+def _base_protocol(args: list[str]) -> tuple[FinetuneConfig, list[str]]:
+    """The protocol or file that command-line options are laid over, and the options left."""
+    if args and not args[0].startswith("-"):
+        return protocol(args[0], tyro.MISSING, tyro.MISSING), args[1:]
+    if "--config" in args:
+        config, rest = _config_from_file(FinetuneConfig, args)
+        return replace(config, out=tyro.MISSING), rest
+    if "-h" in args or "--help" in args:
+        return protocol("coco-fpn", tyro.MISSING, tyro.MISSING), args
+    raise UserError(
+        f"clove finetune needs a task: {', '.join(task_summaries())}. For example: clove finetune "
+        "voc-c4 --backbone runs/a --data VOCdevkit --out runs/a-voc"
+    )
 
 
 def _default_recipe() -> str:
@@ -205,3 +306,8 @@ def _default_recipe() -> str:
 def _pretrain_help() -> str:
     lines = [f"{name}: {(make.__doc__ or '').splitlines()[0]}" for name, make in RECIPES.items()]
     return "Pre-train a backbone on unlabelled images. Recipes: " + "  ".join(lines)
+
+
+def _finetune_help() -> str:
+    lines = [f"{name}: {summary}" for name, summary in task_summaries().items()]
+    return "Fine-tune a backbone on a task and score it. Tasks: " + "  ".join(lines)

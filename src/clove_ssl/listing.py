@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from clove_ssl.config.exporting import FORMATS
+from clove_ssl.config.finetuning import task_summaries
 from clove_ssl.config.recipes import RECIPES
 from clove_ssl.registry import METHODS
+
+_HEADINGS = ("name", "paper", "kind", "teacher", "queues", "status")
 
 
 def describe(what: str) -> Iterator[str]:
@@ -13,12 +17,36 @@ def describe(what: str) -> Iterator[str]:
     if what == "recipes":
         yield from (f"{name:<26} {_first_line(make)}" for name, make in RECIPES.items())
     elif what == "methods":
-        yield from (f"{name:<12} {_first_line(METHODS.load(name))}" for name in METHODS.names())
+        yield from _table([_HEADINGS, *map(_method_row, METHODS.names())])
+    elif what == "formats":
+        yield from (f"{name:<13} {summary}" for name, summary in FORMATS.items())
+    elif what == "tasks":
+        yield from (f"{name:<15} {summary}" for name, summary in task_summaries().items())
     else:
         from clove_ssl.backbones.build import backbone_names
 
         yield from backbone_names()
         yield "timm:NAME (any timm network with feature maps; needs the extra `timm`)"
+
+
+def _method_row(name: str) -> tuple[str, ...]:
+    method = METHODS.load(name)
+    return (
+        name,
+        method.paper or "-",
+        " + ".join(method.kinds) or "-",
+        "yes" if method.has_teacher else "-",
+        str(method.queues or "-"),
+        method.status,
+    )
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """Columns as wide as their longest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(cells).rstrip()
 
 
 def _first_line(described: object) -> str:

@@ -2,8 +2,8 @@
 
 Built-ins are listed as import paths, so that asking for a name imports one
 module and ``clove --help`` imports none. Another package adds its own with an
-entry point in the group of the table, for methods ``clove_ssl.methods``; the
-entry point names the method's *config* class, which builds the method.
+entry point in the group of the table, ``clove_ssl.methods`` or ``clove_ssl.tasks``;
+the entry point names the *config* class, which builds the method or task.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from clove_ssl.errors import unknown_name
 
 if TYPE_CHECKING:
     from clove_ssl.config.methods.base import MethodConfig
+    from clove_ssl.config.tasks.base import TaskConfig
 
 T = TypeVar("T")
 
@@ -59,10 +60,31 @@ METHODS: Registry[MethodConfig] = Registry(
     builtin={
         "byol": "clove_ssl.config.methods.byol:BYOLConfig",
         "clove": "clove_ssl.config.methods.clove:CLoVEConfig",
+        "cp2": "clove_ssl.config.methods.cp2:CP2Config",
         "densecl": "clove_ssl.config.methods.densecl:DenseCLConfig",
+        "detco": "clove_ssl.config.methods.detco:DetCoConfig",
         "moco": "clove_ssl.config.methods.moco:MoCoConfig",
         "pixpro": "clove_ssl.config.methods.pixpro:PixProConfig",
+        "random": "clove_ssl.config.methods.random:RandomConfig",
+        "resim": "clove_ssl.config.methods.resim:ReSimConfig",
+        "setsim": "clove_ssl.config.methods.setsim:SetSimConfig",
         "slotcon": "clove_ssl.config.methods.slotcon:SlotConConfig",
+        "supervised": "clove_ssl.config.methods.supervised:SupervisedConfig",
         "vicregl": "clove_ssl.config.methods.vicregl:VICRegLConfig",
+    },
+)
+
+TASKS: Registry[TaskConfig] = Registry(
+    "task",
+    group="clove_ssl.tasks",
+    builtin={
+        "cityscapes-fpn": "clove_ssl.config.tasks.cityscapes:CityscapesConfig",
+        "coco-c4": "clove_ssl.config.tasks.detection:COCOC4Config",
+        "coco-densepose": "clove_ssl.config.tasks.densepose:COCODensePoseConfig",
+        "coco-fpn": "clove_ssl.config.tasks.detection:COCOPyramidConfig",
+        "coco-keypoints": "clove_ssl.config.tasks.detection:COCOKeypointsConfig",
+        "lvis-fpn": "clove_ssl.config.tasks.lvis:LVISConfig",
+        "voc-c4": "clove_ssl.config.tasks.detection:VOCDetectionConfig",
+        "voc-semantic": "clove_ssl.config.tasks.semantic:VOCSemanticConfig",
     },
 )

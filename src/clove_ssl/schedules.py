@@ -7,7 +7,8 @@ from 0; a step past the end keeps the last value.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 
 Schedule = Callable[[int], float]
 
@@ -36,5 +37,24 @@ def warmup_cosine(
         if step >= warmup_steps:
             return descent(step - warmup_steps)
         return start + (peak - start) * step / max(1, warmup_steps - 1)
+
+    return value
+
+
+def warmup_decay(
+    *, peak: float, steps: Sequence[int], decay: float, warmup_steps: int, warmup_factor: float
+) -> Schedule:
+    """A line up to ``peak``, which is then multiplied by ``decay`` at each of ``steps``.
+
+    The line begins at ``warmup_factor * peak`` and reaches the peak at the step after the warm-up.
+    A decay counts from its own step on.
+    """
+
+    def value(step: int) -> float:
+        rate = peak * decay ** bisect_right(steps, step)
+        if step >= warmup_steps:
+            return rate
+        done = step / warmup_steps
+        return rate * (warmup_factor * (1 - done) + done)
 
     return value

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from references.tiny_runs import tiny_config, tiny_method
+from references.two_view_runs import share_of
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -58,16 +59,6 @@ def whole_batch(step: int) -> ViewBatch:
         pixels = torch.randn(BATCH, 3, size, size, generator=generator, dtype=torch.float64)
         views.append(View(pixels, geometry, role))
     return ViewBatch(tuple(views), torch.arange(BATCH) + step * BATCH)
-
-
-def share_of(batch: ViewBatch, rank: int, processes: int) -> ViewBatch:
-    rows = slice(rank * BATCH // processes, (rank + 1) * BATCH // processes)
-
-    def cut(geometry: CropGeometry) -> CropGeometry:
-        return CropGeometry(**{name: value[rows] for name, value in vars(geometry).items()})
-
-    views = tuple(View(v.pixels[rows], cut(v.geometry), v.role) for v in batch.views)
-    return ViewBatch(views, batch.index[rows])
 
 
 def train(rank: int, processes: int, variant: str) -> dict[str, Any]:

@@ -100,8 +100,11 @@ def test_the_probe_compares_random_weights_with_the_run(
     assert cli.main(["probe", "random:resnet18", str(run), *small, "--device", "cpu"]) == 0
     assert "mIoU" in capsys.readouterr().out
     probes = json.loads((run / "probes.json").read_text())
-    assert [probe["backbone"] for probe in probes] == ["random:resnet18", str(run)]
-    assert [probe["stages"] for probe in probes] == [["c4"], ["c4"]]  # what the demo trains
+    assert {probe["backbone"] for probe in probes} == {"random:resnet18", str(run)}
+    assert all(probe["stages"] == ["c4"] for probe in probes)  # what the demo trains
+    figures = {probe["figure"] for probe in probes}
+    assert {"correspondence", "uniformity", "segmentation", "retrieval", "keypoints"} <= figures
+    assert len(probes) == 2 * len(figures)
     assert "random:resnet18" in (run / "report.html").read_text()
     assert cli.main(["probe", "random:resnet18", str(run), *small, "--device", "cpu"]) == 0
     assert json.loads((run / "probes.json").read_text()) == probes  # repeated, not added twice

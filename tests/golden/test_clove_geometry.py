@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from clove_ssl.views.crops import central_crop
 from clove_ssl.views.geometry import CropGeometry, match_cells
-from clove_ssl.views.parameters import central_crop
 
 pytestmark = pytest.mark.golden
 

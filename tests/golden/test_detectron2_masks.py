@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from clove_ssl.tasks.models.masks import mask_loss, paste_masks, paste_probabilities
-from clove_ssl.tasks.models.polygons import masks_in_boxes
+from clove_ssl.tasks.models.polygons import masks_in_boxes, pack_outlines
 
 pytestmark = pytest.mark.golden
 
@@ -29,17 +29,20 @@ def objects(recorded: dict[str, np.ndarray]) -> list[list[np.ndarray]]:
 
 @pytest.mark.parametrize("size", [14, 28])
 def test_targets_are_the_recorded_ones(recorded, size: int) -> None:
-    targets = masks_in_boxes(objects(recorded), recorded["boxes"], size=size)
+    targets = masks_in_boxes(
+        pack_outlines(objects(recorded)),
+        torch.arange(len(recorded["boxes"])),
+        torch.from_numpy(recorded["boxes"]),
+        size=size,
+    )
     np.testing.assert_array_equal(targets, recorded[f"target_{size}"])
 
 
 @pytest.mark.parametrize("size", [14, 28])
 def test_the_loss_is_the_recorded_one(recorded, size: int) -> None:
-    loss = mask_loss(
-        torch.from_numpy(recorded[f"logits_{size}"]).float(),
-        torch.from_numpy(recorded[f"target_{size}"]),
-        torch.from_numpy(recorded["gt_classes"]),
-    )
+    logits = torch.from_numpy(recorded[f"logits_{size}"]).float()  # (R, K, M, M)
+    own = logits[torch.arange(len(logits)), torch.from_numpy(recorded["gt_classes"])]
+    loss = mask_loss(own, torch.from_numpy(recorded[f"target_{size}"]))
     expected = torch.tensor(recorded[f"loss_{size}"].item())
     torch.testing.assert_close(loss, expected, rtol=1e-5, atol=0)
 

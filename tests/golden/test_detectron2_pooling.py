@@ -45,7 +45,7 @@ def test_regions_pooled_from_one_map_are_the_recorded_ones(recorded, boxes) -> N
         features = recorded[f"feat_stride{stride}"].float()
         rule = RoIAlignRule(aligned=bool(aligned), sampling=sampling)
         assert rule in (ALIGNED, LEGACY)
-        pooled = pool_regions(features, boxes, stride=stride, size=size, rule=rule)
+        pooled = pool_regions(features, batched_regions(boxes), stride=stride, size=size, rule=rule)
         torch.testing.assert_close(pooled, recorded[name], rtol=0, atol=2e-5)
 
 
@@ -62,5 +62,5 @@ def test_regions_pooled_from_a_pyramid_are_the_recorded_ones(
     recorded, boxes, name: str, size: int, rule: RoIAlignRule
 ) -> None:
     maps = [recorded[f"feat_stride{stride}"].float() for stride in STRIDES]
-    pooled = pool_pyramid(maps, boxes, strides=STRIDES, size=size, rule=rule)
+    pooled = pool_pyramid(maps, batched_regions(boxes), strides=STRIDES, size=size, rule=rule)
     torch.testing.assert_close(pooled, recorded[name], rtol=0, atol=2e-5)

@@ -56,9 +56,11 @@ def test_labels_of_regions_are_the_recorded_ones(recorded, image: int) -> None:
 @pytest.mark.parametrize("image", [0, 1])
 def test_sampled_regions_are_the_recorded_ones(recorded, image: int) -> None:
     num_classes = int(recorded["num_classes"])
-    sampled = sample_regions(
-        labelled(recorded, image), num_classes=num_classes, order="lowest-first", count=64
+    regions = labelled(recorded, image)
+    rows, valid = sample_regions(
+        regions, torch.arange(len(regions.classes)), num_classes=num_classes, count=64
     )
+    sampled = LabelledRegions(*(column[rows[valid]] for column in regions))
     assert torch.equal(sampled.boxes, recorded[f"sampled64_im{image}_boxes"])
     assert torch.equal(sampled.classes, recorded[f"sampled64_im{image}_classes"])
     if image == 0:

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from clove_ssl.tasks.models import proposals
-from clove_ssl.tasks.models.anchors import C4_ANCHORS, FPN_ANCHORS
+from clove_ssl.config.detection import c4_detector, fpn_detector
 from clove_ssl.tasks.models.boxes import pairwise_iou
 from clove_ssl.tasks.models.matching import Match
-from clove_ssl.tasks.models.proposals import ProposalLimits, propose
+from clove_ssl.tasks.models.proposals import propose
+from clove_ssl.tasks.models.region_proposals import RegionProposer
 from clove_ssl.tasks.models.rpn import (
     flatten_logits,
     flatten_offsets,
@@ -23,13 +23,10 @@ from clove_ssl.tasks.models.rpn import (
 pytestmark = pytest.mark.golden
 
 FILE = "detectron2/04_rpn.npz"
-LAYOUTS = {"c4": C4_ANCHORS, "fpn": FPN_ANCHORS}
 LEVELS = {"c4": ["res4"], "fpn": ["p2", "p3", "p4", "p5", "p6"]}
-LIMITS = {
-    ("c4", "train"): proposals.C4_TRAINING,
-    ("c4", "test"): proposals.C4_TESTING,
-    ("fpn", "train"): proposals.FPN_TRAINING,
-    ("fpn", "test"): proposals.FPN_TESTING,
+PROPOSERS = {
+    "c4": RegionProposer(c4_detector(masks=True).proposals, 1, strides=(16,)),
+    "fpn": RegionProposer(fpn_detector().proposals, 1, strides=(4, 8, 16, 32, 64)),
 }
 
 
@@ -42,7 +39,7 @@ class Case:
             for key, value in recorded.items()
             if key.startswith(f"{name}_")
         }
-        self.anchors = LAYOUTS[name].grids([tuple(x) for x in self["grid_hw"].tolist()])
+        self.anchors = PROPOSERS[name].layout.grids([tuple(x) for x in self["grid_hw"].tolist()])
         self.logits = [flatten_logits(self[f"{level}_logits"]) for level in LEVELS[name]]
         deltas = [self[f"{level}_deltas"].float() for level in LEVELS[name]]
         self.offsets = [flatten_offsets(each) for each in deltas]
@@ -52,8 +49,8 @@ class Case:
     def __getitem__(self, key: str) -> Tensor:
         return self.recorded[key]
 
-    def matches(self) -> list[Match]:
-        return [label_anchors(torch.cat(self.anchors), boxes) for boxes in self.truth]
+    def match(self) -> Match:
+        return label_anchors(torch.cat(self.anchors), self.truth)
 
 
 @pytest.fixture(params=["c4", "fpn"])
@@ -61,10 +58,11 @@ def case(golden, request) -> Case:
     return Case(golden(FILE), request.param)
 
 
-@pytest.mark.parametrize(("name", "phase"), LIMITS)
+@pytest.mark.parametrize("name", PROPOSERS)
+@pytest.mark.parametrize("phase", ["train", "test"])
 def test_proposals_are_the_recorded_ones_in_the_same_order(golden, name: str, phase: str) -> None:
     case = Case(golden(FILE), name)
-    limits: ProposalLimits = LIMITS[name, phase]
+    limits = PROPOSERS[name].train(phase == "train").limits()
     found = propose(
         case.logits,
         case.offsets,
@@ -80,9 +78,10 @@ def test_proposals_are_the_recorded_ones_in_the_same_order(golden, name: str, ph
 
 
 def test_labels_and_matches_of_anchors_are_the_recorded_ones(case: Case) -> None:
-    for image, match in enumerate(case.matches()):
-        assert torch.equal(match.label, case[f"labels_im{image}"])
-        assert torch.equal(match.matched, case[f"matched_im{image}"].long())
+    match = case.match()
+    for image, (matched, label) in enumerate(zip(*match, strict=True)):
+        assert torch.equal(label, case[f"labels_im{image}"])
+        assert torch.equal(matched, case[f"matched_im{image}"].long())
 
 
 def test_the_best_overlap_of_every_object_is_the_recorded_one(case: Case) -> None:
@@ -92,16 +91,19 @@ def test_the_best_overlap_of_every_object_is_the_recorded_one(case: Case) -> Non
 
 @pytest.mark.parametrize("labels", ["all", "256"])
 def test_losses_are_the_recorded_ones(case: Case, labels: str) -> None:
-    matches = case.matches()
-    used = [match.label for match in matches]
+    match = case.match()
+    used = match.label
     if labels == "256":
-        used = [case[f"sampled_labels_im{image}"] for image in range(len(matches))]
+        used = torch.stack([case[f"sampled_labels_im{image}"] for image in range(len(used))])
+    anchors = torch.cat(case.anchors)
     losses = rpn_losses(
         torch.cat(case.logits, dim=1),
         torch.cat(case.offsets, dim=1),
-        anchors=torch.cat(case.anchors),
-        labels=used,
-        matched=[match.matched for match in matches],
+        anchors=anchors,
+        sampled=sample_anchors(
+            used, torch.zeros_like(used, dtype=torch.int64), count=2 * len(anchors)
+        ),
+        matched=match.matched,
         truth=case.truth,
     )
     expected = case[f"loss_{labels}_cls"]
@@ -110,8 +112,12 @@ def test_losses_are_the_recorded_ones(case: Case, labels: str) -> None:
 
 
 def test_as_many_anchors_are_sampled_as_recorded(case: Case) -> None:
-    for image, match in enumerate(case.matches()):
-        mine = sample_anchors(match.label, order=torch.Generator().manual_seed(0))
-        theirs = case[f"sampled_labels_im{image}"]
-        assert torch.equal(mine.unique(return_counts=True)[1], theirs.unique(return_counts=True)[1])
-        assert torch.equal(match.label[mine >= 0], mine[mine >= 0])
+    label = case.match().label
+    source = torch.Generator().manual_seed(0)
+    priority = torch.stack([torch.randperm(label.shape[1], generator=source) for _ in label])
+    sampled = sample_anchors(label, priority)
+    for kind, value in zip(sampled, (1, 0), strict=True):
+        for image, (rows, valid) in enumerate(zip(*kind, strict=True)):
+            theirs = case[f"sampled_labels_im{image}"]
+            assert valid.sum() == (theirs == value).sum()
+            assert (label[image, rows[valid]] == value).all()

@@ -20,6 +20,7 @@ from clove_ssl.losses.variance import (
     nearest_cells,
     variance_hinge,
 )
+from clove_ssl.methods.vicregl import pairs_of
 from clove_ssl.views.geometry import CropGeometry, cell_centers
 
 pytestmark = pytest.mark.golden
@@ -77,6 +78,7 @@ def test_terms_loss_and_gradients_are_the_recorded_ones(
     maps = [each.requires_grad_() for each in by_view(arrays, "map")]
     vectors = [each.requires_grad_() for each in by_view(arrays, "vector")]
     pairs = [(int(i), int(j)) for i, j in arrays["pair_order"]]
+    assert pairs == pairs_of(len(maps))
     first, second = arrays["num_matches"].tolist()
     weights = weights_of(arrays)
     whole = global_terms(vectors, pairs, weights=weights, gather=lambda rows: rows)

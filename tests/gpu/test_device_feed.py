@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from references.interruptions import assert_same, crash_after, final_state
 from references.odd_files import write_odd_folder
 from references.tiny_runs import tiny_config
 
@@ -44,8 +45,8 @@ def losses(run: Path) -> list[float]:
     return [line["loss"] for line in read_metrics(RunDirectory(run))]
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_the_gpu_feed_follows_the_cpu_feed(tmp_path: Path, photos: Path, compiled: bool) -> None:
+@pytest.mark.parametrize("compiled", ["never", "always"])
+def test_the_gpu_feed_follows_the_cpu_feed(tmp_path: Path, photos: Path, compiled: str) -> None:
     pretraining.pretrain(config_for(tmp_path / "cpu", photos, "cpu"))
     pretraining.pretrain(config_for(tmp_path / "gpu", photos, "gpu", compile=compiled))
     assert losses(tmp_path / "gpu") == pytest.approx(losses(tmp_path / "cpu"), abs=0.05)
@@ -58,3 +59,15 @@ def test_broken_files_are_named_in_the_same_way(tmp_path: Path) -> None:
     assert pretraining.pretrain(config).finished
     log = (tmp_path / "run" / "log.txt").read_text()
     assert not [name for name in odd.bad if f"cannot read {name}:" not in log]
+
+
+@pytest.mark.parametrize("compiled", ["never", "always"])
+def test_a_run_with_views_from_the_gpu_resumes_bit_for_bit(
+    tmp_path: Path, photos: Path, compiled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = config_for(tmp_path / "whole", photos, "gpu", compile=compiled)
+    pretraining.pretrain(whole)
+    broken = config_for(tmp_path / "broken", photos, "gpu", compile=compiled)
+    crash_after(3, monkeypatch, broken)
+    pretraining.resume(tmp_path / "broken")
+    assert_same(final_state(tmp_path / "broken"), final_state(tmp_path / "whole"))

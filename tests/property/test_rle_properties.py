@@ -56,7 +56,7 @@ def test_runs_that_do_not_fill_the_mask_are_refused() -> None:
         RLE(2, 3, (-1, 7))
 
 
-@pytest.mark.parametrize("text", ["0 1", "é", "P"])
+@pytest.mark.parametrize("text", ["0 1", "é", "P", "o" * 12 + "0"])
 def test_text_that_is_no_run_lengths_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="compressed runs"):
         read_counts(text)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -62,17 +64,25 @@ def as_arrays(
 
 @pytest.mark.parametrize("rule", ["11-point", "area"])
 @pytest.mark.parametrize("rounding", [False, True])
+@pytest.mark.parametrize("sizes", [(0.0, math.inf), (20.0, 60.0)])
 @given(case=cases())
 @example(case=([], []))
 @example(case=([OBJECT], []))
 @example(case=([OBJECT._replace(difficult=True)], [voc_ap.Detection(0, 0, OBJECT.box, 0.5)]))
 @example(case=([OBJECT], [voc_ap.Detection(0, 0, OBJECT.box, 0.5)] * 3))
 def test_every_class_and_threshold_equals_the_reference(
-    rule: str, rounding: bool, case: tuple[list[voc_ap.Object], list[voc_ap.Detection]]
+    rule: str,
+    rounding: bool,
+    sizes: tuple[float, float],
+    case: tuple[list[voc_ap.Object], list[voc_ap.Detection]],
 ) -> None:
     things, found = case
     scored = score_voc(
-        *as_arrays(things, found), classes=CLASSES, rule=rule, detectron2_rounding=rounding
+        *as_arrays(things, found),
+        classes=CLASSES,
+        rule=rule,
+        detectron2_rounding=rounding,
+        sizes=sizes,
     )
     for category in range(CLASSES):
         for column, threshold in enumerate(THRESHOLDS):
@@ -83,6 +93,7 @@ def test_every_class_and_threshold_equals_the_reference(
                 threshold=threshold,
                 rule=rule,
                 as_printed=rounding,
+                sizes=sizes,
             )
             assert scored.table[category, column] == pytest.approx(
                 expected, rel=0, abs=1e-12, nan_ok=True

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
 
-from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.engine import pretraining
 from clove_ssl.engine.checkpoints import CheckpointStore
 from clove_ssl.engine.loop import TrainingLoop
@@ -16,13 +16,19 @@ from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import read_metrics
 
 TIMING = ("images_per_second", "data_wait")
+C = TypeVar("C")
 
 
 class Crash(Exception):
     """Stands for anything that ends a process."""
 
 
-def crash_after(steps: int, monkeypatch: pytest.MonkeyPatch, config: PretrainConfig) -> None:
+def crash_after(
+    steps: int,
+    monkeypatch: pytest.MonkeyPatch,
+    config: C,
+    start: Callable[[C], Any] = pretraining.pretrain,
+) -> None:
     """Run until ``steps`` steps are done, then die without cleaning up."""
     train_step = TrainingLoop._train_step
 
@@ -34,7 +40,7 @@ def crash_after(steps: int, monkeypatch: pytest.MonkeyPatch, config: PretrainCon
     with monkeypatch.context() as patch:
         patch.setattr(TrainingLoop, "_train_step", dying)
         with pytest.raises(Crash):
-            pretraining.pretrain(config)
+            start(config)
 
 
 def final_state(run: Path) -> dict[str, Any]:

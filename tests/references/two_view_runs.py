@@ -1,20 +1,15 @@
-"""Small batches, a stand-in backbone and tiny runs for methods on two views of an image."""
+"""Small batches and a stand-in backbone for methods on views of an image."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-import pytest
 import torch
-from references.interruptions import assert_same, crash_after, figures, final_state
-from references.tiny_runs import tiny_config
+from references.pasted_views import random_boxes
 from torch import Tensor, nn
 
 from clove_ssl.config.methods.base import MethodConfig
-from clove_ssl.engine import pretraining
-from clove_ssl.registry import METHODS
+from clove_ssl.config.methods.supervised import SupervisedConfig
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.geometry import CropGeometry
 
@@ -52,32 +47,37 @@ def crops_of(corner: Tensor, extent: Tensor, flipped: Tensor) -> CropGeometry:
     )
 
 
-def two_views(config: MethodConfig, seed: int = 0, *, apart: bool = False) -> ViewBatch:
-    """Random crops that overlap, or (``apart``) lie where nothing matches."""
+def two_views(
+    config: MethodConfig, seed: int = 0, *, apart: bool = False, images: int = IMAGES
+) -> ViewBatch:
+    """Random crops that overlap, or (``apart``) lie where nothing matches; two or more.
+
+    Pasted views have a foreground, and methods that need classes get some.
+    """
     g = torch.Generator().manual_seed(seed)
     views = []
     for number, spec in enumerate(config.view_specs()):
-        corner = torch.rand(IMAGES, 2, generator=g, dtype=torch.float64) * 20
-        extent = torch.rand(IMAGES, 2, generator=g, dtype=torch.float64) * 20 + 30
-        flipped = torch.rand(IMAGES, generator=g) < 0.5
+        corner = torch.rand(images, 2, generator=g, dtype=torch.float64) * 20
+        extent = torch.rand(images, 2, generator=g, dtype=torch.float64) * 20 + 30
+        flipped = torch.rand(images, generator=g) < 0.5
         geometry = crops_of(corner + 1000 * apart * number, extent, flipped)
-        pixels = torch.randn(IMAGES, 3, spec.size, spec.size, generator=g, dtype=torch.float64)
-        views.append(View(pixels, geometry, spec.role))
-    return ViewBatch(tuple(views), torch.arange(IMAGES))
+        pixels = torch.randn(images, 3, spec.size, spec.size, generator=g, dtype=torch.float64)
+        pasted = None if spec.paste is None else random_boxes(images, spec.size, g)
+        views.append(View(pixels, geometry, spec.role, pasted))
+    index = torch.arange(images)
+    labels = index % (config.classes or 1) if isinstance(config, SupervisedConfig) else None
+    return ViewBatch(tuple(views), index, labels)
 
 
-def check_resume(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, method: MethodConfig, **changes: Any
-) -> list[dict[str, float]]:
-    """Crash a tiny run after two steps and resume it: its end equals an unbroken one's.
+def share_of(batch: ViewBatch, rank: int, processes: int) -> ViewBatch:
+    """The images of one process."""
+    images = len(batch.index)
+    rows = slice(rank * images // processes, (rank + 1) * images // processes)
 
-    Gives the metrics of all steps.
-    """
-    path = f"{type(method).__module__}:{type(method).__name__}"
-    monkeypatch.setitem(METHODS._builtin, method.name, path)
-    pretraining.pretrain(tiny_config(folder / "whole", method=method, **changes))
-    crash_after(2, monkeypatch, tiny_config(folder / "torn", method=method, **changes))
-    assert pretraining.resume(folder / "torn").finished
-    assert_same(final_state(folder / "torn"), final_state(folder / "whole"))
-    assert figures(folder / "torn") == figures(folder / "whole")
-    return figures(folder / "whole")
+    def cut(view: View) -> View:
+        geometry = {name: value[rows] for name, value in vars(view.geometry).items()}
+        pasted = None if view.foreground is None else view.foreground[rows]
+        return View(view.pixels[rows], CropGeometry(**geometry), view.role, pasted)
+
+    labels = None if batch.labels is None else batch.labels[rows]
+    return ViewBatch(tuple(map(cut, batch.views)), batch.index[rows], labels)

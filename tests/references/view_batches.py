@@ -11,7 +11,9 @@ from torch import Tensor
 
 from clove_ssl.config.views import ViewSpec
 from clove_ssl.views.batch import normalization
-from clove_ssl.views.parameters import UNIFORMS_PER_VIEW, ViewParameters, draw_views
+from clove_ssl.views.crops import UNIFORMS_PER_VIEW
+from clove_ssl.views.parameters import ViewParameters, draw_views
+from clove_ssl.views.relations import rows_of_numbers
 
 
 def made_up_photos(sizes: Sequence[tuple[int, int]]) -> list[Tensor]:
@@ -28,7 +30,8 @@ def made_up_photos(sizes: Sequence[tuple[int, int]]) -> list[Tensor]:
 
 def draw(images: Sequence[Tensor], specs: Sequence[ViewSpec], seed: int = 0) -> ViewParameters:
     """Parameters of all views of all images."""
-    uniforms = np.random.default_rng(seed).random((len(images), len(specs), UNIFORMS_PER_VIEW))
+    shape = (len(images), rows_of_numbers(specs), UNIFORMS_PER_VIEW)
+    uniforms = np.random.default_rng(seed).random(shape)
     heights, widths = np.array([image.shape[1:] for image in images]).T
     return draw_views(uniforms, heights, widths, specs)
 

@@ -52,18 +52,28 @@ def average_precision(
     threshold: float,
     rule: str,
     as_printed: bool = False,
+    sizes: tuple[float, float] = (0.0, math.inf),
 ) -> float:
     mine = [o._replace(box=from_one(o.box)) for o in objects if o.category == category]
     found = [d._replace(box=from_one(d.box)) for d in detections if d.category == category]
     if as_printed:
         found = [printed(d) for d in found]
     found = sorted(found, key=lambda d: d.score, reverse=True)  # stable, also in reverse
-    verdicts = judge(mine, found, threshold)
+    mine = [o._replace(difficult=o.difficult or is_outside(o.box, sizes)) for o in mine]
+    verdicts = judge(mine, found, threshold, sizes)
     total = sum(not o.difficult for o in mine)
     return (eleven_points if rule == "11-point" else area)(curve(verdicts, total))
 
 
-def judge(mine: list[Object], found: list[Detection], threshold: float) -> list[str]:
+def is_outside(box: Box, sizes: tuple[float, float]) -> bool:
+    """Whether the area of a box, from 1 and inclusive, is not in a range."""
+    size = (box[2] - box[0] + 1) * (box[3] - box[1] + 1)
+    return not sizes[0] <= size < sizes[1]
+
+
+def judge(
+    mine: list[Object], found: list[Detection], threshold: float, sizes: tuple[float, float]
+) -> list[str]:
     taken: set[int] = set()
     verdicts = []
     for detection in found:
@@ -72,7 +82,7 @@ def judge(mine: list[Object], found: list[Detection], threshold: float) -> list[
             if thing.image == detection.image and overlap(detection.box, thing.box) > best:
                 best, position = overlap(detection.box, thing.box), index
         if best <= threshold:
-            verdicts.append("wrong")
+            verdicts.append("ignored" if is_outside(detection.box, sizes) else "wrong")
         elif mine[position].difficult:
             verdicts.append("ignored")
         elif position in taken:

@@ -25,7 +25,13 @@ assert "torch" not in sys.modules, "torch was imported"
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], [], *([verb, "--help"] for verb in cli.VERBS), ["list", "recipes"]],
+    [
+        ["--help"],
+        [],
+        *([verb, "--help"] for verb in cli.VERBS),
+        ["list", "recipes"],
+        ["list", "methods"],
+    ],
     ids=" ".join,
 )
 def test_help_imports_no_torch(arguments: list[str]) -> None:

@@ -56,6 +56,18 @@ def test_a_wrong_line_of_a_file_is_named(
     assert str(path) in str(error.value)
 
 
+@pytest.mark.parametrize(("old", "new"), [("true", "always"), ("false", "never")])
+def test_runs_that_only_said_whether_they_compile_can_be_read(
+    tmp_path: Path, old: str, new: str
+) -> None:
+    path = tmp_path / "config.yaml"
+    files.save(PretrainConfig(out=Path("run")), path)
+    lines = path.read_text().splitlines(keepends=True)
+    older = [line for line in lines if not line.startswith(("compile:", "activation_memory:"))]
+    path.write_text("".join(older) + f"compile: {old}\n")
+    assert files.load(PretrainConfig, path) == PretrainConfig(out=Path("run"), compile=new)  # type: ignore[arg-type]
+
+
 def test_configs_that_differ_only_in_their_folder_share_a_fingerprint() -> None:
     config = PretrainConfig(out=Path("run"))
     assert files.fingerprint(config) == files.fingerprint(PretrainConfig(out=Path("elsewhere")))
@@ -87,7 +99,8 @@ def config_classes(config: Any) -> list[type]:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: ViewsConfig(global_count=1),
+        lambda: ViewsConfig(global_count=0),
+        lambda: CLoVEConfig(views=ViewsConfig(global_count=1)),
         lambda: ViewsConfig(global_scale=(1.0, 0.2)),
         lambda: MatchingConfig(threshold=0),
         lambda: LossConfig(top_k=3, drop=3),

@@ -136,6 +136,12 @@ def test_the_prediction_loss_is_the_squared_distance_of_unit_vectors() -> None:
     assert torch.autograd.gradcheck(prediction_loss, (prediction.requires_grad_(), target))
 
 
+def test_the_prediction_loss_worked_by_hand() -> None:
+    target = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
+    prediction = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])  # distances 0, root 2 and 2
+    assert prediction_loss(prediction, target) == (0 + 2 + 4) / 3
+
+
 def test_the_prediction_loss_is_computed_in_fp32() -> None:
     prediction, target = units(2, 50, 64).bfloat16()
     loss = prediction_loss(prediction, target)

@@ -1,8 +1,7 @@
-"""BYOL, MoCo and DenseCL as methods: who is compared with whom, and who moves when."""
+"""BYOL, MoCo and DenseCL as methods: who is compared with whom."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,11 @@ from torch import Tensor
 from clove_ssl.config.methods.clove import TeacherConfig
 from clove_ssl.config.methods.pooled_views import PooledViewsConfig
 from clove_ssl.config.recipes import contrastive as recipes
-from clove_ssl.config.views import ViewsConfig
 from clove_ssl.errors import UserError
 from clove_ssl.losses.contrastive import info_nce, most_similar_cells
 from clove_ssl.methods.base import Progress
 from clove_ssl.methods.teaching import TaughtMethod
-from clove_ssl.modules.key_bank import KeyBank
 from clove_ssl.modules.shuffling import batch_order
-from clove_ssl.optimizers import LARS
 from clove_ssl.views.batch import ViewBatch
 
 IMAGES = 6
@@ -127,142 +123,6 @@ def test_byol_predicts_each_view_from_the_other(joint: bool, form: str, factor: 
     output = method(views, START)
     torch.testing.assert_close(output.loss, factor * (2 - 2 * cosines).sum())
     torch.testing.assert_close(output.metrics["cos_positive"], cosines.mean().detach())
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_teacher_moves_once_per_step(name: str) -> None:
-    method = method_of(small(name))
-
-    def distance() -> float:
-        return float(method.health(method(batch(), open_step))["teacher_distance"])
-
-    open_step = Progress(0, 10, closes_step=False)
-    first, second = distance(), distance()
-    assert first == second
-    method(batch(), START)
-    method.after_step(START)
-    assert distance() == pytest.approx(0.9 * first, rel=1e-6)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_teacher_can_follow_after_the_step(name: str) -> None:
-    teacher = TeacherConfig(momentum=0.5, final_momentum=0.5, update="after-step")
-    method = method_of(small(name, teacher=teacher))
-    before = [p.clone() for p in method.teacher.parameters()]
-    method(batch(), START)
-    assert all(map(torch.equal, before, method.teacher.parameters()))
-    method.after_step(START)
-    for old, new, student in zip(
-        before, method.teacher.parameters(), method.encoder.parameters(), strict=True
-    ):
-        torch.testing.assert_close(new, (old + student) / 2)
-
-
-@pytest.mark.parametrize("name", QUEUED)
-def test_keys_enter_the_queue_after_the_step_and_only_in_training(name: str) -> None:
-    method = method_of(small(name))
-    queues = [module for module in method.modules() if isinstance(module, KeyBank)]
-    assert len(queues) == (1 if name == "moco" else 2)
-    method(batch(0), Progress(0, 10, closes_step=False))
-    method(batch(1), START)
-    assert all(queue.pointer == 0 for queue in queues)
-    method.after_step(START)
-    assert all(queue.pointer == 2 * IMAGES for queue in queues)
-    method.eval()
-    method(batch(2), START)
-    method.after_step(START)
-    assert all(queue.pointer == 2 * IMAGES for queue in queues)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_only_the_student_gets_gradients(name: str) -> None:
-    method = method_of(small(name))
-    method(batch(), START).loss.backward()
-    for key, parameter in method.named_parameters():
-        assert (parameter.grad is None) == key.startswith("teacher."), key
-
-
-def train(method: Any, *, steps: int) -> list[float]:
-    trained = [p for p in method.parameters() if p.requires_grad]
-    optimizer = LARS(trained, lr=1.0, trust=0.02)
-    losses = []
-    for step in range(steps):
-        progress = Progress(step, steps)
-        output = method(batch(), progress)
-        optimizer.zero_grad()
-        output.loss.backward()
-        optimizer.step()
-        method.after_step(progress)
-        losses.append(output.loss.item())
-    return losses
-
-
-def test_training_on_one_batch_lowers_the_loss_of_byol() -> None:
-    losses = train(method_of(small("byol")), steps=12)
-    assert losses[-1] < losses[0] - 0.2
-
-
-@pytest.mark.parametrize("name", QUEUED)
-def test_training_on_one_batch_lowers_the_loss_where_the_queue_stands_still(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # On one batch the queue fills with the positives themselves, which no query can tell apart.
-    monkeypatch.setattr("clove_ssl.modules.key_bank.KeyBank.advance", lambda bank: None)
-    losses = train(method_of(small(name)), steps=12)
-    assert losses[-1] < losses[0] - 0.2
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_restored_method_continues_exactly(name: str) -> None:
-    method, twin = method_of(small(name)), method_of(small(name))
-    train(method, steps=2)
-    twin.load_state_dict(method.state_dict())
-    assert torch.equal(method(batch(7), START).loss, twin(batch(7), START).loss)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_step_reads_nothing_back_from_the_device(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Meta tensors have no values: reading one on the host would raise. Autocast knows no such
-    # device, and switching it off has no part in this.
-    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
-    method = method_of(small(name)).to("meta")
-    output = method(batch().to("meta"), START)
-    output.loss.backward()
-    method.after_step(START)
-    assert output.loss.device.type == "meta"
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_health_figures_and_headlines_are_there(name: str) -> None:
-    method = method_of(small(name))
-    output = method(batch(), START)
-    assert set(method.headline) <= set(output.metrics)
-    assert output.artifacts["embeddings"].shape == (IMAGES, 8)
-    figures = method.health(output)
-    assert set(figures) == {"feature_std", "effective_rank", "teacher_distance"}
-    for value in [*figures.values(), *output.metrics.values()]:
-        assert value.ndim == 0
-        assert torch.isfinite(value)
-        assert not value.requires_grad
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_exported_branch_is_the_configured_one(name: str) -> None:
-    student = method_of(small(name))
-    assert student.export_backbone() is student.encoder.backbone is student.backbone
-    teacher = method_of(small(name, export="teacher"))
-    assert teacher.export_backbone() is teacher.teacher.module.backbone
-    names = list(student.state_dict())
-    assert sum(each.endswith("backbone.conv.weight") for each in names) == 2
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_other_than_two_large_views_are_refused(name: str) -> None:
-    for views in (ViewsConfig(), ViewsConfig(global_count=3, local_count=0)):
-        with pytest.raises(UserError, match="local-count 0"):
-            small(name, views=views)
 
 
 @pytest.mark.parametrize("wrong", [{"temperature": 0.0}, {"queue_size": 0}, {"shuffle_groups": -1}])

@@ -6,16 +6,23 @@ import numpy as np
 import pytest
 import torch
 
-from clove_ssl.tasks.models.anchors import FPN_ANCHORS, AnchorLayout, cell_anchors
+from clove_ssl.tasks.models.anchors import AnchorLayout, cell_anchors
 from clove_ssl.tasks.models.boxes import (
     RPN_WEIGHTS,
     clip_boxes,
+    clip_to_images,
     decode_boxes,
     encode_boxes,
     has_area,
     pairwise_iou,
 )
-from clove_ssl.tasks.models.pooling import LEGACY, assign_levels, pool_pyramid, pool_regions
+from clove_ssl.tasks.models.pooling import (
+    LEGACY,
+    assign_levels,
+    batched_regions,
+    pool_pyramid,
+    pool_regions,
+)
 from clove_ssl.tasks.models.resize import draw_short_side, resize_image, resized_shape
 
 STRIDES = (4, 8, 16, 32)
@@ -35,13 +42,14 @@ def test_an_anchor_has_the_area_of_its_size_and_the_ratio_of_height_to_width() -
 
 
 def test_a_map_without_cells_has_no_anchors() -> None:
-    grids = FPN_ANCHORS.grids([(0, 3), (2, 2), (1, 1), (1, 1), (1, 1)])
-    assert [len(grid) for grid in grids] == [0, 12, 3, 3, 3]
+    layout = AnchorLayout(strides=(4, 8), sizes=((32,), (64,)), ratios=(0.5, 1.0, 2.0))
+    grids = layout.grids([(0, 3), (2, 2)])
+    assert [len(grid) for grid in grids] == [0, 12]
 
 
 def test_a_layout_needs_sizes_for_every_stride() -> None:
     with pytest.raises(ValueError, match="2 strides for 1 lists of sizes"):
-        AnchorLayout(strides=(4, 8), sizes=((32,),))
+        AnchorLayout(strides=(4, 8), sizes=((32,),), ratios=(1.0,))
 
 
 def test_boxes_without_area_overlap_with_nothing() -> None:
@@ -62,9 +70,16 @@ def test_no_boxes_are_no_problem() -> None:
     assert has_area(NONE).shape == (0,)
 
 
-def test_offsets_of_a_box_without_area_are_refused() -> None:
-    with pytest.raises(ValueError, match="without an area"):
-        encode_boxes(POINT, POINT, weights=RPN_WEIGHTS)
+def test_offsets_of_a_box_without_area_are_not_finite() -> None:
+    assert not encode_boxes(POINT, POINT, weights=RPN_WEIGHTS).isfinite().any()
+
+
+def test_boxes_of_several_images_are_clipped_like_those_of_each() -> None:
+    boxes = torch.tensor([[-5.0, 2.0, 30.0, 40.0], [1.0, -2.0, 9.0, 8.0]]).expand(2, 2, 4)
+    sizes = [(10, 20), (35, 5)]
+    clipped = clip_to_images(boxes, sizes)
+    for mine, alone, size in zip(clipped, boxes, sizes, strict=True):
+        assert torch.equal(mine, clip_boxes(alone, size))
 
 
 def test_boxes_in_half_precision_are_moved_in_single_precision() -> None:
@@ -94,8 +109,8 @@ def test_a_region_without_area_belongs_to_the_finest_level() -> None:
 
 def test_a_region_without_area_pools_to_zero_only_when_aligned() -> None:
     features = pyramid(1)[0]
-    aligned = pool_regions(features, [POINT], stride=4, size=7)
-    legacy = pool_regions(features, [POINT], stride=4, size=7, rule=LEGACY)
+    aligned = pool_regions(features, batched_regions([POINT]), stride=4, size=7)
+    legacy = pool_regions(features, batched_regions([POINT]), stride=4, size=7, rule=LEGACY)
     assert aligned.abs().max() == 0
     assert legacy.min() == 1
 
@@ -103,10 +118,18 @@ def test_a_region_without_area_pools_to_zero_only_when_aligned() -> None:
 @pytest.mark.parametrize("boxes", [[NONE, NONE], [NONE, POINT + torch.tensor([0, 0, 4, 4])]])
 def test_images_without_regions_pool_to_nothing_but_keep_the_graph(boxes) -> None:
     maps = pyramid()
-    pooled = pool_pyramid(maps, boxes, strides=STRIDES, size=7)
+    pooled = pool_pyramid(maps, batched_regions(boxes), strides=STRIDES, size=7)
     assert pooled.shape == (sum(map(len, boxes)), 3, 7, 7)
     pooled.sum().backward()
     assert all(each.grad is not None for each in maps)
+
+
+def test_maps_in_half_precision_are_pooled_with_boxes_in_single_precision() -> None:
+    ramp = (torch.arange(256) - 226).expand(1, 1, 256, 256)
+    regions = torch.tensor([[0.0, 898.0, 898.0, 914.0, 914.0]])  # bf16 would make it 896 and 912
+    pooled = pool_regions(ramp.bfloat16(), regions, stride=4, size=1)
+    assert pooled.dtype == torch.bfloat16
+    assert pooled.item() == (898 + 914) / 2 / 4 - 0.5 - 226
 
 
 def test_regions_keep_the_order_of_their_images_over_all_levels() -> None:
@@ -114,7 +137,7 @@ def test_regions_keep_the_order_of_their_images_over_all_levels() -> None:
     maps = [each + torch.tensor([0.0, 10.0]).view(2, 1, 1, 1) for each in maps]
     big, small = [0.0, 0.0, 230.0, 230.0], [0.0, 0.0, 20.0, 20.0]
     boxes = [torch.tensor([big, small]), torch.tensor([small, big])]
-    pooled = pool_pyramid(maps, boxes, strides=STRIDES, size=1)
+    pooled = pool_pyramid(maps, batched_regions(boxes), strides=STRIDES, size=1)
     assert pooled.flatten().tolist() == [2.0, 0.0, 10.0, 12.0]
 
 

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from references.polygon_fill import filled
 
+from clove_ssl.config.detection import MaskHeadConfig
+from clove_ssl.tasks.models.heads import MaskHead
 from clove_ssl.tasks.models.keypoints import (
     KeypointTargets,
     find_keypoints,
@@ -18,16 +20,25 @@ from clove_ssl.tasks.models.keypoints import (
 )
 from clove_ssl.tasks.models.masks import (
     mask_loss,
-    mask_probabilities,
     paste_masks,
     paste_probabilities,
 )
-from clove_ssl.tasks.models.polygons import fill_polygons, mask_in_box, masks_in_boxes
+from clove_ssl.tasks.models.polygons import (
+    fill_polygons,
+    masks_in_boxes,
+    pack_outlines,
+)
 
 NONE = torch.zeros(0, 4)
 SQUARE = np.array([2.0, 2.0, 6.0, 2.0, 6.0, 6.0, 2.0, 6.0])
 
 coordinates = st.one_of(st.integers(-8, 20).map(float), st.floats(-8, 20, width=32))
+
+
+def mask_in_box(box: list[float], *, size: int) -> np.ndarray:
+    """The part of the square inside a box."""
+    boxes = torch.tensor([box], dtype=torch.float32)
+    return masks_in_boxes(pack_outlines([[SQUARE]]), torch.tensor([0]), boxes, size=size)[0].numpy()
 
 
 @given(st.lists(st.tuples(coordinates, coordinates), min_size=1, max_size=7))
@@ -51,8 +62,23 @@ def test_several_polygons_are_united_even_where_they_overlap() -> None:
     )
 
 
+def test_regions_are_filled_together_as_one_by_one() -> None:
+    triangle, bar = (
+        np.array([1.0, 1.0, 9.0, 2.0, 4.0, 8.5]),
+        np.array([0.0, 3.0, 9.0, 3.0, 9.0, 5.0]),
+    )
+    outlines = pack_outlines([[triangle], [SQUARE, bar], []])
+    objects = torch.tensor([1, 0, 2, 1, 1])
+    boxes = torch.tensor([[0, 0, 9, 9], [1, 1, 8, 8], [0, 0, 5, 5], [3.3, 2.1, 7, 7], [0, 0, 1, 1]])
+    together = masks_in_boxes(outlines, objects, boxes, size=14)
+    for mask, which, box in zip(together, objects, boxes, strict=True):
+        alone = masks_in_boxes(outlines, which[None], box[None], size=14)
+        assert torch.equal(mask, alone[0])
+    assert together.any(dim=(1, 2)).tolist() == [True, True, False, True, False]
+
+
 def test_a_box_takes_its_part_of_the_polygon_only() -> None:
-    mask = mask_in_box([SQUARE], np.array([0, 0, 4, 4], dtype=np.float32), size=4)
+    mask = mask_in_box([0, 0, 4, 4], size=4)
     expected = np.zeros((4, 4), dtype=bool)
     expected[2:, 2:] = True
     np.testing.assert_array_equal(mask, expected)
@@ -60,31 +86,46 @@ def test_a_box_takes_its_part_of_the_polygon_only() -> None:
 
 @pytest.mark.parametrize("box", [[20, 20, 30, 30], [-9, -9, -5, -5], [20, 20, 20, 20]])
 def test_a_box_beside_the_object_has_an_empty_mask(box: list[int]) -> None:
-    assert not mask_in_box([SQUARE], np.array(box, dtype=np.float32), size=14).any()
+    assert not mask_in_box(box, size=14).any()
 
 
 def test_a_box_without_area_inside_the_object_has_a_full_mask() -> None:
-    assert mask_in_box([SQUARE], np.array([4, 4, 4, 4], dtype=np.float32), size=14).all()
+    assert mask_in_box([4, 4, 4, 4], size=14).all()
 
 
 def test_nothing_to_fill_gives_empty_masks() -> None:
-    assert masks_in_boxes([], np.zeros((0, 4), dtype=np.float32), size=14).shape == (0, 14, 14)
+    nothing = torch.zeros(0, dtype=torch.int64)
+    assert masks_in_boxes(pack_outlines([]), nothing, NONE, size=14).shape == (0, 14, 14)
+    assert not masks_in_boxes(
+        pack_outlines([[]]), torch.tensor([0]), NONE.new_ones(1, 4), size=7
+    ).any()
     assert not fill_polygons([], height=5, width=5).any()
 
 
 def test_a_batch_without_masks_has_a_loss_of_zero_and_a_gradient() -> None:
-    logits = torch.zeros(0, 3, 28, 28, requires_grad=True)
-    nothing = torch.zeros(0, dtype=torch.int64)
-    loss = mask_loss(logits, torch.zeros(0, 28, 28, dtype=torch.bool), nothing)
+    logits = torch.zeros(0, 28, 28, requires_grad=True)
+    loss = mask_loss(logits, torch.zeros(0, 28, 28, dtype=torch.bool))
     loss.backward()
     assert loss == 0
     assert logits.grad is not None
 
 
-def test_only_the_map_of_the_class_counts() -> None:
-    logits = torch.zeros(1, 3, 2, 2)
-    logits[0, 1] = 2.0
-    assert torch.equal(mask_probabilities(logits, torch.tensor([1])), logits[:, 1].sigmoid())
+@pytest.mark.parametrize("regions", [5, 0])
+def test_the_mask_head_gives_the_map_of_the_class_alone(regions: int) -> None:
+    torch.manual_seed(0)
+    head = MaskHead(MaskHeadConfig(convs=1, width=8), 4, num_classes=7, norm="none").double()
+    maps = torch.randn(regions, 4, 6, 6, dtype=torch.float64)
+    classes = torch.randint(7, (regions,))
+    every = head.predictor(torch.relu(head.deconv(head.convs(maps))))  # (R, K, M, M)
+    expected = every[torch.arange(regions), classes]
+    found = head(maps, classes)
+    torch.testing.assert_close(found, expected)
+    weights = torch.randn_like(found)
+    mine, theirs = (
+        torch.autograd.grad((out * weights).sum(), list(head.parameters()), retain_graph=True)
+        for out in (found, expected)
+    )
+    torch.testing.assert_close(mine, theirs)
 
 
 def test_a_mask_is_pasted_into_its_box_and_half_is_enough() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
-from clove_ssl.tasks.models.matching import match_boxes, sample_labels
+from clove_ssl.tasks.models.matching import MatchRule, match_boxes, sample_labels
 from clove_ssl.tasks.models.proposals import (
     ProposalLimits,
     Proposals,
@@ -19,54 +22,74 @@ from clove_ssl.tasks.models.roi_heads import (
     label_regions,
     sample_regions,
 )
-from clove_ssl.tasks.models.rpn import RPNHead, label_anchors, rpn_losses, sample_anchors
+from clove_ssl.tasks.models.rpn import (
+    ANCHOR_RULE,
+    RPNHead,
+    label_anchors,
+    rpn_losses,
+    sample_anchors,
+)
 
 NONE = torch.zeros(0, 4)
 TWO = torch.tensor([[0.0, 0.0, 10.0, 10.0], [20.0, 20.0, 30.0, 30.0]])
 LIMITS = ProposalLimits(before_nms=10, after_nms=5)
 
 
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+def shuffled(count: int, seed: int = 0) -> torch.Tensor:
+    """Priorities in random order."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
 
 
 def test_all_ties_for_an_object_are_rescued() -> None:
     truth = torch.tensor([[0.0, 0.0, 10.0, 10.0], [0.0, 0.0, 40.0, 40.0]])
     # Two halves of the small object tie; the third box is the best one for the large object.
     boxes = torch.tensor([[0.0, 0.0, 10.0, 5.0], [0.0, 5.0, 10.0, 10.0], [0.0, 0.0, 40.0, 18.0]])
-    match = match_boxes(boxes, truth, background_below=0.3, foreground_from=0.7, rescue=True)
+    match = match_boxes(boxes, truth, ANCHOR_RULE)
     assert match.label.tolist() == [1, 1, 1]
     assert match.matched.tolist() == [0, 0, 1]
-    plain = match_boxes(boxes, truth, background_below=0.3, foreground_from=0.7)
+    plain = match_boxes(boxes, truth, replace(ANCHOR_RULE, rescue=False))
     assert plain.label.tolist() == [-1, -1, -1]
 
 
 def test_a_rescued_box_keeps_its_own_best_object() -> None:
     truth = torch.tensor([[0.0, 0.0, 10.0, 2.0], [0.0, 0.0, 10.0, 9.0]])
-    match = label_anchors(torch.tensor([[0.0, 0.0, 10.0, 10.0]]), truth)
-    assert (match.label.tolist(), match.matched.tolist()) == ([1], [1])
+    match = label_anchors(torch.tensor([[0.0, 0.0, 10.0, 10.0]]), [truth])
+    assert (match.label.tolist(), match.matched.tolist()) == ([[1]], [[1]])
 
 
 def test_thresholds_belong_to_the_label_above_them() -> None:
     truth = torch.tensor([[0.0, 0.0, 10.0, 10.0]])
     boxes = torch.tensor([[0.0, 0.0, 10.0, 5.0], [0.0, 0.0, 10.0, 2.5]])  # IoU 0.5 and 0.25
-    match = match_boxes(boxes, truth, background_below=0.25, foreground_from=0.5)
+    match = match_boxes(boxes, truth, MatchRule(background_below=0.25, foreground_from=0.5))
     assert match.label.tolist() == [1, -1]
 
 
 def test_an_image_without_objects_is_all_background() -> None:
-    match = label_anchors(TWO, NONE)
-    assert (match.label.tolist(), match.matched.tolist()) == ([0, 0], [0, 0])
+    match = label_anchors(TWO, [NONE])
+    assert (match.label.tolist(), match.matched.tolist()) == ([[0, 0]], [[0, 0]])
 
 
 def test_no_anchors_get_no_labels() -> None:
-    assert label_anchors(NONE, TWO).label.shape == (0,)
-    assert label_anchors(NONE, NONE).label.shape == (0,)
+    assert label_anchors(NONE, [TWO, NONE]).label.shape == (2, 0)
 
 
-def test_an_object_that_no_anchor_meets_is_refused() -> None:
-    with pytest.raises(ValueError, match="meets no box"):
-        label_anchors(TWO, torch.tensor([[5.0, 5.0, 5.0, 5.0]]))
+def test_an_object_that_no_anchor_meets_makes_no_foreground() -> None:
+    match = label_anchors(TWO, [torch.tensor([[5.0, 5.0, 5.0, 5.0], [0.0, 0.0, 9.0, 9.0]])])
+    assert match.label.tolist() == [[1, 0]]
+
+
+def test_images_are_matched_together_as_one_by_one() -> None:
+    source = torch.Generator().manual_seed(0)
+    corners, sides = (torch.rand(40, 2, generator=source) * 30 for _ in range(2))
+    boxes = torch.cat([corners, corners + sides], dim=1)
+    truth = [boxes[:5] + 1, NONE, boxes[5:6], boxes[10:18] - 2]
+    together = label_anchors(boxes, truth)
+    padded = match_boxes(boxes.expand(4, 40, 4), pad_sequence(truth, batch_first=True), ANCHOR_RULE)
+    for image, each in enumerate(truth):
+        alone = match_boxes(boxes, each, ANCHOR_RULE)
+        for batched in (together, padded):
+            assert torch.equal(batched.label[image], alone.label)
+            assert torch.equal(batched.matched[image], alone.matched)
 
 
 @pytest.mark.parametrize(
@@ -77,20 +100,23 @@ def test_background_fills_what_foreground_leaves(
     foreground: int, background: int, expected: tuple[int, int]
 ) -> None:
     label = torch.tensor([1] * foreground + [0] * background + [-1] * 5)
-    chosen = sample_labels(label, count=8, foreground_share=0.25, order=seeded())
+    kinds = sample_labels(label, shuffled(len(label)), count=8, foreground_share=0.25)
+    chosen = [kind.rows[kind.valid] for kind in kinds]
     assert tuple(map(len, chosen)) == expected
     assert [label[index].unique().tolist() for index in chosen] == [
         [value] * bool(count) for value, count in zip((1, 0), expected, strict=True)
     ]
 
 
-def test_sampling_depends_on_its_generator_alone() -> None:
-    label = torch.zeros(1000, dtype=torch.int8)
-    state = torch.get_rng_state()
-    first, again, other = (sample_anchors(label, order=seeded(seed)) for seed in (1, 1, 2))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-    assert torch.equal(torch.get_rng_state(), state)
+def test_the_lowest_priorities_are_sampled_row_by_row() -> None:
+    label = torch.tensor([[1, 0, 1, 0, -1, 0], [0, 0, 0, 0, 0, 0]])
+    priority = torch.tensor([[5, 4, 3, 2, 1, 0], [0, 1, 2, 3, 4, 5]])
+    foreground, background = sample_anchors(label, priority, count=3)
+    chosen = [
+        [rows[valid].tolist() for rows, valid in zip(*kind, strict=True)]
+        for kind in (foreground, background)
+    ]
+    assert chosen == [[[2], []], [[5, 3], [0, 1, 2]]]
 
 
 def test_the_rpn_head_has_the_names_and_the_spread_of_detectron2() -> None:
@@ -120,13 +146,13 @@ def test_the_rows_of_the_rpn_head_follow_row_column_anchor() -> None:
 def test_a_batch_without_objects_has_an_rpn_loss_of_background_alone() -> None:
     logits = torch.zeros(2, 2, requires_grad=True)
     offsets = torch.ones(2, 2, 4, requires_grad=True)
-    nothing = torch.zeros(2, dtype=torch.int64)
+    nothing = torch.zeros(2, 2, dtype=torch.int64)
     losses = rpn_losses(
         logits,
         offsets,
         anchors=TWO,
-        labels=[nothing, nothing],
-        matched=[nothing, nothing],
+        sampled=sample_anchors(nothing, nothing),
+        matched=nothing,
         truth=[NONE, NONE],
     )
     (losses.objectness + losses.offsets).backward()
@@ -158,6 +184,17 @@ def test_proposals_outside_the_image_are_dropped() -> None:
     assert proposed(torch.zeros(2), far_off).boxes.shape == (0, 4)
 
 
+def test_thin_proposals_stay() -> None:
+    thin = torch.tensor([[0.0, 0.0, -10.0, 0.0], [0.0, 0.0, 0.0, 0.0]])  # 10 / e^10 pixels wide
+    found = proposed(torch.tensor([1.0, 0.0]), thin)
+    assert 0 < found.boxes[0, 2] - found.boxes[0, 0] < 1e-3
+
+
+def test_sure_proposals_keep_their_order() -> None:
+    sure = torch.tensor([40.0, 41.0])  # both have the probability 1 in single precision
+    assert proposed(sure, torch.zeros(2, 4)).logits.tolist() == [41, 40]
+
+
 @pytest.mark.parametrize("where", ["logits", "offsets"])
 def test_proposals_that_are_not_finite_stop_training_and_vanish_in_tests(where: str) -> None:
     inputs = {"logits": torch.zeros(2), "offsets": torch.zeros(2, 4)}
@@ -186,8 +223,8 @@ def test_proposals_in_half_precision_are_compared_in_single_precision() -> None:
 def test_regions_of_an_image_without_objects_are_background() -> None:
     regions = label_regions(TWO, NONE, torch.zeros(0, dtype=torch.int64), num_classes=5)
     assert regions.classes.tolist() == [5, 5]
-    sampled = sample_regions(regions, num_classes=5, order=seeded())
-    assert sorted(sampled.boxes[:, 0].tolist()) == [0, 20]
+    rows, valid = sample_regions(regions, shuffled(2), num_classes=5)
+    assert sorted(rows[valid].tolist()) == [0, 1]
 
 
 def test_an_object_without_area_makes_no_foreground_not_even_of_itself() -> None:

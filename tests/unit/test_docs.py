@@ -25,17 +25,35 @@ from clove_ssl import cli
 from clove_ssl.backbones.build import Backbone, build_backbone
 from clove_ssl.backbones.weights import load_backbone
 from clove_ssl.config import files
+from clove_ssl.config.benching import BenchConfig
+from clove_ssl.config.exporting import ExportConfig, ImportConfig
+from clove_ssl.config.finetuning import protocol
 from clove_ssl.config.pretraining import BackboneConfig, PretrainConfig
 from clove_ssl.config.probing import ProbeConfig
 from clove_ssl.config.recipes import RECIPES, recipe
+from clove_ssl.config.showing import ReportConfig, ShowConfig, WatchConfig
+from clove_ssl.config.study import StudyRunConfig
 from clove_ssl.data.sources import open_source
-from clove_ssl.engine import doctor, pretraining, probing
+from clove_ssl.engine import (
+    benchmark,
+    doctor,
+    embedding,
+    exporting,
+    finetuning,
+    importing,
+    pretraining,
+    probing,
+    reporting,
+    scoring,
+    showing,
+    study,
+    watching,
+)
 from clove_ssl.engine.plan import plan_run
 from clove_ssl.export.safetensors_file import save_backbone
-from clove_ssl.registry import METHODS
+from clove_ssl.registry import METHODS, TASKS
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
-from clove_ssl.visual import report
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -98,10 +116,19 @@ def only_parse(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for module, name in (
         (pretraining, "pretrain"),
         (pretraining, "resume"),
+        (finetuning, "finetune"),
+        (scoring, "score_run"),
         (probing, "probe_backbones"),
+        (embedding, "write_embeddings"),
+        (importing, "import_weights"),
+        (exporting, "export_backbone"),
         (directory, "find"),
-        (report, "write_report"),
+        (showing, "show"),
+        (reporting, "report_runs"),
+        (watching, "watch"),
         (doctor, "examine"),
+        (benchmark, "run_bench"),
+        (study, "run_study"),
     ):
         monkeypatch.setattr(module, name, noting(name))
     monkeypatch.setattr(files, "load", lambda cls, path, **_: recipe("clove-demo", Path("unused")))
@@ -113,7 +140,8 @@ def test_a_shown_command_is_understood(command: str, only_parse: list[str]) -> N
     arguments = shlex.split(command, comments=True)
     if "--help" in arguments:
         arguments.remove("--help")
-        arguments += ["--out", "RUN"] if arguments[0] == "pretrain" else []
+        arguments += ["--out", "RUN"] if arguments[0] in ("pretrain", "finetune") else []
+        arguments += ["--backbone", "random"] if arguments[0] == "finetune" else []
     assert cli.main(arguments) == 0
     assert only_parse or arguments[0] == "list"
 
@@ -124,7 +152,7 @@ def test_verbs_named_in_sentences_exist() -> None:
     assert {"doctor", "probe"} <= named  # or the search finds nothing
 
 
-RECIPE_NAME = r"(?<![\w./-])(?:clove-[a-z0-9-]+|[a-z0-9]+-r\d+-[a-z0-9]+)"
+RECIPE_NAME = r"(?<![\w./-])(?:clove-[a-z0-9-]+|[a-z0-9]+-r\d+(?:-[a-z0-9]+)?)"
 
 
 def test_recipes_named_in_the_docs_exist() -> None:
@@ -149,6 +177,14 @@ def test_options_named_in_sentences_exist(page: Path) -> None:
     known = {*option_names(ProbeConfig(backbones=())), "--data", "--config", "--help"}
     for method in METHODS.names():
         known |= {*option_names(PretrainConfig(out=Path("RUN"), method=METHODS.load(method)()))}
+    for task in TASKS.names():
+        known |= {*option_names(protocol(task, Path("RUN"), "random"))}
+    known |= {*option_names(ImportConfig(file=Path("FILE"), out=Path("OUT")))}
+    known |= {*option_names(ExportConfig(source=Path("RUN"), to="onnx"))}
+    known |= {*option_names(ShowConfig(what="views", run=Path("RUN")))}
+    known |= {*option_names(ReportConfig(runs=())), *option_names(WatchConfig(runs=()))}
+    known |= {*option_names(StudyRunConfig(study="smoke", out=Path("STUDY")))}
+    known |= {*option_names(BenchConfig())}
     elsewhere = {"--update-recorded", "--shm-size", "--ipc", "--signal", "--rdzv-endpoint"}
     elsewhere |= {"--gpus-per-task", "--gpus-per-node"}
     named = {
@@ -189,7 +225,7 @@ def test_relative_links_lead_to_files(page: Path) -> None:
 def test_source_files_named_in_sentences_exist(page: Path) -> None:
     bases = (ROOT, PACKAGE, page.parent)
     for code in inline_code(page):
-        if re.fullmatch(r"(?!my_package|runs/\w+/|export/)[\w/]+/[\w/]+\.(py|md|json)", code):
+        if re.fullmatch(r"(?!dense_twin|runs/\w+/|export/)[\w/]+/[\w/]+\.(py|md|json)", code):
             assert any((base / code).is_file() for base in bases), code
 
 
@@ -329,33 +365,33 @@ def test_rooms_import_only_what_the_architecture_allows() -> None:
 
 
 @pytest.fixture
-def my_package(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def dense_twin(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The example of architecture.md, installed as a plug-in."""
     page = DOCS / "architecture.md"
-    folder = elsewhere / "my_package"
+    folder = elsewhere / "dense_twin"
     folder.mkdir()
     for name, code in zip(("config", "method"), blocks(page, "python"), strict=True):
         (folder / f"{name}.py").write_text(code)
     (elsewhere / "twin.yaml").write_text(blocks(page, "yaml")[0])
-    entry = re.search(r'^(\S+) = "(my_package.*)"$', blocks(page, "toml")[0], re.MULTILINE)
+    entry = re.search(r'^(\S+) = "(dense_twin.*)"$', blocks(page, "toml")[0], re.MULTILINE)
     assert entry is not None
     point = EntryPoint(name=entry[1], value=entry[2], group=METHODS.group)
     monkeypatch.setattr(METHODS, "_plugins", lambda: (point,))
     monkeypatch.syspath_prepend(elsewhere)
     yield elsewhere
-    for module in [name for name in sys.modules if name.startswith("my_package")]:
+    for module in [name for name in sys.modules if name.startswith("dense_twin")]:
         del sys.modules[module]
 
 
-def test_the_example_of_a_method_trains_and_resumes(my_package: Path) -> None:
-    save_photos(my_package / "photos", 12)
+def test_the_example_of_a_method_trains_and_resumes(dense_twin: Path) -> None:
+    save_photos(dense_twin / "photos", 12)
     command = next(shell_commands(DOCS / "architecture.md"))
     small = (
         "--backbone.name resnet18 --backbone.stage c4 --batch-size 4 --device cpu --data.workers 0"
     )
     small += " --method.views.global-size 64 --steps 2 --optimizer.warmup-epochs 0"
     assert cli.main(shlex.split(f"{command} {small}")) == 0
-    run = my_package / "runs/twin"
+    run = dense_twin / "runs/twin"
     assert "name: dense-twin\n" in (run / "config.yaml").read_text()
     assert "channels: 64\n" in (run / "config.yaml").read_text()
     assert cli.main(["resume", str(run)]) == 0

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from clove_ssl.config.methods.clove import CLoVEConfig, LossConfig, MatchingConfig
+from clove_ssl.config.methods.densecl import DenseCLConfig
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.views import ViewsConfig
-from clove_ssl.runs.figures import GROUPS, figure, in_reading_order
+from clove_ssl.runs.figures import GROUPS, PARTS, figure, in_reading_order
 from clove_ssl.runs.hints import Hint, hints, worrying
 from clove_ssl.runs.judges import JUDGES
 from clove_ssl.runs.limits import Limits, limits_of
@@ -56,6 +57,12 @@ def config_of(**changes: object) -> PretrainConfig:
         ("cells_without_match", 0.7, "look", "only repel"),
         ("cells_short_of_negatives", 0.0, "good", "as many negatives"),
         ("cells_short_of_negatives", 0.5, "look", "--method.loss.top-k"),
+        ("accuracy", 0.4, "good", "40 % come out first"),
+        ("accuracy", 0.0, "look", "Nothing comes out first"),
+        ("accuracy_dense", 0.0, "look", "Nothing comes out first"),
+        ("loss_dense", 3.0, "look", "has not fallen"),
+        ("prototypes_in_use", 0.5, "good", "50 %"),
+        ("prototypes_in_use", 0.01, "look", "in one group"),
         ("feature_std", 0.95, "good", "1 is ideal"),
         ("feature_std", 0.1, "bad", "collapse"),
         ("effective_rank", 80.0, "good", "above the limit of 4"),
@@ -105,6 +112,33 @@ def test_everything_alike_is_a_collapse_even_when_matches_lead() -> None:
     hint = hint_about("cos_positive", logged(cos_positive=0.999, cos_negative=0.99))
     assert hint.level == "bad"
     assert "collapsed" in hint.text
+
+
+@pytest.mark.parametrize(
+    ("part", "compared"), [("", "images"), ("_dense", "cells"), ("_c4", "windows of stage c4")]
+)
+def test_a_collapse_is_told_in_terms_of_what_is_compared(part: str, compared: str) -> None:
+    alike = {f"cos_positive{part}": 0.999, f"cos_negative{part}": 0.99}
+    limits = limits_of(config_of(method=DenseCLConfig()))
+    hint = hint_about(f"cos_positive{part}", logged(**alike), limits)
+    assert hint.level == "bad"
+    assert f"All {compared} look alike" in hint.text
+
+
+def test_each_part_of_a_loss_is_compared_with_its_own_negatives() -> None:
+    metrics = logged(
+        cos_positive=0.6, cos_negative=0.3, cos_positive_dense=0.2, cos_negative_dense=0.3
+    )
+    assert hint_about("cos_positive", metrics).level == "good"
+    assert hint_about("cos_positive_dense", metrics).level == "bad"
+
+
+def test_a_loss_with_a_queue_may_rise_while_the_queue_fills() -> None:
+    rising = [{**row, "loss": row["epoch"]} for row in logged()]
+    limits = limits_of(config_of(method=DenseCLConfig()))
+    hint = hint_about("loss", rising, limits)
+    assert hint.level == "good"
+    assert "queue" in hint.text
 
 
 def test_a_loss_without_negatives_is_not_compared_with_them() -> None:
@@ -255,7 +289,8 @@ def test_every_figure_that_is_judged_has_a_title_and_a_page_in_the_docs() -> Non
     page = (Path(__file__).parents[2] / "docs" / "health.md").read_text()
     for name in JUDGES:
         assert figure(name).group != "other"
-        assert f"`{name}`" in page or f"`{name.rpartition('_')[0]}_*`" in page
+        stems = {name.removesuffix(f"_{end}") for end in ("global", "local", *PARTS)} - {name}
+        assert f"`{name}`" in page or any(f"`{stem}_*`" in page for stem in stems), name
 
 
 def test_known_figures_come_in_the_order_of_their_groups() -> None:

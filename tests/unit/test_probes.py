@@ -17,6 +17,8 @@ from clove_ssl.engine.probe_classifier import PENALTIES, choose_and_fit, fit
 from clove_ssl.engine.probe_features import FrozenFeatures
 from clove_ssl.engine.probes import cell_labels, dense_probe
 from clove_ssl.errors import UserError
+from clove_ssl.modules import normalization
+from clove_ssl.modules.normalization import synchronize_norms
 from clove_ssl.tasks.scoring.segmentation import (
     accuracy,
     class_iou,
@@ -101,8 +103,14 @@ def test_running_statistics_make_no_difference(backbone: Backbone) -> None:
     assert dense_probe(other, *sets, size=64) == dense_probe(backbone, *sets, size=64)
 
 
-def test_synchronised_batch_norm_is_probed_like_plain(backbone: Backbone) -> None:
-    synced = nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(backbone))
+@pytest.mark.parametrize("device_type", ["cuda", "cpu"])
+def test_synchronised_batch_norm_is_probed_like_plain(
+    backbone: Backbone, device_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = synchronize_norms(copy.deepcopy(backbone), device_type)
+    # Only the first process of a run probes, and it must not wait for the others.
+    monkeypatch.setattr(normalization, "_several_processes", lambda: True)
+    assert isinstance(synced, Backbone)
     sets = Patches(4), Patches(2, 100)
     assert dense_probe(synced, *sets, size=64) == dense_probe(backbone, *sets, size=64)
 

@@ -23,7 +23,8 @@ from torch import Tensor
 
 from clove_ssl.config.views import ViewsConfig, ViewSpec
 from clove_ssl.views.blurring import blur, blur_matrix
-from clove_ssl.views.parameters import UNIFORMS_PER_VIEW, ViewParameters, draw_views
+from clove_ssl.views.crops import UNIFORMS_PER_VIEW
+from clove_ssl.views.parameters import ViewParameters, draw_views
 from clove_ssl.views.photometry import adjust_hue_, luma, solarize_
 from clove_ssl.views.render_cpu import render_unrounded, render_views
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import math
 import os
 import re
+import shutil
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,17 +17,22 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from clove_ssl import atomic
 from clove_ssl.config import files
+from clove_ssl.config.finetuning import protocol
+from clove_ssl.config.methods.byol import BYOLConfig
 from clove_ssl.config.pretraining import DataConfig, PretrainConfig
+from clove_ssl.engine.reporting import render_runs
 from clove_ssl.errors import UserError
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.tasks.scoring.scores import Scores, ScoreTable, write_scores
 from clove_ssl.visual.curves import draw_curve, thinned, tick_labels, ticks, value_range
-from clove_ssl.visual.report import write_report
+from clove_ssl.visual.report import render_report, write_report
 
-VOID = {"meta", "br", "link", "img", "line", "path", "input", "hr"}
+VOID = {"meta", "br", "link", "img", "line", "path", "input", "hr", "wbr"}
 RunMaker = Callable[..., RunDirectory]
 
 
@@ -47,7 +55,7 @@ class Outline(HTMLParser):
         pass
 
     def handle_data(self, data: str) -> None:
-        if "style" not in self.open:
+        if not {"style", "script"} & set(self.open):
             self.text.append(data)
 
 
@@ -82,9 +90,13 @@ def make_run(tmp_path: Path) -> RunMaker:
         rows: list[dict[str, float]],
         source: str = "photos",
         starts: list[dict[str, Any]] | None = None,
+        name: str = "my run",
+        **options: Any,
     ) -> RunDirectory:
-        run = directory.create(tmp_path / "my run")
-        config = PretrainConfig(out=run.path, data=DataConfig(source=source), batch_size=256)
+        run = directory.create(tmp_path / name.replace("/", "_"))
+        config = PretrainConfig(
+            out=run.path, data=DataConfig(source=source), **{"batch_size": 256, **options}
+        )
         files.save(config, run.config)
         run.metrics.write_text("".join(json.dumps(each) + "\n" for each in rows))
         run.provenance.write_text(json.dumps({"starts": starts or []}))
@@ -153,18 +165,29 @@ def test_all_starts_of_a_resumed_run_are_listed(make_run: RunMaker) -> None:
     assert "tuesday 50" in text
 
 
-def test_the_page_needs_no_other_file_and_no_script(make_run: RunMaker) -> None:
+def test_the_page_needs_no_other_file(make_run: RunMaker) -> None:
     page = write_report(make_run([row(step) for step in range(1, 30)])).read_text()
-    assert not re.search(r"https?:|src=|href=|url\(|@import|<script|<link", page)
+    assert not re.search(
+        r"https?:|//[a-z]|src=(?!\"data:)|href=(?!\"data:)|url\(|@import|fetch\(", page
+    )
+    assert "default-src 'none'" in page
 
 
 def test_what_users_typed_cannot_become_markup(make_run: RunMaker) -> None:
     command = {"command": ["clove", "</pre><script>alert(1)</script>"]}
     run = make_run([row(1)], source="<img src=x>", starts=[command])
     page = write_report(run).read_text()
-    assert "<script" not in page
+    assert "<script>alert" not in page
+    assert page.count("<script") == 2  # the points of the curves, and what draws them
     assert "<img" not in page
     assert "<img src=x>" in text_of(page)
+
+
+def test_a_name_cannot_end_the_script(make_run: RunMaker) -> None:
+    run = make_run([row(1)], name="<script>x</script>")
+    page = render_report([run])
+    assert "</script>x" not in page
+    assert page.count("</script>") == 2
 
 
 def test_a_file_name_that_is_no_text_can_be_reported(make_run: RunMaker) -> None:
@@ -252,6 +275,122 @@ def test_a_failed_write_keeps_the_old_report(
 def test_long_runs_are_thinned(make_run: RunMaker) -> None:
     page = write_report(make_run([row(step) for step in range(1, 3000)])).read_text()
     assert page.count('class="dot"') <= 400 * page.count("<svg")
+
+
+def points_of(page: str) -> list[dict[str, Any]]:
+    """The curves that the page's script knows."""
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page)
+    assert found
+    curves: list[dict[str, Any]] = json.loads(found[1])["curves"]
+    return curves
+
+
+def test_two_runs_share_every_curve(make_run: RunMaker) -> None:
+    first = make_run([row(step) for step in range(1, 9)], name="first")
+    second = make_run([row(step, loss=50.0) for step in range(1, 5)], name="second")
+    page = render_report([first, second])
+    text = text_of(page)
+    assert "2 runs first, second." in text
+    assert page.count("<svg") == 7
+    assert page.count('class="line run-1"') == 7
+    curve = points_of(page)[0]
+    assert curve["series"]["0"][0] == [1, 99.99]
+    assert curve["series"]["1"] == [[step, 50.0] for step in range(1, 5)]
+    assert "first 99.92 second 50" in text
+
+
+def test_the_script_gets_nothing_for_what_is_not_a_number(make_run: RunMaker) -> None:
+    run = make_run([row(1, loss=math.nan), row(2, loss=math.inf), row(3)])
+    assert points_of(render_report([run]))[0]["series"]["0"] == [[1, None], [2, None], [3, 99.97]]
+
+
+def test_only_options_that_differ_are_compared(make_run: RunMaker) -> None:
+    first, second = make_run([], name="a", seed=1), make_run([], name="b", seed=2)
+    page = render_report([first, second])
+    text = text_of(page)
+    assert "Option a b seed 1 2" in text
+    assert "batch_size" not in text.partition("What to look at")[0]
+
+
+def test_equal_runs_are_said_to_be_equal(make_run: RunMaker) -> None:
+    text = text_of(render_report([make_run([], name="a"), make_run([], name="b")]))
+    assert "All options of a and b are the same." in text
+
+
+def test_options_of_one_method_alone_are_set_apart(make_run: RunMaker) -> None:
+    runs = [make_run([], name="a"), make_run([], name="b", method=BYOLConfig())]
+    text = text_of(render_report(runs))
+    before, _, after = text.partition("options that not all of them have")
+    assert "method. name clove byol" in before
+    assert "method. attention. heads 8 –" in after
+
+
+def test_runs_of_one_name_are_told_apart(make_run: RunMaker, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    first = make_run([row(1)], name="same")
+    second = RunDirectory(tmp_path / "other" / "same")
+    shutil.copytree(first.path, second.path)
+    text = text_of(render_report([first, second]))
+    assert f"{first.path}, {second.path}." in text
+
+
+def test_worries_name_their_run(make_run: RunMaker) -> None:
+    runs = [make_run([row(1)], name="fine"), make_run([row(1, loss=math.nan)], name="broken")]
+    text = text_of(render_report(runs))
+    assert "Problem · broken · Loss. Not a number since step 1" in text
+    assert "Good · fine: All figures look healthy." in text
+
+
+def test_probes_that_two_runs_know_are_shown_once(make_run: RunMaker) -> None:
+    probe = {"backbone": "mine", "data": "VOC", "miou": 0.4, "interval": [0.35, 0.5]}
+    runs = [make_run([row(1)], name=name) for name in "ab"]
+    for run in runs:
+        run.probes.write_text(json.dumps([probe]))
+    assert text_of(render_report(runs)).count("mine 40.0") == 1
+
+
+def test_pictures_of_a_run_are_inside_the_page(make_run: RunMaker) -> None:
+    run = make_run([row(1)])
+    run.pictures.mkdir()
+    Image.new("RGB", (2000, 100), (200, 30, 30)).save(run.pictures / "features.png")
+    page = render_report([run])
+    found = re.search(r'width="1250" height="62" src="data:image/png;base64,([^"]+)"', page)
+    assert found
+    shown = Image.open(io.BytesIO(base64.b64decode(found[1]))).convert("RGB")
+    assert shown.getpixel((5, 5)) == (200, 30, 30)
+
+
+def test_fine_tuning_runs_stand_beside_pre_training(make_run: RunMaker, tmp_path: Path) -> None:
+    tuned = directory.create(tmp_path / "tuned")
+    files.save(protocol("voc-c4", tuned.path, "runs/a"), tuned.config)
+    lines = [{"step": step, "loss": 2.0 / step} for step in (1, 2)] + [{"step": 2, "box_AP": 0.3}]
+    tuned.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    summary, by_class = {"AP": 0.3, "AP50": 0.6}, {"cat": {"AP": 0.3}}
+    table = ScoreTable("box", "COCO average precision", summary, by_class)
+    write_scores(tuned.scores, Scores((table,), images=7))
+    page = render_runs([make_run([row(1)], name="plain"), tuned])
+    text = text_of(page)
+    assert "tuned: voc-c4 from runs/a Scores: box COCO average precision, 7 images" in text
+    assert "AP AP50 30.00 60.00" in text
+    assert "class AP cat 30.00" in text
+    assert "Fine-tuning: Loss" in text
+    assert "box AP" not in text  # it was logged once, and stands in the table
+    assert points_of(page)[-1]["series"] == {"1": [[1, 2.0], [2, 1.0]]}
+
+
+def test_a_fine_tuning_run_without_scores_says_so(tmp_path: Path) -> None:
+    tuned = directory.create(tmp_path / "tuned")
+    files.save(protocol("voc-c4", tuned.path, "runs/a"), tuned.config)
+    text = text_of(render_runs([tuned]))
+    assert "Not scored yet." in text
+    assert "Fine-tuning run, at iteration 0 of 24,000 iterations" in text
+
+
+def test_hardware_is_shown_with_its_speed(make_run: RunMaker) -> None:
+    start = {"device": "Fast GPU", "cores": 16, "torch": "2.15", "cuda": "13.2", "step": 0}
+    text = text_of(render_report([make_run([row(1, memory_gib=12.5)], starts=[start])]))
+    assert "CPU cores 16 Software torch 2.15, CUDA 13.2 Throughput 500 images/s" in text
+    assert "GPU memory 12.5 GiB" in text
 
 
 values = st.one_of(st.floats(-1e6, 1e6), st.just(math.nan), st.just(math.inf))

@@ -1,15 +1,14 @@
-"""VICRegL: its terms, its matches, and runs that survive a crash."""
+"""VICRegL: its terms and its matches."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from references import variance as slow
 from references.tiny_backbone import TinyBackbone
-from references.two_view_runs import IMAGES, check_resume, two_views
+from references.two_view_runs import two_views
 from torch import Tensor
 
 from clove_ssl.config.methods.vicregl import VarianceConfig, VICRegLConfig
@@ -147,6 +146,26 @@ def test_the_method_adds_up_its_parts(mirrored: bool) -> None:
     assert output.loss.item() == pytest.approx(0.75 * whole + 0.25 * local, abs=1e-8)
 
 
+def test_small_views_are_compared_with_both_large_ones() -> None:
+    config = config_of(views=ViewsConfig(global_size=16, local_count=2, local_size=8))
+    method, batch = method_of(config), two_views(config)
+    output = method(batch, START)
+    seen = [method.encoder(view.pixels) for view in batch.views]
+    maps = [each.cells.detach().flatten(1, 2) for each in seen]
+    assert [cells.shape[1] for cells in maps] == [16, 16, 4, 4]
+    places = [
+        cell_centers(view.geometry.signed_boxes("pixel"), each.cells.shape[1:3])
+        for view, each in zip(batch.views, seen, strict=True)
+    ]
+    pairs = [(0, 1), (0, 2), (0, 3), (1, 0), (1, 2), (1, 3)]
+    local = slow.local_loss(maps, places, pairs, config.matches)
+    vectors = [each.vectors.detach() for each in seen]
+    whole = sum(25 * float((vectors[i] - vectors[j]).square().mean()) for i, j in pairs) / 6
+    whole += sum(25 * slow.variance(v) + slow.covariance(v) for v in vectors) / 4
+    assert output.metrics["loss_local"].item() == pytest.approx(local, abs=1e-8)
+    assert output.metrics["loss_global"].item() == pytest.approx(whole, abs=1e-8)
+
+
 def test_mirroring_the_grid_changes_matches_of_mirrored_views() -> None:
     config = config_of()
     batch = two_views(config)
@@ -166,28 +185,10 @@ def test_cells_are_expanded_one_by_one_and_keep_their_place() -> None:
     torch.testing.assert_close(method.encoder(pixels).cells[:, 1, 2], expected)
 
 
-def test_gradients_reach_everything() -> None:
-    config = config_of()
-    method = method_of(config)
-    method(two_views(config), START).loss.backward()
-    assert all(parameter.grad is not None for parameter in method.parameters())
-    assert method.export_backbone() is method.encoder.backbone
-
-
 def test_options_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(UserError, match="local-count 0"):
-        VICRegLConfig(views=ViewsConfig())
+    with pytest.raises(UserError, match="global-count 2"):
+        VICRegLConfig(views=ViewsConfig(global_count=3))
     with pytest.raises(UserError, match="at least 1"):
         VICRegLConfig(matches=(20, 0))
     with pytest.raises(UserError, match="between 0 and 1"):
         VarianceConfig(alpha=1.5)
-
-
-def test_a_crashed_run_ends_like_an_uninterrupted_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    method = VICRegLConfig(
-        views=ViewsConfig(global_size=64, local_count=0), global_width=32, local_width=16
-    )
-    figures = check_resume(tmp_path, monkeypatch, method, micro_batch=IMAGES)
-    assert {"loss_global", "loss_local", "feature_std", "effective_rank"} <= set(figures[0])

@@ -7,7 +7,7 @@ import torch
 from torchvision.transforms.functional import convert_image_dtype
 from torchvision.transforms.functional import normalize as torchvision_normalize
 
-from clove_ssl.views.batch import IMAGENET_MEAN, IMAGENET_STD, View, ViewBatch
+from clove_ssl.views.batch import IMAGENET_MEAN, IMAGENET_STD, View, ViewBatch, joined_pixels
 from clove_ssl.views.geometry import CropGeometry
 
 
@@ -65,3 +65,31 @@ def test_a_batch_moves_in_one_piece(batch: ViewBatch) -> None:
     for view in moved.views:
         tensors += [view.pixels, view.geometry.boxes, view.geometry.flipped]
     assert {tensor.device.type for tensor in tensors} == {"meta"}
+
+
+LAYOUTS = [torch.channels_last, torch.contiguous_format]
+
+
+def views_of(pixels: tuple[torch.Tensor, ...], batch: ViewBatch) -> list[View]:
+    return [View(part, batch.views[0].geometry, "global") for part in pixels]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_views_that_lie_side_by_side_are_joined_without_a_copy(batch, layout) -> None:
+    together = torch.randn(8, 3, 4, 5).to(memory_format=layout)
+    joined = joined_pixels(views_of(together[2:].split(2), batch))
+    assert torch.equal(joined, together[2:])
+    assert joined.data_ptr() == together[2:].data_ptr()
+    assert joined.is_contiguous(memory_format=layout)
+
+
+@pytest.mark.parametrize("order", [(1, 0), (0, 2), (0, 0)])
+def test_views_in_another_order_or_with_gaps_are_copied(batch, order) -> None:
+    parts = torch.randn(6, 3, 4, 5).split(2)
+    chosen = tuple(parts[place] for place in order)
+    assert torch.equal(joined_pixels(views_of(chosen, batch)), torch.cat(chosen))
+
+
+def test_views_from_different_memory_are_copied(batch) -> None:
+    parts = torch.randn(2, 3, 4, 5), torch.randn(2, 3, 4, 5)
+    assert torch.equal(joined_pixels(views_of(parts, batch)), torch.cat(parts))

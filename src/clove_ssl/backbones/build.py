@@ -17,12 +17,17 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torchvision import models
+from torchvision.models.resnet import Bottleneck
 
+from clove_ssl.backbones.pieces import compiled_steps
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.errors import UserError, unknown_name
 
 STAGES = ("c2", "c3", "c4", "c5")
 TIMM_PREFIX = "timm:"
+CAFFE_SUFFIX = "_caffe"
+"""A ResNet as its authors built it: the first convolution of a block strides, not the second."""
+_CAFFE_NAMES = ("resnet50_caffe", "resnet101_caffe", "resnet152_caffe")
 
 Parts = Mapping[str, tuple[str, ...]]
 """For each stage the submodules of the body that lead to it from the stage before."""
@@ -82,9 +87,9 @@ class Backbone(nn.Module):
         """The config value it was built with: 16 when the last stage is dilated."""
         return 16 if self.strides.get(STAGES[-1]) == 16 else 32
 
-    def forward(self, images: Tensor) -> dict[str, Tensor]:
-        """(B, 3, H, W) -> {stage: (B, D, h, w)} for all stages."""
-        return self._run(images, STAGES[-1])
+    def forward(self, images: Tensor, last: str = STAGES[-1]) -> dict[str, Tensor]:
+        """(B, 3, H, W) -> {stage: (B, D, h, w)} for all stages up to ``last``."""
+        return self._run(images, last)
 
     def features(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) -> (B, out_channels, h, w); stages after ``stage`` do not run."""
@@ -96,12 +101,26 @@ class Backbone(nn.Module):
             for path in self.parts.get(stage, ()):
                 self.body.get_submodule(path).requires_grad_(False)
 
+    def compile_in_parts(self, backend: str = "inductor") -> None:
+        """Compile every block on its own, and what stands between rows of blocks."""
+        compiled = {
+            stage: compiled_steps([self.body.get_submodule(path) for path in paths], backend)
+            for stage, paths in self.parts.items()
+        }
+        self.__dict__["_compiled"] = compiled  # no submodule: names of parameters stay
+
+    def _steps(self, stage: str) -> list[nn.Module]:
+        """The modules that lead to a stage from the one before."""
+        compiled: dict[str, list[nn.Module]] = self.__dict__.get("_compiled", {})
+        plain = [self.body.get_submodule(path) for path in self.parts[stage]]
+        return compiled.get(stage, plain)
+
     def _run(self, images: Tensor, last: str) -> dict[str, Tensor]:
         maps: dict[str, Tensor] = {}
         running = images
-        for stage, paths in self.parts.items():
-            for path in paths:
-                running = self.body.get_submodule(path)(running)
+        for stage in self.parts:
+            for step in self._steps(stage):
+                running = step(running)
             maps[stage] = running
             if stage == last:
                 break
@@ -128,15 +147,19 @@ class TimmBackbone(Backbone):
     exist here, where a torchvision network merely does not run them.
     """
 
+    def compile_in_parts(self, backend: str = "inductor") -> None:
+        """Compile the network as a whole: timm does not run it in parts."""
+        self.body.compile(dynamic=False, backend=backend)
+
     def _run(self, images: Tensor, last: str) -> dict[str, Tensor]:
         return dict(zip(self.parts, self.body(images), strict=True))
 
 
 def backbone_names() -> list[str]:
-    """The torchvision networks that can be built by name."""
+    """The networks that can be built by name: torchvision's, and ResNets in their older form."""
     patterns = [f"{family}*" for family in _PARTS_OF_FAMILY]
     names: list[str] = models.list_models(module=models, include=patterns)
-    return sorted(names)
+    return sorted([*names, *_CAFFE_NAMES])
 
 
 def build_backbone(config: BackboneConfig) -> Backbone:
@@ -171,19 +194,32 @@ def torchvision_body(config: BackboneConfig) -> nn.Module:
     if config.output_stride == 16:
         _check_can_dilate(config.name)
         options["replace_stride_with_dilation"] = [False, False, True]
-    body: nn.Module = models.get_model(config.name, weights=None, **options)
+    body: nn.Module = models.get_model(
+        config.name.removesuffix(CAFFE_SUFFIX), weights=None, **options
+    )
+    if config.name.endswith(CAFFE_SUFFIX):
+        _stride_early(body)
     for head in ("avgpool", "fc", "classifier"):
         if hasattr(body, head):
             delattr(body, head)
     return body
 
 
+def _stride_early(body: nn.Module) -> None:
+    """Move the stride of every bottleneck to its first convolution; no name changes."""
+    for block in body.modules():
+        if isinstance(block, Bottleneck):
+            block.conv1.stride, block.conv2.stride = block.conv2.stride, block.conv1.stride
+
+
+def dilatable_names() -> list[str]:
+    """The networks whose last stage can be dilated: ResNets with bottleneck blocks."""
+    basic = ("resnet18", "resnet34")
+    return [name for name in backbone_names() if "resne" in name and name not in basic]
+
+
 def _check_can_dilate(name: str) -> None:
-    can = [
-        known
-        for known in backbone_names()
-        if "resne" in known and known not in ("resnet18", "resnet34")
-    ]
+    can = dilatable_names()
     if name not in can:
         raise UserError(
             f"backbone.output_stride is 16, but {name} cannot be dilated; only ResNets with "
@@ -211,7 +247,7 @@ def _build_timm(config: BackboneConfig, stage: str) -> Backbone:
 
 
 def _timm_body(network: str, strides: list[int]) -> nn.Module:
-    timm = _import_timm()
+    timm = import_timm()
     if not timm.is_model(network):
         close = difflib.get_close_matches(network, timm.list_models(), n=5)
         hint = f"Near it are {', '.join(close)}." if close else "timm.list_models() lists them all."
@@ -234,7 +270,8 @@ def _no_pyramid(name: str, strides: list[int]) -> UserError:
     )
 
 
-def _import_timm() -> Any:
+def import_timm() -> Any:
+    """The library, or an error that says how to get it."""
     try:
         import timm
     except ImportError:

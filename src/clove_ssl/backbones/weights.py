@@ -8,32 +8,23 @@ any code they might contain.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, cast
 
-import torch
 from torch import Tensor
 
-from clove_ssl.backbones.build import Backbone, backbone_names, build_backbone, torchvision_body
-from clove_ssl.backbones.checkpoint_files import read_tensors
-from clove_ssl.backbones.layouts import (
-    Layout,
-    State,
-    Stripped,
-    recognise,
-    strip,
-    unknown_layout,
-    unwrap,
-)
+from clove_ssl.backbones.architectures import COUNTER, check_fit, find_network, fitting, shapes_of
+from clove_ssl.backbones.build import CAFFE_SUFFIX, TIMM_PREFIX, Backbone, build_backbone
+from clove_ssl.backbones.checkpoint_files import Content, read_content
+from clove_ssl.backbones.extraction import Extracted, Wanted, extract
+from clove_ssl.backbones.layouts import Branch, unknown_layout, unwrap
+from clove_ssl.backbones.origins import Origin, locate
+from clove_ssl.backbones.timm_states import fit_timm_state
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.errors import UserError
 from clove_ssl.export.safetensors_file import FORMAT
-from clove_ssl.runs.directory import RunDirectory
-
-Shapes = dict[str, tuple[int, ...]]
-_COUNTER = "num_batches_tracked"  # says how long batch norm has run; files of old programs lack it
 
 
 @dataclass(frozen=True)
@@ -44,87 +35,123 @@ class LoadReport:
     expected: int  # tensors the network has; counters of batches are not counted
     dropped: dict[str, int]  # tensors of the checkpoint that are no part of a backbone, by place
     layout: str  # whose names were recognised
+    architecture: str = ""
+    method: str = ""  # that made the weights, as far as the file tells
+    branch: str = ""  # student or teacher, where the file holds both
+    licence: str = ""
+    notes: tuple[str, ...] = ()  # what was converted on the way
 
 
-def load_backbone(path_or_run: str | Path) -> Backbone:
+def load_backbone(
+    path_or_run: str | Path, *, method: str = "", branch: Branch | None = None
+) -> Backbone:
     """A backbone with the weights of a run, an exported file or a released checkpoint.
 
     All its parameters can be trained. It gives the maps of all stages; its
     ``stage`` is the one it was pre-trained at, as far as the file tells.
+
+    Args:
+        path_or_run: A run (its checkpoints, if it has not finished), or a file of any program.
+        method: Whose file it is, where its names do not tell; see ``clove import --help``.
+        branch: Student or teacher; by default what the authors hand out.
     """
-    path = _find_file(Path(path_or_run))
-    state, metadata = read_tensors(path)
-    config = _config_of(metadata) or _recognised_config(state, origin=str(path))
+    return read_backbone(path_or_run, method=method, branch=branch)[0]
+
+
+def read_backbone(
+    path_or_run: str | Path,
+    *,
+    method: str = "",
+    branch: Branch | None = None,
+    architecture: str = "",
+) -> tuple[Backbone, LoadReport]:
+    """Like :func:`load_backbone`, with a report; ``architecture`` where tensors do not tell."""
+    origin = locate(Path(path_or_run))
+    content = read_content(origin.path)
+    extracted = _extract(content, origin, Wanted(method=method, branch=branch))
+    config = _network(content, extracted, origin, architecture)
     backbone = build_backbone(config)
-    load_into(backbone, state, origin=str(path))
-    return backbone.requires_grad_(True)
+    report = _load(backbone, content, extracted, origin=str(origin.path))
+    return backbone.requires_grad_(True), report
 
 
-def load_weights(backbone: Backbone, path_or_run: str | Path) -> LoadReport:
-    """Put the weights of a run or file into a backbone that exists; refuse another network's."""
-    path = _find_file(Path(path_or_run))
-    state, metadata = read_tensors(path)
-    architecture = metadata.get("architecture", backbone.name)
-    if architecture != backbone.name:
+def load_weights(
+    backbone: Backbone, path_or_run: str | Path, *, partial: bool = False
+) -> LoadReport:
+    """Put the weights of a run or file into a backbone that exists; refuse another network's.
+
+    With ``partial`` the tensors that fit are loaded, of which there must be one, and the others
+    of the backbone stay as they are.
+    """
+    origin = locate(Path(path_or_run))
+    content = read_content(origin.path)
+    named = origin.network.name if origin.network else backbone.name
+    architecture = content.metadata.get("architecture", named)
+    known = _is_ours(content) or origin.network
+    if architecture != backbone.name and known and not partial:
         raise UserError(
-            f"{path} holds a {architecture}, but the backbone is a {backbone.name}. "
+            f"{origin.path} holds a {architecture}, but the backbone is a {backbone.name}. "
             f"Type --backbone.name {architecture}, or choose another file."
         )
-    return load_into(backbone, state, origin=str(path))
+    extracted = _extract(content, origin, Wanted())
+    return _load(backbone, content, extracted, origin=str(origin.path), partial=partial)
 
 
 def load_into(backbone: Backbone, state: Mapping[str, Tensor], *, origin: str = "") -> LoadReport:
     """Put a state of any known layout into ``backbone``, completely or not at all."""
-    origin = origin or "The state dict"
-    expected = _shapes(backbone.body.state_dict())
-    stripped, layout = _strip_checked(state, origin, own_names=expected)
-    _check_fit(stripped.tensors, expected, name=backbone.name, origin=origin)
-    counters = {
-        name: tensor.new_zeros(())
-        for name, tensor in backbone.body.state_dict().items()
-        if name.endswith(_COUNTER)
-    }
-    backbone.body.load_state_dict(counters | stripped.tensors)
-    return LoadReport(len(expected), len(expected), stripped.dropped, layout.method)
+    content = Content({"": dict(state)})
+    return _load(backbone, content, extract(content, Wanted()), origin=origin or "The state dict")
 
 
-def _strip_checked(
-    state: Mapping[str, Tensor], origin: str, *, own_names: Iterable[str] = ()
-) -> tuple[Stripped, Layout]:
-    unwrapped = unwrap(state)
-    layout = recognise(unwrapped)
-    if layout is None and own_names and all(name in unwrapped for name in own_names):
-        layout = Layout("the network's own names", "")
-    if layout is None:
-        raise unknown_layout(unwrapped, origin)
-    return strip(unwrapped, layout), layout
+def _is_ours(content: Content) -> bool:
+    return content.metadata.get("format") == FORMAT
 
 
-def _check_fit(state: State, expected: Shapes, *, name: str, origin: str) -> None:
-    """Refuse a state unless it has exactly the tensors of the network."""
-    found = _shapes(state)
-    missing = sorted(expected.keys() - found.keys())
-    extra = sorted(found.keys() - expected.keys())
-    reshaped = sorted(key for key in expected.keys() & found.keys() if expected[key] != found[key])
-    if not (missing or extra or reshaped):
-        return
-    fitting = len(expected) - len(missing) - len(reshaped)
-    raise UserError(
-        f"{origin} does not fit {name}: {fitting} of {len(expected)} tensors fit, "
-        f"{_count('missing', missing)}, {_count('of another shape', reshaped)}, "
-        f"{_count('unknown', extra)}. Nothing was loaded. Give a file of a {name}, or the "
-        "network the file was made from."
+def _extract(content: Content, origin: Origin, wanted: Wanted) -> Extracted | None:
+    if _is_ours(content):
+        return _own_file(content, wanted)
+    return extract(content, replace(wanted, branch=wanted.branch or origin.branch))
+
+
+def _own_file(content: Content, wanted: Wanted) -> Extracted:
+    metadata = content.metadata
+    branch = metadata.get("branch", "")
+    if wanted.branch not in (None, branch):
+        raise UserError(
+            f"The file holds one backbone{f', that of the {branch}' * bool(branch)}; --branch "
+            f"{wanted.branch} can be chosen in a checkpoint or run only. Leave it out."
+        )
+    return Extracted(
+        content.states[""],
+        title="clove-ssl backbone",
+        method=metadata.get("method", ""),
+        branch=branch,
+        licence=metadata.get("licence", "not stated; whoever trained it decides"),
+        own=True,
     )
 
 
-def _count(what: str, names: list[str]) -> str:
-    return f"{len(names)} {what}" + (f" (such as {names[0]})" if names else "")
-
-
-def _shapes(state: Mapping[str, Tensor]) -> Shapes:
-    return {
-        name: tuple(tensor.shape) for name, tensor in state.items() if not name.endswith(_COUNTER)
-    }
+def _network(
+    content: Content, extracted: Extracted | None, origin: Origin, architecture: str
+) -> BackboneConfig:
+    """The network of a file: as the file, the run around it or the user says, or by its shapes."""
+    known = _config_of(content.metadata) or origin.network
+    if known is not None:
+        if architecture not in ("", known.name):
+            raise UserError(
+                f"{origin.path} holds a {known.name}, not a {architecture}. Leave out "
+                "--architecture."
+            )
+        return replace(known, weights=None)
+    if architecture:
+        return BackboneConfig(name=architecture)
+    if extracted is None:
+        if origin.hint:
+            return BackboneConfig(name=origin.hint)
+        raise _unknown(content, str(origin.path))
+    name = find_network(extracted.tensors, origin=str(origin.path))
+    name += CAFFE_SUFFIX * extracted.caffe
+    return BackboneConfig(name=name, output_stride=extracted.output_stride)
 
 
 def _config_of(metadata: Mapping[str, str]) -> BackboneConfig | None:
@@ -136,35 +163,70 @@ def _config_of(metadata: Mapping[str, str]) -> BackboneConfig | None:
     return BackboneConfig(name=metadata["architecture"], stage=stage, output_stride=output_stride)
 
 
-def _recognised_config(state: State, *, origin: str) -> BackboneConfig:
-    """The network of a file of another program, from the shapes of its tensors."""
-    stripped, layout = _strip_checked(state, origin)
-    found = _shapes(stripped.tensors)
-    # RegNets cannot be laid out without memory, and no method has released one.
-    family = "convnext" if "features.0.0.weight" in found else "resne"
-    candidates = {name: _shapes_of(name) for name in backbone_names() if family in name}
-    name = min(candidates, key=lambda name: len(candidates[name].items() ^ found.items()))
-    _check_fit(stripped.tensors, candidates[name], name=name, origin=origin)
-    return BackboneConfig(name=name, output_stride=layout.output_stride)
+def _load(
+    backbone: Backbone,
+    content: Content,
+    extracted: Extracted | None,
+    *,
+    origin: str,
+    partial: bool = False,
+) -> LoadReport:
+    if backbone.name.startswith(TIMM_PREFIX) and not (extracted and extracted.own):
+        state = unwrap(next(iter(content.states.values())))
+        fitted = fit_timm_state(state, backbone)
+        extracted = Extracted(fitted.tensors, fitted.dropped, title="timm", method="timm")
+    if extracted is None:
+        raise _unknown(content, origin)
+    if extracted.caffe != backbone.name.endswith(CAFFE_SUFFIX) and not extracted.own:
+        raise _other_stride(backbone, extracted, origin)
+    expected = shapes_of(backbone.body.state_dict())
+    tensors = fitting(extracted.tensors, expected)
+    if not (partial and tensors):
+        check_fit(extracted.tensors, expected, name=backbone.name, origin=origin)
+    _check_finite(tensors, origin)
+    counters = {
+        name: extracted.tensors.get(name, tensor.new_zeros(()))
+        for name, tensor in backbone.body.state_dict().items()
+        if name.endswith(COUNTER)
+    }
+    backbone.body.load_state_dict(counters | tensors, strict=not partial)
+    return LoadReport(
+        len(tensors),
+        len(expected),
+        extracted.dropped,
+        extracted.title,
+        backbone.name,
+        extracted.method,
+        extracted.branch,
+        extracted.licence,
+        extracted.notes,
+    )
 
 
-def _shapes_of(name: str) -> Shapes:
-    with torch.device("meta"):  # shapes alone: no memory, no random numbers
-        return _shapes(torchvision_body(BackboneConfig(name=name)).state_dict())
-
-
-def _find_file(path: Path) -> Path:
-    if path.is_file():
-        return path
-    if not path.exists():
+def _check_finite(tensors: Mapping[str, Tensor], origin: str) -> None:
+    broken = [
+        name
+        for name, tensor in tensors.items()
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all())
+    ]
+    if broken:
         raise UserError(
-            f"{path} does not exist. Give a run directory, a backbone.safetensors or a released "
-            "checkpoint."
+            f"{origin} holds numbers that are not finite in {len(broken)} tensors (such as "
+            f"{broken[0]}), so a network would give nothing but NaN. Nothing was loaded. Take a "
+            "checkpoint from before the run broke."
         )
-    exported = RunDirectory(path).backbone
-    if not exported.is_file():
-        raise UserError(
-            f"{path} has no export/backbone.safetensors: it is no run directory, or the run has "
-            f"not finished. Type: clove resume {path}"
-        )
-    return exported
+
+
+def _unknown(content: Content, origin: str) -> UserError:
+    largest = max(content.states.values(), key=len)
+    return unknown_layout(unwrap(largest), origin)
+
+
+def _other_stride(backbone: Backbone, extracted: Extracted, origin: str) -> UserError:
+    base = backbone.name.removesuffix(CAFFE_SUFFIX)
+    right = base + CAFFE_SUFFIX * extracted.caffe
+    return UserError(
+        f"{origin} does not fit {backbone.name}: the tensors have the same shapes, but the network "
+        f"({extracted.title}) strides in another convolution of its blocks, so features would be "
+        f"wrong. Nothing was loaded. Type --backbone.name {right}."
+    )

@@ -8,6 +8,7 @@ from typing import Literal
 
 from clove_ssl.config.methods.base import MethodConfig
 from clove_ssl.config.methods.clove import CLoVEConfig
+from clove_ssl.config.pretraining import check_activation_memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,12 +30,22 @@ class BenchConfig:
     run_steps: int = 60
     """Steps of the end-to-end measurement."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    compile: Literal["auto", "yes", "no"] = "auto"
+    compile: Literal["auto", "always", "never"] = "auto"
     """Compile the networks; ``auto`` does on a GPU."""
-    growth: bool = False
-    """Also measure how the step grows with batch, image size and number of small views, without
-    compilation."""
+    activation_memory: float = 1.0
+    """Share of the activations that the compiled networks of a method keep for the backward pass,
+    as for ``clove pretrain``; the floor keeps all."""
+    floor: Literal["whole", "parts"] = "whole"
+    """Compile the bare backbones of the floor as whole networks, which takes minutes, or block by
+    block as in training."""
+    parts: tuple[Literal["step", "data", "run", "growth"], ...] = ("step", "data", "run")
+    """What to measure: the floor and the step; reading and rendering; a whole run; how cost grows
+    with batch, view sizes, small views and grid."""
     out: Path | None = None
     """Append one JSON line per measurement to this file."""
     trace: Path | None = None
-    """Write a trace of three steps to this file, for chrome://tracing or Perfetto."""
+    """Write a trace of three steps to this file, for chrome://tracing or Perfetto, and a table of
+    their longest kernels beside it."""
+
+    def __post_init__(self) -> None:
+        check_activation_memory(self.activation_memory)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,10 +20,14 @@ from cattrs.v import format_exception
 
 from clove_ssl.atomic import write_text
 from clove_ssl.config.methods.base import MethodConfig
+from clove_ssl.config.tasks.base import TaskConfig
 from clove_ssl.errors import UserError
-from clove_ssl.registry import METHODS
+from clove_ssl.registry import METHODS, TASKS, Registry
 
 T = TypeVar("T")
+
+Named = MethodConfig | TaskConfig
+"""Configs whose class is found by the name in the file."""
 
 
 def save(config: object, path: Path) -> None:
@@ -35,6 +40,12 @@ def to_yaml(config: object) -> str:
     return yaml.safe_dump(_converter().unstructure(config), sort_keys=False)
 
 
+def values_of(config: object) -> dict[str, Any]:
+    """The config as plain values, as they stand in a config file."""
+    values: dict[str, Any] = yaml.safe_load(to_yaml(config))
+    return values
+
+
 def fingerprint(config: object) -> str:
     """A short hash that two configs share when they differ in nothing but ``out``."""
     fields = {k: v for k, v in _converter().unstructure(config).items() if k != "out"}
@@ -45,7 +56,7 @@ def load(cls: type[T], path: Path, *, overrides: Mapping[str, Any] | None = None
     """Read a config of type ``cls``; name the file and the key when it does not fit."""
     try:
         values = yaml.safe_load(path.read_text()) or {}
-        return _converter().structure({**values, **(overrides or {})}, cls)
+        return _converter().structure(_translated({**values, **(overrides or {})}), cls)
     except TypeError:
         raise UserError(f"{path} is not a config: expected lines like `epochs: 200`.") from None
     except FileNotFoundError:
@@ -56,40 +67,81 @@ def load(cls: type[T], path: Path, *, overrides: Mapping[str, Any] | None = None
         raise _explain(error, cls, path) from None
 
 
-def _explain(error: cattrs.BaseValidationError, cls: type, path: Path) -> UserError:
+def changed(config: T, changes: Mapping[str, Any], *, where: str) -> T:
+    """The config with some values replaced, nested as in a file; ``where`` names their origin."""
+    try:
+        values = _merged(_converter().unstructure(config), changes)
+        return _converter().structure(values, type(config))
+    except cattrs.BaseValidationError as error:
+        raise _explain(error, type(config), where) from None
+
+
+def _translated(values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a file in today's words: runs once only said whether they compile."""
+    old = values.get("compile")
+    if not isinstance(old, bool):
+        return values
+    return {**values, "compile": "always" if old else "never"}
+
+
+def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(values)
+    for key, change in changes.items():
+        known = result.get(key)
+        if isinstance(known, dict) and isinstance(change, Mapping):
+            # Another method or task has other fields, so nothing of the old one is kept.
+            is_other = change.get("name", known.get("name")) != known.get("name")
+            change = _merged({} if is_other else known, change)
+        result[key] = change
+    return result
+
+
+def is_finetuning(path: Path) -> bool:
+    """Whether a config file speaks of a downstream task; other questions are for its reader."""
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError):
+        return False
+    return isinstance(values, dict) and "task" in values
+
+
+def _explain(error: cattrs.BaseValidationError, cls: type, where: Path | str) -> UserError:
     problems = cattrs.transform_error(error, path="config", format_exception=_format)
-    return UserError(f"{path} is not a valid {cls.__name__}:\n  " + "\n  ".join(problems))
+    return UserError(f"{where} is not a valid {cls.__name__}:\n  " + "\n  ".join(problems))
 
 
 def _format(error: BaseException, expected: type | None) -> str:
     return str(error) if isinstance(error, UserError) else format_exception(error, expected)
 
 
+@cache  # making one takes longer than all it does for a config
 def _converter() -> cattrs.Converter:
     converter = make_converter(forbid_extra_keys=True)
     converter.register_unstructure_hook_func(
         lambda t: isinstance(t, type) and issubclass(t, Path), str
     )
     converter.register_structure_hook(Path, lambda value, _: Path(value))
-    converter.register_unstructure_hook_func(
-        _is_method, lambda c: _unstructure_method(converter, c)
-    )
-    converter.register_structure_hook_func(_is_method, lambda d, _: _structure_method(converter, d))
+    _register_named(converter, MethodConfig, METHODS, default="clove")
+    _register_named(converter, TaskConfig, TASKS, default="")
     return converter
 
 
-def _is_method(cls: Any) -> bool:
-    return isinstance(cls, type) and issubclass(cls, MethodConfig)
+def _register_named(
+    converter: cattrs.Converter, base: type[Named], registry: Registry[Any], *, default: str
+) -> None:
+    """Let the name in the file decide which config class the other keys belong to."""
 
+    def is_named(cls: Any) -> bool:
+        return isinstance(cls, type) and issubclass(cls, base)
 
-def _unstructure_method(converter: cattrs.Converter, config: MethodConfig) -> dict[str, Any]:
-    fields = make_dict_unstructure_fn(type(config), converter)(config)
-    return {"name": config.name, **fields}
+    def unstructure(config: Named) -> dict[str, Any]:
+        fields = make_dict_unstructure_fn(type(config), converter)(config)
+        return {"name": config.name, **fields}
 
+    def structure(values: dict[str, Any], _: Any) -> Any:
+        fields = dict(values)
+        cls = registry.load(str(fields.pop("name", default)))
+        return make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True)(fields, cls)
 
-def _structure_method(converter: cattrs.Converter, values: dict[str, Any]) -> MethodConfig:
-    """The name in the file decides which config class the other keys belong to."""
-    fields = dict(values)
-    cls = METHODS.load(str(fields.pop("name", "clove")))
-    structure = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True)
-    return structure(fields, cls)
+    converter.register_unstructure_hook_func(is_named, unstructure)
+    converter.register_structure_hook_func(is_named, structure)

@@ -14,6 +14,7 @@ import tyro
 
 from clove_ssl.config.methods.base import MethodConfig
 from clove_ssl.config.methods.clove import CLoVEConfig
+from clove_ssl.config.probing import RunProbeConfig
 from clove_ssl.errors import UserError
 
 
@@ -31,9 +32,9 @@ class DataConfig:
     """Larger images are refused as decompression bombs."""
     workers: int | None = None
     """Processes that read and render; by default one per core (16 at most), 0 for none."""
-    render: Literal["cpu", "gpu"] = "cpu"
+    render: Literal["auto", "cpu", "gpu"] = "auto"
     """Where views are made: by the workers, or on the GPU that trains, which then also decodes
-    ordinary JPEGs if it can."""
+    ordinary JPEGs if it can. ``auto`` takes the GPU where there is one and Triton works."""
     prefetch: int = 2
     """Batches each worker prepares ahead."""
     scenes_count: int = 20_000
@@ -142,6 +143,7 @@ class PretrainConfig:
     checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     health: HealthConfig = field(default_factory=HealthConfig)
+    probe: RunProbeConfig = field(default_factory=RunProbeConfig)
     epochs: int = 200
     """Passes over the images."""
     steps: int | None = None
@@ -154,9 +156,12 @@ class PretrainConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Number format of the network; losses and teacher weights are always fp32."""
-    compile: bool = False
-    """Compile the networks with torch.compile, one graph per view size; faster steps after a
-    minute or two of waiting."""
+    compile: Literal["auto", "always", "never"] = "auto"
+    """Compile the networks with torch.compile, one graph per view size: faster steps after a
+    minute or two of waiting. ``auto`` does it on a GPU for runs of 1,000 steps and more."""
+    activation_memory: float = 1.0
+    """Share of the activations that compiled networks keep for the backward pass; the rest is
+    computed again, which saves memory and costs time."""
     sync_norm: bool = True
     """Share batch-norm statistics between processes."""
     deterministic: bool = True
@@ -170,21 +175,44 @@ class PretrainConfig:
                 f"batch_size={self.batch_size}, epochs={self.epochs}, steps={self.steps}: "
                 "each must be at least 1. For a short trial try --steps 10 --batch-size 16."
             )
+        check_activation_memory(self.activation_memory)
+        if not self.method.trains and (self.steps is not None or self.backbone.weights):
+            raise UserError(
+                f"{self.method.name} trains nothing and keeps the weights of the seed, so "
+                f"steps={self.steps} and backbone.weights={self.backbone.weights} would have no "
+                "effect. Leave both out."
+            )
 
     def share_per_process(self, processes: int) -> int:
         """Images of a step that one process handles; refuses to round."""
-        share, rest = divmod(self.batch_size, processes)
-        if rest or not share:
-            raise UserError(
-                f"batch_size={self.batch_size} does not divide over {processes} processes. "
-                f"Try --batch-size {max(1, share) * processes} or {(share + 1) * processes}."
-            )
-        return share
+        return share_per_process(self.batch_size, processes)
 
     def total_steps(self, images: int) -> int:
         """Optimizer steps of the whole run; batches run on across the ends of epochs."""
+        if not self.method.trains:
+            return 0
         return (
             self.steps
             if self.steps is not None
             else max(1, self.epochs * images // self.batch_size)
         )
+
+
+def check_activation_memory(share: float) -> None:
+    """Refuse what is not a share of the activations."""
+    if not 0 < share <= 1:
+        raise UserError(
+            f"activation_memory is {share}, but it is a share above 0 and up to 1. Leave it out to "
+            "keep all activations, or try --activation-memory 0.5."
+        )
+
+
+def share_per_process(batch_size: int, processes: int) -> int:
+    """Images of a step that one process handles; refuses to round."""
+    share, rest = divmod(batch_size, processes)
+    if rest or not share:
+        raise UserError(
+            f"batch_size={batch_size} does not divide over {processes} processes. "
+            f"Try --batch-size {max(1, share) * processes} or {(share + 1) * processes}."
+        )
+    return share

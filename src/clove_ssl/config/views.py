@@ -20,6 +20,60 @@ BlurKernel = Literal["pil", "gaussian"]
 
 
 @dataclass(frozen=True, kw_only=True)
+class PasteSpec:
+    """A rectangle of a view, pasted onto the same view of another image of the batch."""
+
+    area: tuple[float, float] = (0.5, 0.8)
+    """Smallest and largest share of the view that the rectangle covers."""
+    ratio: tuple[float, float] = (0.8, 1.25)
+    """Narrowest and widest rectangle, as width divided by height."""
+    neighbour: int = 1
+    """Which of the next images gives the background."""
+
+    def __post_init__(self) -> None:
+        (small, large), (narrow, wide) = self.area, self.ratio
+        if not (0 < small <= large and 0 < narrow <= wide and self.neighbour > 0):
+            raise UserError(
+                f"pasted rectangles have the area {small} {large} and the ratio {narrow} {wide}; "
+                "expected two numbers above 0 each, the smaller first. Leave them out for 0.5 0.8 "
+                "and 0.8 1.25."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchSpec:
+    """One piece of a jigsaw: a frame is cut into cells, and a patch out of every cell.
+
+    All patches of a frame follow each other among the specs. They share its
+    flip and colours; which cell each comes from is drawn.
+    """
+
+    first: int
+    """Place of the frame's first patch among the specs."""
+    grid: int = 3
+    """Cells along each side of a frame."""
+    frame: int = 255
+    """Side of the frame, on the scale on which patches have their size."""
+
+    @property
+    def cell(self) -> int:
+        """Side of a cell, on the scale of the frame."""
+        return self.frame // self.grid
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverlapSpec:
+    """A crop that is drawn again until it shares enough with that of an earlier view."""
+
+    view: int
+    """Place of the earlier view among the specs."""
+    share: float
+    """Smallest share of the view's own area that both cover."""
+    redraws: int = 10
+    """Most further draws; the last one is taken as it comes."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ViewSpec:
     """One view: everything needed to draw its random parameters and render it."""
 
@@ -38,6 +92,14 @@ class ViewSpec:
     blur_kernel: BlurKernel
     solarize_probability: float
     solarize_threshold: int
+    paste: PasteSpec | None = None
+    patch: PatchSpec | None = None
+    overlap: OverlapSpec | None = None
+    flips_like: int | None = None  # place of the view that is flipped whenever this one is
+
+    def __post_init__(self) -> None:
+        if sum(each is not None for each in (self.paste, self.patch, self.overlap)) > 1:
+            raise ValueError("a view is pasted, a patch, or tied to another; not several of these")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,10 +148,10 @@ class ViewsConfig:
     """Pixel values from here up are inverted by solarisation."""
 
     def __post_init__(self) -> None:
-        if self.global_count < 2:
+        if self.global_count < 1:
             raise UserError(
-                f"views.global_count is {self.global_count}, but a view needs another one to be "
-                "compared with. Give --method.views.global-count 2 or more."
+                f"views.global_count is {self.global_count}, so there is nothing to look at. Give "
+                "--method.views.global-count 2; only supervised gets by with 1."
             )
         for name in ("global_scale", "local_scale", "ratio", "blur_sigma"):
             low, high = getattr(self, name)

@@ -1,4 +1,4 @@
-"""Small sets of images with a class for every pixel, for probes.
+"""Sets of images with a class for every pixel, for probes: scenes and VOC.
 
 Images are uint8 (3, H, W) RGB, label maps uint8 (H, W) of the same size. A
 label is a position in ``class_names``; 255 marks pixels that nobody judged.
@@ -66,11 +66,22 @@ class SceneLabels:
 
 
 class VOCLabels:
-    """PASCAL VOC's semantic segmentation, as its archives unpack."""
+    """PASCAL VOC's semantic segmentation, as its archives unpack.
 
-    class_names = VOC_CLASSES
+    Args:
+        root: The folder VOC2012, or one above it.
+        split: Name of a list in ImageSets/Segmentation.
+        class_names: What the numbers of the masks mean.
+    """
 
-    def __init__(self, root: str | Path, split: str = "train") -> None:
+    def __init__(
+        self,
+        root: str | Path,
+        split: str = "train",
+        *,
+        class_names: tuple[str, ...] = VOC_CLASSES,
+    ) -> None:
+        self.class_names = class_names
         self._folder = _find_voc(Path(root))
         self._names = _read_list(self._folder / "ImageSets" / "Segmentation", split)
 
@@ -79,14 +90,12 @@ class VOCLabels:
 
     def load(self, index: int) -> tuple[Tensor, Tensor]:
         """An image (3, H, W) and its label map (H, W), both uint8."""
-        name = self._names[index]
-        image_path = self._folder / "JPEGImages" / f"{name}.jpg"
-        label_path = self._folder / "SegmentationClass" / f"{name}.png"
+        image_path, label_path = self.paths(index)
         try:
             image = decode(_read(image_path), max_pixels=_MAX_PIXELS)
         except DecodeError as error:
             raise UserError(f"{image_path} is {error}. Unpack the VOC archive again.") from None
-        labels = _read_palette(label_path)
+        labels = _read_palette(label_path, classes=len(self.class_names))
         if image.shape[1:] != labels.shape:
             raise UserError(
                 f"{label_path} has {tuple(labels.shape)} pixels, but its image "
@@ -94,6 +103,16 @@ class VOCLabels:
                 "archive again."
             )
         return image, labels
+
+    def name(self, index: int) -> str:
+        """The name of an image in its list."""
+        return self._names[index]
+
+    def paths(self, index: int) -> tuple[Path, Path]:
+        """Where the image and its label map lie."""
+        name = self._names[index]
+        image = self._folder / "JPEGImages" / f"{name}.jpg"
+        return image, self._folder / "SegmentationClass" / f"{name}.png"
 
 
 def _find_voc(root: Path) -> Path:
@@ -130,7 +149,7 @@ def _read(path: Path) -> bytes:
         ) from None
 
 
-def _read_palette(path: Path) -> Tensor:
+def _read_palette(path: Path, *, classes: int) -> Tensor:
     """The numbers behind a palette image; its colours mean nothing here."""
     data = _read(path)
     try:
@@ -141,10 +160,10 @@ def _read_palette(path: Path) -> Tensor:
             f"{path} is no readable PNG ({error}). Unpack the VOC archive again."
         ) from None
     judged = numbers[numbers != IGNORE]
-    if mode not in ("P", "L") or judged.max(initial=0) >= len(VOC_CLASSES):
+    if mode not in ("P", "L") or judged.max(initial=0) >= classes:
         raise UserError(
             f"{path} holds {mode} pixels up to {judged.max(initial=0)}; expected a palette image "
-            f"with classes 0 to {len(VOC_CLASSES) - 1} and {IGNORE}. Take the masks of "
+            f"with classes 0 to {classes - 1} and {IGNORE}. Take the masks of "
             "SegmentationClass as they are, without converting them to colours."
         )
     return torch.from_numpy(numbers)

@@ -6,16 +6,22 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from torch.utils.data import DataLoader, Sampler
 
-from clove_ssl.config.pretraining import DataConfig
 from clove_ssl.data.reading import BatchReader
 from clove_ssl.data.sampling import Draws, StepPlan
 
 Batch = TypeVar("Batch")
+
+
+class WorkerChoice(Protocol):
+    """A config that says how many worker processes to use, or leaves it open."""
+
+    @property
+    def workers(self) -> int | None: ...
 
 
 class _PlannedBatches(Sampler[Draws]):
@@ -52,13 +58,13 @@ def load_batches(
         num_workers=workers,
         prefetch_factor=prefetch if workers else None,
         pin_memory=pin_memory,
-        worker_init_fn=_start_worker,
+        worker_init_fn=start_worker,
         generator=torch.Generator(),  # else starting an iterator would move the global one
     )
 
 
 def choose_workers(
-    config: DataConfig, *, processes_here: int, trains_on_cpu: bool
+    config: WorkerChoice, *, processes_here: int, trains_on_cpu: bool
 ) -> tuple[int, str]:
     """Worker processes for this training process, and why."""
     if config.workers is not None:
@@ -68,7 +74,7 @@ def choose_workers(
     return max(1, min(16, share)), f"{cores} cores" + ", half for training" * trains_on_cpu
 
 
-def _start_worker(number: int) -> None:
+def start_worker(number: int) -> None:
     """Signals are for the main process, which ends its workers itself."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

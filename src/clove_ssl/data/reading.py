@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from functools import partial
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,15 +31,26 @@ from clove_ssl.config.views import ViewSpec
 from clove_ssl.data.bad_files import BadFile, forgiven_files
 from clove_ssl.data.decode import DecodeError, decode
 from clove_ssl.data.jpeg_header import JpegHeader, read_header
+from clove_ssl.data.labelled_images import labels_at
 from clove_ssl.data.sampling import Draws, view_uniforms
 from clove_ssl.data.sources import ImageSource
 from clove_ssl.views.batch import View, ViewBatch
-from clove_ssl.views.parameters import UNIFORMS_PER_VIEW, ViewParameters, draw_views
-from clove_ssl.views.render_cpu import render_views
+from clove_ssl.views.crops import UNIFORMS_PER_VIEW
+from clove_ssl.views.parameters import ViewParameters, draw_views
+from clove_ssl.views.pasting import foreground_boxes, paste_views
+from clove_ssl.views.relations import rows_of_numbers
+from clove_ssl.views.render_cpu import possible_reduction, render_views
 
 T = TypeVar("T")
 Batch = TypeVar("Batch")
 Integers = npt.NDArray[np.int64]
+
+
+class Found(NamedTuple, Generic[T]):
+    """An image that could be read, and its number in the source."""
+
+    position: int
+    image: T
 
 
 class BatchReader(Dataset[Batch], Generic[Batch]):
@@ -55,7 +67,7 @@ class BatchReader(Dataset[Batch], Generic[Batch]):
 
     def readable(
         self, index: int, bad: list[BadFile], make: Callable[[bytes], T], *, blank: T
-    ) -> T:
+    ) -> Found[T]:
         """What ``make`` gives for the file at ``index``, or the next one it can work with.
 
         When more files in a row fail than a run forgives, the run will end on their report, and
@@ -64,10 +76,10 @@ class BatchReader(Dataset[Batch], Generic[Batch]):
         for offset in range(self._attempts):
             position = (index + offset) % len(self.source)
             try:
-                return make(self.source.read(position))
+                return Found(position, make(self.source.read(position)))
             except (DecodeError, OSError) as error:
                 bad.append(BadFile(self.source.name(position), str(error)))
-        return blank
+        return Found(index, blank)
 
     def decoded(self, data: bytes) -> Tensor:
         """The pixels of a file, uint8 (3, H, W)."""
@@ -77,13 +89,13 @@ class BatchReader(Dataset[Batch], Generic[Batch]):
         """The parameters of all views, for images of these heights and widths."""
         uniforms = np.stack(
             [self._uniforms(int(epoch), int(index)) for epoch, index in zip(*draws, strict=True)]
-        )  # (B, V, K)
+        )  # (B, R, K)
         heights, widths = np.array(sizes, dtype=np.int64).T
         return draw_views(uniforms, heights, widths, self.specs)
 
     def _uniforms(self, epoch: int, index: int) -> npt.NDArray[np.float64]:
-        count = len(self.specs) * UNIFORMS_PER_VIEW
-        return view_uniforms(self._seed, epoch, index, count).reshape(len(self.specs), -1)
+        rows = rows_of_numbers(self.specs)
+        return view_uniforms(self._seed, epoch, index, rows * UNIFORMS_PER_VIEW).reshape(rows, -1)
 
 
 BLANK = torch.zeros(3, 8, 8, dtype=torch.uint8)
@@ -96,6 +108,7 @@ class RenderedBatch:
     pixels: tuple[Tensor, ...]  # V x uint8 (B, 3, h, w)
     parameters: ViewParameters  # (B, V)
     index: Integers  # (B,)
+    labels: Integers | None  # (B,) classes of the images, where the source knows them
     bad: tuple[BadFile, ...]
 
     def pin_memory(self) -> RenderedBatch:
@@ -103,21 +116,60 @@ class RenderedBatch:
         return replace(self, pixels=tuple(pixels.pin_memory() for pixels in self.pixels))
 
 
+class Picture(NamedTuple):
+    """A decoded image, perhaps smaller than its file says, with the size the file says."""
+
+    pixels: Tensor  # uint8 (3, H / reduction, W / reduction), rounded up
+    height: int
+    width: int
+    reduction: int = 1
+
+
 class RenderedViews(BatchReader[RenderedBatch]):
     """Reads, decodes and renders on the CPU."""
 
     def __getitem__(self, draws: Draws) -> RenderedBatch:
         bad: list[BadFile] = []
-        images = [
-            self.readable(int(index), bad, self.decoded, blank=BLANK) for index in draws.indices
+        blank = Picture(BLANK, *BLANK.shape[1:])
+        found = [
+            self.readable(int(index), bad, partial(self._picture, draw), blank=blank)
+            for index, draw in zip(draws.indices, _one_by_one(draws), strict=True)
         ]
-        parameters = self.draw(draws, [(image.shape[1], image.shape[2]) for image in images])
+        parameters = self.draw(draws, [(each.image.height, each.image.width) for each in found])
         rendered = [
-            render_views(image, parameters.image(number), self.specs)
-            for number, image in enumerate(images)
+            render_views(
+                each.image.pixels,
+                parameters.image(number),
+                self.specs,
+                reduction=each.image.reduction,
+            )
+            for number, each in enumerate(found)
         ]
         pixels = tuple(torch.stack(view) for view in zip(*rendered, strict=True))
-        return RenderedBatch(pixels, parameters, draws.indices, tuple(bad))
+        pixels = paste_views(pixels, parameters, self.specs)
+        labels = labels_at(self.source, [each.position for each in found])
+        return RenderedBatch(pixels, parameters, draws.indices, labels, tuple(bad))
+
+    def _picture(self, draw: Draws, data: bytes) -> Picture:
+        """A file, decoded with as little detail as the views of this draw can do with."""
+        header = read_header(data)
+        if header is None or not header.is_ordinary or not self._is_large(header):
+            pixels = self.decoded(data)
+            return Picture(pixels, *pixels.shape[1:])
+        size = (header.height, header.width)
+        reduction = possible_reduction(self.draw(draw, [size]), self.specs)
+        pixels = decode(data, max_pixels=self.max_pixels, reduce=reduction)
+        return Picture(pixels, *size, reduction)
+
+    def _is_large(self, header: JpegHeader) -> bool:
+        """Whether it is worth a look: half the size could be enough for every view."""
+        return min(header.height, header.width) >= 2 * max(spec.size for spec in self.specs)
+
+
+def _one_by_one(draws: Draws) -> list[Draws]:
+    """Every image of a batch as a batch of its own."""
+    singles = (np.split(column, len(column)) for column in draws)
+    return [Draws(*row) for row in zip(*singles, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -139,6 +191,7 @@ class EncodedBatch:
     is_jpeg: npt.NDArray[np.bool_]  # (B,)
     parameters: ViewParameters  # (B, V), with the sizes of the images
     draws: Draws
+    labels: Integers | None  # (B,) classes of the images, where the source knows them
     bad: tuple[BadFile, ...]
 
     def pin_memory(self) -> EncodedBatch:
@@ -179,13 +232,15 @@ class EncodedImages(BatchReader[EncodedBatch]):
     def _batch(self, draws: Draws, make: Callable[[bytes], EncodedImage]) -> EncodedBatch:
         bad: list[BadFile] = []
         blank = _pixels(BLANK)
-        images = [self.readable(int(index), bad, make, blank=blank) for index in draws.indices]
+        found = [self.readable(int(index), bad, make, blank=blank) for index in draws.indices]
+        images = [each.image for each in found]
         return EncodedBatch(
             payload=torch.cat([image.payload for image in images]),
             offsets=np.cumsum([0, *(len(image.payload) for image in images)]),
             is_jpeg=np.array([image.is_jpeg for image in images]),
             parameters=self.draw(draws, [(image.height, image.width) for image in images]),
             draws=draws,
+            labels=labels_at(self.source, [each.position for each in found]),
             bad=tuple(bad),
         )
 
@@ -208,7 +263,13 @@ def _pixels(image: Tensor) -> EncodedImage:
 def view_batch(batch: RenderedBatch, specs: tuple[ViewSpec, ...]) -> ViewBatch:
     """A rendered batch as methods want it, still as uint8 on the CPU."""
     views = tuple(
-        View(pixels, batch.parameters.geometry(number), spec.role)
+        View(
+            pixels,
+            batch.parameters.geometry(number),
+            spec.role,
+            foreground_boxes(batch.parameters, number, spec),
+        )
         for number, (pixels, spec) in enumerate(zip(batch.pixels, specs, strict=True))
     )
-    return ViewBatch(views, torch.from_numpy(batch.index))
+    labels = None if batch.labels is None else torch.from_numpy(batch.labels)
+    return ViewBatch(views, torch.from_numpy(batch.index), labels)

@@ -21,7 +21,7 @@ from clove_ssl.data.names import IntArray
 from clove_ssl.errors import UserError
 
 # Streams of one seed must not overlap, whatever epochs and images they are asked for.
-_ORDER_STREAM, _VIEWS_STREAM = 1, 2
+_ORDER_STREAM, _VIEWS_STREAM, _COPIES_STREAM = 1, 2, 3
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,7 @@ class ImageOrder:
     def _permutation(self, epoch: int) -> IntArray:
         permutation = self._permutations.get(epoch)
         if permutation is None:
-            # Sorted raw numbers: NumPy promises these for good, but not what permutation() gives.
-            raw = _philox(self.seed, _ORDER_STREAM, epoch=epoch).random_raw(self.count)
-            permutation = np.argsort(raw, kind="stable")
+            permutation = shuffled(self.seed, epoch, self.count)
             if len(self._permutations) == 2:  # two, since a batch may reach into the next epoch
                 self._permutations.pop(next(iter(self._permutations)))
             self._permutations[epoch] = permutation
@@ -129,6 +127,18 @@ class StepPlan:
         """The images of micro-batch ``number`` of a step."""
         positions = self.positions(step, number)
         return self.order.draws(positions.start, positions.stop)
+
+
+def shuffled(seed: int, epoch: int, count: int) -> IntArray:
+    """The numbers below ``count`` in the order of an epoch: (count,)."""
+    # Sorted raw numbers: NumPy promises these for good, but not what permutation() gives.
+    raw = _philox(seed, _ORDER_STREAM, epoch=epoch).random_raw(count)
+    return np.argsort(raw, kind="stable")
+
+
+def copy_uniforms(seed: int, epoch: int, count: int) -> npt.NDArray[np.float64]:
+    """A number in [0, 1) for every image, which decides on its copies in ``epoch``: (count,)."""
+    return np.random.Generator(_philox(seed, _COPIES_STREAM, epoch=epoch)).random(count)
 
 
 def view_uniforms(seed: int, epoch: int, index: int, count: int) -> npt.NDArray[np.float64]:

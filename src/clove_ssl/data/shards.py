@@ -99,8 +99,8 @@ def scan_file(file: IO[bytes], name: str, *, length: int) -> ShardIndex:
 
 def _index_members(tar: tarfile.TarFile, length: int) -> ShardIndex:
     names, offsets, sizes, ignored, complete = [], [], [], 0, True
-    for member in _members(tar):
-        if _is_unsafe(member):
+    for member in members(tar):
+        if is_unsafe(member):
             ignored += 1
         elif member.offset_data + member.size > length:
             complete = False
@@ -112,7 +112,7 @@ def _index_members(tar: tarfile.TarFile, length: int) -> ShardIndex:
     return ShardIndex(NameTable.of(names), *places, ignored, complete)
 
 
-def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+def members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     """Members up to the end, or to the point where the file is cut off."""
     position = -1
     try:
@@ -125,7 +125,8 @@ def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
         return  # what follows the last good header is judged by _ends_properly
 
 
-def _is_unsafe(member: tarfile.TarInfo) -> bool:
+def is_unsafe(member: tarfile.TarInfo) -> bool:
+    """Whether a member is more than a plain file or folder below the place of the archive."""
     is_plain = (member.isreg() or member.isdir()) and not member.issparse() and member.size >= 0
     return not is_plain or member.name.startswith("/") or ".." in member.name.split("/")
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from clove_ssl.config.pretraining import DataConfig
 from clove_ssl.data.folders import FolderListing, list_images
+from clove_ssl.data.labelled_images import LabelledImages
 from clove_ssl.data.names import NameTable, is_image_name
 from clove_ssl.data.patterns import find_shards
 from clove_ssl.data.shards import ShardIndex, ShardReader, shard_index
@@ -58,6 +59,10 @@ def open_source(config: DataConfig) -> ImageSource:
 
 def source_warnings(source: ImageSource) -> Iterator[str]:
     """What a source found but does not offer, in words."""
+    if isinstance(source, LabelledImages):
+        yield from source_warnings(source.whole)
+        if source.left_out:
+            yield f"{source.left_out:,} images have no class and are left out"
     for shard in getattr(source, "damaged", ()):
         yield f"{shard} is cut off or damaged; only the images before that place are used"
     ignored = getattr(source, "ignored", 0)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from PIL import Image
 
-from clove_ssl.config.methods.clove import CLoVEConfig
+from clove_ssl.config.methods.base import MethodConfig
 from clove_ssl.config.pretraining import (
     BackboneConfig,
     CheckpointConfig,
@@ -24,6 +24,7 @@ from clove_ssl.config.pretraining import (
     PretrainConfig,
 )
 from clove_ssl.data.decode_gpu import find_batch_decoder
+from clove_ssl.data.labelled_images import only_labelled
 from clove_ssl.data.loading import choose_workers, load_batches
 from clove_ssl.data.reading import BatchReader, EncodedImages, RenderedViews
 from clove_ssl.data.sampling import ImageOrder, StepPlan
@@ -38,7 +39,7 @@ SIZE = (427, 320)  # width, height of the pictures made for the occasion
 DIFFERENT, REPEATS = 128, 16
 
 
-def measure_rendering(bench: Bench, method: CLoVEConfig, data: DataConfig) -> None:
+def measure_rendering(bench: Bench, method: MethodConfig, data: DataConfig) -> None:
     """Decoding and rendering of one batch, without reading files."""
     source, images = open_source(data), bench.config.batch
     draws = ImageOrder(len(source), seed=0).draws(0, images)
@@ -52,9 +53,11 @@ def measure_rendering(bench: Bench, method: CLoVEConfig, data: DataConfig) -> No
     encoded, decoded = reader[draws].pin_memory(), reader.decoded_batch(draws).pin_memory()
     bench.measure("decode and render", lambda: renderer.render(encoded), images=images)
     bench.measure("  render", lambda: renderer.render(decoded), images=images)
+    busy = bench.device_milliseconds(lambda: renderer.render(decoded), stream=renderer.stream)
+    bench.record("  render, time of the device", 1e3 * images / busy)
 
 
-def measure_reading(bench: Bench, method: CLoVEConfig, data: DataConfig) -> None:
+def measure_reading(bench: Bench, method: MethodConfig, data: DataConfig) -> None:
     """What the worker processes deliver when nobody trains."""
     source, images = open_source(data), bench.config.batch
     workers, _ = _workers(bench, data)
@@ -86,7 +89,7 @@ def measure_reading(bench: Bench, method: CLoVEConfig, data: DataConfig) -> None
     bench.record(f"reading, {workers} workers", images / seconds)
 
 
-def measure_run(bench: Bench, method: CLoVEConfig, data: DataConfig) -> None:
+def measure_run(bench: Bench, method: MethodConfig, data: DataConfig) -> None:
     """A whole run, from files to the optimizer."""
     from clove_ssl.engine.pretraining import pretrain
     from clove_ssl.runs.directory import RunDirectory
@@ -105,7 +108,8 @@ def measure_run(bench: Bench, method: CLoVEConfig, data: DataConfig) -> None:
             batch_size=bench.config.batch,
             micro_batch=bench.config.batch,
             device=bench.config.device,
-            compile=bench.compiles,
+            compile="always" if bench.compiles else "never",
+            activation_memory=bench.config.activation_memory,
             deterministic=False,
         )
         pretrain(config)
@@ -118,7 +122,7 @@ def measure_run(bench: Bench, method: CLoVEConfig, data: DataConfig) -> None:
 
 
 def _reader(
-    bench: Bench, method: CLoVEConfig, data: DataConfig, source: ImageSource
+    bench: Bench, method: MethodConfig, data: DataConfig, source: ImageSource
 ) -> RenderedViews | EncodedImages:
     specs = method.view_specs()
     if bench.device.type != "cuda":
@@ -129,6 +133,13 @@ def _reader(
 
 def _workers(bench: Bench, data: DataConfig) -> tuple[int, str]:
     return choose_workers(data, processes_here=1, trains_on_cpu=bench.device.type == "cpu")
+
+
+def with_classes(method: MethodConfig, data: DataConfig) -> MethodConfig:
+    """The method for as many classes as the images have, if it needs them."""
+    if not method.needs_labels:
+        return method
+    return method.for_classes(len(only_labelled(open_source(data)).class_names))
 
 
 @contextmanager
@@ -146,7 +157,10 @@ def pictures(bench: Bench) -> Iterator[DataConfig]:
 
 
 def _write_shard(path: Path) -> None:
-    """JPEG files of scenes; each picture several times, since only their number matters."""
+    """JPEG files of scenes; each picture several times, since only their number matters.
+
+    There are as many classes as repeats, for methods that need some.
+    """
     width, height = SIZE
     scenes = SceneSource(DIFFERENT, size=width)
     with tarfile.open(path, "w") as shard:
@@ -154,6 +168,12 @@ def _write_shard(path: Path) -> None:
             content = io.BytesIO()
             Image.fromarray(scenes.scene(number).image[:height]).save(content, "JPEG", quality=90)
             for repeat in range(REPEATS):
-                member = tarfile.TarInfo(f"{number:04d}-{repeat:02d}.jpg")
-                member.size = len(content.getvalue())
-                shard.addfile(member, io.BytesIO(content.getvalue()))
+                name = f"{number:04d}-{repeat:02d}"
+                _add_file(shard, f"{name}.jpg", content.getvalue())
+                _add_file(shard, f"{name}.cls", str(repeat).encode())
+
+
+def _add_file(shard: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    shard.addfile(member, io.BytesIO(content))

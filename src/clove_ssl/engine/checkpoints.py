@@ -9,9 +9,7 @@ good file. Only tensors and plain values are stored and loaded.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
@@ -19,31 +17,9 @@ import torch
 
 from clove_ssl.atomic import SUFFIX, cause, replacing, write_text
 from clove_ssl.errors import UserError
+from clove_ssl.runs.checkpoint_list import Checkpoint, list_checkpoints
 
 State = dict[str, Any]
-_NAME = re.compile(r"step-(\d+)(-kept)?\.pt")
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """One file of the store."""
-
-    path: Path
-    step: int
-    milestone: bool
-
-    @property
-    def checksum(self) -> Path:
-        return self.path.with_suffix(".sha256")
-
-    def is_intact(self) -> bool:
-        """Whether the file is what was written."""
-        if not self.checksum.exists():
-            return False
-        with self.path.open("rb") as file:
-            return (
-                hashlib.file_digest(file, "sha256").hexdigest() == self.checksum.read_text().strip()
-            )
 
 
 class CheckpointStore:
@@ -56,9 +32,7 @@ class CheckpointStore:
 
     def all(self) -> list[Checkpoint]:
         """Complete checkpoints, newest first."""
-        found = [(path, _NAME.fullmatch(path.name)) for path in self.folder.glob("step-*.pt")]
-        checkpoints = [Checkpoint(p, int(m[1]), m[2] is not None) for p, m in found if m]
-        return sorted(checkpoints, key=lambda checkpoint: checkpoint.step, reverse=True)
+        return list_checkpoints(self.folder)
 
     def save(self, step: int, state: State, *, milestone: bool = False) -> Path:
         """Write a checkpoint, then remove those that are too old."""

@@ -6,10 +6,12 @@ with one line that says what to do.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from clove_ssl.config import files
+from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.console import Console
 from clove_ssl.engine.check import Check, State, verdict
@@ -23,7 +25,7 @@ from clove_ssl.runs.judges import Level
 from clove_ssl.runs.limits import limits_of
 from clove_ssl.runs.log import unreadable_files
 from clove_ssl.runs.metrics import read_metrics
-from clove_ssl.runs.state import RunState, read_state
+from clove_ssl.runs.state import RunState, read_finetuning_state, read_state
 
 MEANING: dict[Level, State] = {"good": "ok", "look": "look", "bad": "problem"}
 
@@ -41,6 +43,9 @@ def examine(run: Path | None = None) -> None:
 
 def run_checks(run: RunDirectory) -> Iterator[Check]:
     """State, files and figures of a run."""
+    if files.is_finetuning(run.config):
+        yield from finetuning_checks(run)
+        return
     config = files.load(PretrainConfig, run.config)
     metrics = read_metrics(run)
     state = read_state(run, config, metrics)
@@ -48,6 +53,28 @@ def run_checks(run: RunDirectory) -> Iterator[Check]:
     yield check_checkpoints(run, state)
     yield check_files(run)
     yield from map(as_check, hints(metrics, limits_of(config)))
+
+
+def finetuning_checks(run: RunDirectory) -> Iterator[Check]:
+    """State and loss of a fine-tuning run, or of each of its repetitions."""
+    config = files.load(FinetuneConfig, run.config)
+    if config.runs > 1:
+        for number in range(config.runs):
+            part = run.repetition(number)
+            if part.config.is_file():
+                yield from finetuning_checks(part)
+        return
+    metrics = read_metrics(run)
+    state = read_finetuning_state(run, config, metrics)
+    if state.status == "finished":
+        yield Check("State", "ok", f"finished after {state.step:,} iterations: {run.scores}")
+    else:
+        yield check_progress(run, state)
+    yield check_checkpoints(run, state)
+    for loss in [line["loss"] for line in metrics if "loss" in line][-1:]:
+        finite = math.isfinite(loss)
+        text = f"{loss:.4g}" if finite else f"{loss}: try a smaller --lr in a new run"
+        yield Check("Loss", "ok" if finite else "problem", text)
 
 
 def check_progress(run: RunDirectory, state: RunState) -> Check:

@@ -27,6 +27,8 @@ from clove_ssl.data.reading import EncodedBatch, EncodedImages, RenderedBatch, v
 from clove_ssl.engine.distributed import Process
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.packing import PackedImages
+from clove_ssl.views.parameters import ViewParameters
+from clove_ssl.views.pasting import foreground_boxes, paste_views
 from clove_ssl.views.render_gpu import render_batch
 
 
@@ -194,24 +196,34 @@ class DeviceRenderer:
         self._device = device
         self._dtype = dtype
         self._decoder = decoder
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def render(self, batch: EncodedBatch) -> _Ready:
         """Queue the work for a batch."""
-        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+        with torch.cuda.device(self._device), torch.cuda.stream(self.stream):
             batch, images = self._decode(batch)
             pixels = render_batch(images, batch.parameters, self._reader.specs, dtype=self._dtype)
+            pixels = paste_views(pixels, batch.parameters, self._reader.specs)
             views = tuple(
-                View(rendered, batch.parameters.geometry(number).pin_memory(), spec.role)
-                for number, (rendered, spec) in enumerate(
-                    zip(pixels, self._reader.specs, strict=True)
-                )
+                self._view(number, rendered, batch.parameters)
+                for number, rendered in enumerate(pixels)
             )
             index = torch.from_numpy(batch.draws.indices)
-            on_device = ViewBatch(views, index).to(self._device, non_blocking=True)
+            labels = None if batch.labels is None else torch.from_numpy(batch.labels)
+            on_device = ViewBatch(views, index, labels).to(self._device, non_blocking=True)
             finished = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            finished.record(self._stream)
+            finished.record(self.stream)
         return _Ready(on_device, batch.bad, finished)
+
+    def _view(self, number: int, pixels: Tensor, parameters: ViewParameters) -> View:
+        spec = self._reader.specs[number]
+        boxes = foreground_boxes(parameters, number, spec)
+        return View(
+            pixels,
+            parameters.geometry(number).pin_memory(),
+            spec.role,
+            None if boxes is None else boxes.pin_memory(),
+        )
 
     def _decode(self, batch: EncodedBatch) -> tuple[EncodedBatch, PackedImages | list[Tensor]]:
         """The images on the device; the batch is another one if a file turned out to be bad."""
@@ -245,6 +257,10 @@ class DeviceRenderer:
 
 def _tensors(batch: ViewBatch) -> Iterator[Tensor]:
     yield batch.index
+    if batch.labels is not None:
+        yield batch.labels
     for view in batch.views:
         yield view.pixels
         yield from vars(view.geometry).values()
+        if view.foreground is not None:
+            yield view.foreground

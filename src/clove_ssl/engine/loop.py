@@ -1,6 +1,6 @@
 """The training loop: gradients, agreement, optimizer, checkpoints, log.
 
-It drives anything shaped like a :class:`Method`, so that whatever is trained has
+It drives any :class:`Learner`, a method or a fine-tuned network, so that whatever is trained has
 every safety the loop has: a loss that is not finite stops all processes before a
 weight changes, a signal ends the run with a checkpoint, and what was saved
 continues bit for bit.
@@ -27,14 +27,14 @@ from clove_ssl.engine.precision import Precision
 from clove_ssl.engine.repeatability import random_state, set_random_state
 from clove_ssl.engine.signals import StepSignals, StopRequest
 from clove_ssl.errors import UserError
-from clove_ssl.methods.base import Method, Progress, StepOutput
+from clove_ssl.methods.base import Learner, Progress, StepOutput
 
 
 @dataclass(kw_only=True)
 class TrainingLoop:
     """Takes a learner from its current step to the last one."""
 
-    learner: Method
+    learner: Learner
     optimizer: Optimizer
     lr: Callable[[int], float]
     plan: RunPlan
@@ -42,6 +42,7 @@ class TrainingLoop:
     process: Process
     store: CheckpointStore
     console: Console
+    advice: str = "Try a smaller --optimizer.lr or --precision fp32 in a new run."
     step: int = 0
     _stop: StopRequest = field(default_factory=StopRequest)
 
@@ -50,17 +51,22 @@ class TrainingLoop:
         self._scaler = self.precision.scaler()
         self._signals = StepSignals(self.process, self._stop)
 
-    def run(self, feed: Batches, observer: Observer) -> bool:
-        """Train to the end; False when asked to stop before it."""
+    def run(self, feed: Batches, observer: Observer, *, until: int | None = None) -> bool:
+        """Train to the end, or to step ``until``; False when asked to stop before the end."""
+        goal = self.plan.total_steps if until is None else until
         self._model.train()
         with self._stop.listening():
-            while self.step < self.plan.total_steps:
+            while self.step < goal:
                 stopping = self._train_step(feed, observer)
                 if self.plan.writes_checkpoint(self.step) or stopping:
                     self._save(feed)
                 if stopping and self.step < self.plan.total_steps:
                     return False
         return True
+
+    def listening(self) -> AbstractContextManager[None]:
+        """Catch requests to stop between calls of :meth:`run` as well; the next step heeds them."""
+        return self._stop.listening()
 
     def _train_step(self, feed: Batches, observer: Observer) -> bool:
         """One optimizer step; True when the run was asked to stop after it."""
@@ -109,7 +115,7 @@ class TrainingLoop:
         return UserError(
             f"The loss is not finite at step {self.step + 1}, process {self.process.rank}: {terms}."
             f" No weight was changed by this step. The last checkpoint: {self.store.last_path()}. "
-            "Try a smaller --optimizer.lr or --precision fp32 in a new run."
+            f"{self.advice}"
         )
 
     def _save(self, feed: Batches) -> None:

@@ -13,12 +13,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from clove_ssl.config.pretraining import HealthConfig, PretrainConfig
+from clove_ssl.config.pretraining import HealthConfig, LoggingConfig
 from clove_ssl.console import Console, duration
 from clove_ssl.engine.distributed import Process
 from clove_ssl.engine.feeding import Batches
 from clove_ssl.engine.plan import RunPlan
-from clove_ssl.methods.base import Method, StepOutput
+from clove_ssl.methods.base import Learner, StepOutput
 from clove_ssl.runs.metrics import Metrics
 
 
@@ -27,19 +27,20 @@ class Observer:
 
     def __init__(
         self,
-        config: PretrainConfig,
+        config: LoggingConfig,
         plan: RunPlan,
         process: Process,
         *,
         console: Console,
         metrics: Metrics | None,
+        health: HealthConfig | None = None,
     ) -> None:
-        self._every = config.logging.every
+        self._every = config.every
         self._plan = plan
         self._process = process
         self._console = console
         self._metrics = metrics
-        self._health = CollapseWatch(config.health, console)
+        self._health = CollapseWatch(health, console) if health else None
         self._clock = time.perf_counter()
         self._steps_since = 0
         self.latest: dict[str, float] = {}
@@ -55,7 +56,7 @@ class Observer:
     def log(
         self,
         done: int,
-        method: Method,
+        learner: Learner,
         output: StepOutput,
         *,
         lr: float,
@@ -63,23 +64,30 @@ class Observer:
         feed: Batches,
     ) -> None:
         """Read the figures of step number ``done`` and pass them on; all processes call this."""
-        figures = self._figures(method, output, norm)
+        figures = self._figures(learner, output, norm)
         figures |= {"lr": lr, "epoch": self._plan.epoch(done)} | self._rates(feed)
         self.latest = figures
         if self._metrics:
             self._metrics.write(done, figures)
-        self._console.progress(self._line(done, figures, method.headline))
-        self._health.check(done, figures)
+        self._console.progress(self._line(done, figures, learner.headline))
+        if self._health:
+            self._health.check(done, figures)
         feed.report_bad_files(self._console)
+
+    def evaluated(self, done: int, scores: Mapping[str, float]) -> None:
+        """Record what an evaluation after ``done`` steps gave; its time counts for no step."""
+        if self._metrics:
+            self._metrics.write(done, scores)
+        self._clock, self._steps_since = time.perf_counter(), 0
 
     def close(self) -> None:
         """Close the metrics file and its copies."""
         if self._metrics:
             self._metrics.close()
 
-    def _figures(self, method: Method, output: StepOutput, norm: Tensor) -> dict[str, float]:
+    def _figures(self, learner: Learner, output: StepOutput, norm: Tensor) -> dict[str, float]:
         tensors = {"loss": output.loss.detach(), **output.metrics, "gradient_norm": norm}
-        tensors |= method.health(output)
+        tensors |= learner.health(output)
         values = torch.stack([value.float() for value in tensors.values()])
         means = self._process.sum(values) / self._process.world_size
         return dict(zip(tensors, means.tolist(), strict=True))

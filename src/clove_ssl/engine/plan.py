@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.errors import UserError
-from clove_ssl.schedules import warmup_cosine
+from clove_ssl.schedules import Schedule, warmup_cosine
 
 LARGEST_MICRO_BATCH = {"cuda": 256, "cpu": 32}
 
 
 @dataclass(frozen=True)
-class RunPlan:
-    """What a run will do, step by step."""
+class RunPlan(ABC):
+    """What a run will do, step by step; subclasses know the learning rate."""
 
     images: int
     batch_size: int
@@ -23,8 +23,6 @@ class RunPlan:
     total_steps: int
     warmup_steps: int
     peak_lr: float
-    start_lr: float
-    final_lr: float
     checkpoint_every: int
     milestone_every: int | None
 
@@ -37,15 +35,9 @@ class RunPlan:
         """How often each image has been seen when ``step`` steps are done."""
         return step * self.batch_size / self.images
 
-    def lr(self) -> Callable[[int], float]:
+    @abstractmethod
+    def lr(self) -> Schedule:
         """The learning rate as a function of the step."""
-        return warmup_cosine(
-            peak=self.peak_lr,
-            total_steps=self.total_steps,
-            warmup_steps=self.warmup_steps,
-            start=self.start_lr,
-            final=self.final_lr,
-        )
 
     def writes_checkpoint(self, step: int) -> bool:
         """Whether a checkpoint is due when ``step`` steps are done."""
@@ -57,17 +49,37 @@ class RunPlan:
         return self.milestone_every is not None and step % self.milestone_every == 0
 
 
-def plan_run(config: PretrainConfig, *, images: int, processes: int, device_type: str) -> RunPlan:
+@dataclass(frozen=True)
+class PretrainPlan(RunPlan):
+    """A run whose learning rate falls like a cosine."""
+
+    start_lr: float
+    final_lr: float
+
+    def lr(self) -> Schedule:
+        """The learning rate as a function of the step."""
+        return warmup_cosine(
+            peak=self.peak_lr,
+            total_steps=self.total_steps,
+            warmup_steps=self.warmup_steps,
+            start=self.start_lr,
+            final=self.final_lr,
+        )
+
+
+def plan_run(
+    config: PretrainConfig, *, images: int, processes: int, device_type: str
+) -> PretrainPlan:
     """Derive a plan; refuse what does not divide."""
     share = config.share_per_process(processes)
     steps_per_epoch = images / config.batch_size
     peak = config.optimizer.peak_lr(config.batch_size)
     milestone = config.checkpoints.milestone_epochs
-    return RunPlan(
+    return PretrainPlan(
         images=images,
         batch_size=config.batch_size,
         processes=processes,
-        micro_batch=_micro_batch(config.micro_batch, share, LARGEST_MICRO_BATCH[device_type]),
+        micro_batch=fit_micro_batch(config.micro_batch, share, LARGEST_MICRO_BATCH[device_type]),
         total_steps=config.total_steps(images),
         warmup_steps=round(config.optimizer.warmup_epochs * steps_per_epoch),
         peak_lr=peak,
@@ -80,7 +92,8 @@ def plan_run(config: PretrainConfig, *, images: int, processes: int, device_type
     )
 
 
-def _micro_batch(asked: int | None, share: int, largest: int) -> int:
+def fit_micro_batch(asked: int | None, share: int, largest: int) -> int:
+    """The images of one forward pass: what was asked for, or the most that fit and divide."""
     if asked is None:
         return next(size for size in range(min(share, largest), 0, -1) if share % size == 0)
     if asked < 1 or share % asked:

@@ -7,8 +7,7 @@ the uninterrupted run bit for bit on the same device.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -23,18 +22,22 @@ from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.console import Console
 from clove_ssl.data.bad_files import BadFiles
 from clove_ssl.data.decode_gpu import find_batch_decoder
+from clove_ssl.data.labelled_images import only_labelled
 from clove_ssl.data.loading import choose_workers, load_batches
 from clove_ssl.data.reading import BatchReader, EncodedImages, RenderedViews
 from clove_ssl.data.sampling import ImageOrder, StepPlan
 from clove_ssl.data.sources import ImageSource, open_source, source_warnings
 from clove_ssl.engine.checkpoints import CheckpointStore, State
+from clove_ssl.engine.compilation import compile_networks
 from clove_ssl.engine.distributed import Process, joined
 from clove_ssl.engine.feeding import Batches, DeviceFeed, ViewFeed
 from clove_ssl.engine.loop import TrainingLoop
 from clove_ssl.engine.observing import Observer
 from clove_ssl.engine.outcome import write_outcome
-from clove_ssl.engine.plan import RunPlan, plan_run
+from clove_ssl.engine.ownership import owned
+from clove_ssl.engine.plan import PretrainPlan, RunPlan, plan_run
 from clove_ssl.engine.precision import Precision, choose_precision
+from clove_ssl.engine.probe_schedule import ProbedRun, RunProbes
 from clove_ssl.engine.repeatability import start_repeatably
 from clove_ssl.errors import UserError
 from clove_ssl.methods.base import Method
@@ -44,8 +47,11 @@ from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import Metrics, read_metrics
 from clove_ssl.runs.provenance import describe_environment, record_start
+from clove_ssl.views.render_gpu import has_kernels
 
 T = TypeVar("T")
+
+STEPS_THAT_REPAY_COMPILATION = 1000
 
 
 @dataclass(frozen=True)
@@ -63,10 +69,12 @@ class PretrainResult:
 class Parts:
     """What can be built, and found wrong, before anything is written."""
 
+    config: PretrainConfig  # with what follows from the data filled in
     source: ImageSource
-    plan: RunPlan
+    plan: PretrainPlan
     precision: Precision
     method: Method
+    probes: RunProbes
 
 
 def pretrain(config: PretrainConfig) -> PretrainResult:
@@ -74,8 +82,8 @@ def pretrain(config: PretrainConfig) -> PretrainResult:
     with joined(config.device) as process:
         parts = _prepare(config, process)
         if process.is_first:
-            files.save(config, directory.create(config.out).config)
-        return _train(config, RunDirectory(config.out), process, parts)
+            files.save(parts.config, directory.create(config.out).config)
+        return _train(RunDirectory(config.out), process, parts)
 
 
 def resume(path: str | Path, *, micro_batch: int | None = None) -> PretrainResult:
@@ -91,12 +99,15 @@ def resume(path: str | Path, *, micro_batch: int | None = None) -> PretrainResul
     if micro_batch is not None:
         config = replace(config, micro_batch=micro_batch)
     with joined(config.device) as process:
-        return _train(config, run, process, _prepare(config, process))
+        return _train(run, process, _prepare(config, process))
 
 
 def _prepare(config: PretrainConfig, process: Process) -> Parts:
     start_repeatably(config.seed, process.device, deterministic=config.deterministic)
     source = open_source(config.data)
+    if config.method.needs_labels:
+        source = only_labelled(source)
+        config = replace(config, method=config.method.for_classes(len(source.class_names)))
     plan = plan_run(
         config,
         images=len(source),
@@ -105,39 +116,47 @@ def _prepare(config: PretrainConfig, process: Process) -> Parts:
     )
     precision = choose_precision(config.precision, process.device)
     method = _build_method(config, process)
-    if config.compile:
-        for network in method.networks():
-            network.compile(dynamic=False)
-    return Parts(source, plan, precision, method)
+    if _compiles(config, plan, process):
+        compile_networks(method.networks(), activation_memory=config.activation_memory)
+    return Parts(
+        config, source, plan, precision, method, _open_probes(config, plan, source, method)
+    )
 
 
-def _train(
-    config: PretrainConfig, run: RunDirectory, process: Process, parts: Parts
-) -> PretrainResult:
-    with _owned(run, process) as console:
+def _train(run: RunDirectory, process: Process, parts: Parts) -> PretrainResult:
+    config = parts.config
+    with owned(run, process) as console:
         loop = _build_loop(config, run, process, console, parts)
         bad_files = _known_bad_files(config, len(parts.source), loop.restore())
-        _announce(config, loop, parts.source)
+        _announce(config, loop, parts)
         if process.is_first:
             record_start(run, {"step": loop.step, **describe_environment(process.device)})
         observer = _build_observer(config, run, loop)
-        with closing(_open_feed(config, loop, parts.source, bad_files)) as feed, closing(observer):
-            finished = loop.run(feed, observer)
+        with closing(observer):
+            finished = _run(loop, run, parts, bad_files, observer)
         if process.is_first:
-            _say_how_it_ended(config, run, loop, observer, finished=finished)
+            _say_how_it_ended(config, run, loop, parts.method, finished=finished)
         process.wait()
         return PretrainResult(run.path, run.backbone, finished, loop.step, observer.latest)
 
 
-@contextmanager
-def _owned(run: RunDirectory, process: Process) -> Iterator[Console]:
-    """Only the first process locks and writes the run directory."""
-    with (
-        directory.locked(run) if process.is_first else nullcontext(),
-        Console(speaks=process.is_first, log=run.log if process.is_first else None) as console,
-    ):
-        process.wait()
-        yield console
+def _open_probes(
+    config: PretrainConfig, plan: PretrainPlan, source: ImageSource, method: Method
+) -> RunProbes:
+    largest = max((spec.size for spec in method.views()), default=224)
+    return RunProbes(config, plan, source, size=largest)
+
+
+def _run(
+    loop: TrainingLoop, run: RunDirectory, parts: Parts, bad_files: BadFiles, observer: Observer
+) -> bool:
+    """Train and probe what is left; where nothing is, no worker starts."""
+    probe = ProbedRun(run, parts.probes, parts.method, loop, observer)
+    if loop.step >= loop.plan.total_steps:
+        probe.catch_up()
+        return True
+    with closing(_open_feed(parts.config, loop, parts, bad_files)) as feed:
+        return probe.train(feed)
 
 
 def _build_method(config: PretrainConfig, process: Process) -> Method:
@@ -181,9 +200,9 @@ def _known_bad_files(config: PretrainConfig, images: int, state: State) -> BadFi
 
 
 def _open_feed(
-    config: PretrainConfig, loop: TrainingLoop, source: ImageSource, bad_files: BadFiles
+    config: PretrainConfig, loop: TrainingLoop, parts: Parts, bad_files: BadFiles
 ) -> Batches:
-    process, specs = loop.process, loop.learner.views()
+    process, source, specs = loop.process, parts.source, parts.method.views()
     if not _renders_on_gpu(config, process):
         views = RenderedViews(source, specs, config.data, seed=config.seed)
         return ViewFeed(_load(config, loop, views), specs, process, bad_files=bad_files)
@@ -221,8 +240,16 @@ def _load(config: PretrainConfig, loop: TrainingLoop, reader: BatchReader[T]) ->
     )
 
 
+def _compiles(config: PretrainConfig, plan: RunPlan, process: Process) -> bool:
+    """Whether networks are compiled: by default where the run is long enough to repay it."""
+    repays = process.device.type == "cuda" and plan.total_steps >= STEPS_THAT_REPAY_COMPILATION
+    return config.compile == "always" or (config.compile == "auto" and repays)
+
+
 def _renders_on_gpu(config: PretrainConfig, process: Process) -> bool:
     on_gpu = process.device.type == "cuda"
+    if config.data.render == "auto":
+        return has_kernels(process.device)
     if config.data.render == "gpu" and not on_gpu:
         raise UserError(
             "--data.render gpu needs a GPU; this run is on a CPU. Leave it out to let the workers "
@@ -242,25 +269,35 @@ def _workers(config: PretrainConfig, process: Process) -> tuple[int, str]:
 def _build_observer(config: PretrainConfig, run: RunDirectory, loop: TrainingLoop) -> Observer:
     is_first = loop.process.is_first
     metrics = Metrics(run, config.logging, start_step=loop.step) if is_first else None
-    return Observer(config, loop.plan, loop.process, console=loop.console, metrics=metrics)
+    return Observer(
+        config.logging,
+        loop.plan,
+        loop.process,
+        console=loop.console,
+        metrics=metrics,
+        health=config.health,
+    )
 
 
-def _announce(config: PretrainConfig, loop: TrainingLoop, source: ImageSource) -> None:
+def _announce(config: PretrainConfig, loop: TrainingLoop, parts: Parts) -> None:
     """Every choice of the run, once, with its reason."""
-    plan, process, say = loop.plan, loop.process, loop.console.choice
+    plan, process, say, source = loop.plan, loop.process, loop.console.choice, parts.source
+    if not config.method.trains:
+        loop.console.say(f"Nothing is trained with {config.method.name}")
+        say("backbone", config.backbone.name, f"the weights that seed {config.seed} gives")
+        return
     workers, why = _workers(config, process)
     loop.console.say(f"Pre-training with {config.method.name}")
     say("data", f"{config.data.source}: {len(source):,} images", f"{workers} workers: {why}")
     for warning in source_warnings(source):
         loop.console.warn(warning)
-    say("backbone", config.backbone.name, f"stage {loop.learner.backbone.stage}")
+    say("backbone", config.backbone.name, f"stage {parts.method.backbone.stage}")
     for name, value in config.method.summary().items():
         say(name, value)
     say("device", f"{process.world_size} x {process.device.type}", f"torch {torch.__version__}")
     say("precision", loop.precision.name, loop.precision.reason)
     say("rendering", "on the GPU" if _renders_on_gpu(config, process) else "in the workers")
-    if config.compile:
-        say("compilation", "yes", "the first step takes a minute or two")
+    _announce_compilation(config, loop)
     say(
         "batch",
         f"{plan.batch_size} images",
@@ -269,6 +306,10 @@ def _announce(config: PretrainConfig, loop: TrainingLoop, source: ImageSource) -
     say("steps", f"{plan.total_steps:,}", f"{plan.epoch(plan.total_steps):.1f} epochs")
     say("learning rate", f"peak {plan.peak_lr:g}", f"{plan.warmup_steps} warm-up steps")
     say("checkpoints", f"every {plan.checkpoint_every:,} steps", f"{config.checkpoints.keep} kept")
+    if steps := parts.probes.steps:
+        say(
+            "probes", ", ".join(config.probe.names), f"{len(steps)}, the first at step {steps[0]:,}"
+        )
     if plan.warmup_steps >= plan.total_steps:
         loop.console.warn(
             f"the warm-up ({plan.warmup_steps} steps) is longer than the run ({plan.total_steps}), "
@@ -278,19 +319,35 @@ def _announce(config: PretrainConfig, loop: TrainingLoop, source: ImageSource) -
         loop.console.say(f"Resuming after step {loop.step}")
 
 
+def _announce_compilation(config: PretrainConfig, loop: TrainingLoop) -> None:
+    kept = config.activation_memory
+    if _compiles(config, loop.plan, loop.process):
+        loop.console.choice("compilation", "yes", "the first step takes a minute or two")
+        if kept < 1:
+            loop.console.choice(
+                "activations", f"{kept:.0%} kept", "the rest is computed again, to save memory"
+            )
+    elif kept < 1:
+        loop.console.warn(
+            f"activation_memory={kept:g} has no effect on networks that are not compiled. Compile "
+            "them: --compile always"
+        )
+
+
 def _say_how_it_ended(
     config: PretrainConfig,
     run: RunDirectory,
     loop: TrainingLoop,
-    observer: Observer,
+    method: Method,
     *,
     finished: bool,
 ) -> None:
     if not finished:
         loop.console.say(f"Stopped after step {loop.step}. Go on with: clove resume {run.path}")
         return
-    figures = observer.latest or read_metrics(run)[-1]  # none when it had finished before
-    write_outcome(run, config, loop.plan, loop.learner, figures=figures)
+    # The last value of every figure, since probes have lines of their own.
+    figures = {name: value for row in read_metrics(run) for name, value in row.items()}
+    write_outcome(run, config, loop.plan, method, figures=figures)
     loop.console.say(f"Done: {loop.step} steps.")
     loop.console.choice("backbone", str(run.backbone))
     loop.console.choice("report", str(run.report))

@@ -1,4 +1,4 @@
-"""A linear classifier of cells: nothing to tune, nothing random.
+"""A linear classifier of cells or images: nothing to tune, nothing random.
 
 Multinomial logistic regression by L-BFGS from zero weights. The problem is
 convex, so neither a learning rate nor an order nor a seed plays a part.
@@ -8,11 +8,12 @@ background, the unweighted optimum of weak features is to say background
 everywhere, and all weak features score alike; equal weights would let the
 rarest classes flood the image. The root keeps the probe sensitive in between.
 
-Dimensions: N cells, D channels, K classes.
+Dimensions: N cells or images, D channels, K classes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -51,13 +52,17 @@ def choose_and_fit(
     held_out: Tensor,  # (N,) bool
     *,
     classes: int,
+    judge: Callable[[Tensor], float] = mean_iou,
 ) -> tuple[LinearClassifier, float]:
-    """Fit on all cells with the penalty whose classifier scores best on the held-out ones."""
+    """Fit on all cells with the penalty whose classifier scores best on the held-out ones.
+
+    ``judge`` scores the counts (K, K) of true and predicted classes.
+    """
     scores = {}
     for penalty in PENALTIES:
         trial = fit(features[~held_out], labels[~held_out], classes=classes, penalty=penalty)
         predicted = trial.cell_logits(features[held_out]).argmax(1)
-        scores[penalty] = mean_iou(confusion(labels[held_out], predicted, classes))
+        scores[penalty] = judge(confusion(labels[held_out], predicted, classes, ignore=-1))
     best = max(PENALTIES, key=lambda penalty: scores[penalty])
     return fit(features, labels, classes=classes, penalty=best), best
 

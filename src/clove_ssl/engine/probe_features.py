@@ -5,6 +5,8 @@ A random network's batch norm has seen no image, so its running statistics (mean
 Neither is the network's merit; so before anything is measured the statistics
 of *every* backbone are taken afresh from the probe's own training images.
 
+On a GPU that has bf16 the network runs in it; features are fp32 from there on.
+
 Dimensions: B images, D channels, h x w cells.
 """
 
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +22,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clove_ssl.backbones.build import Backbone
+from clove_ssl.engine.probe_pictures import BATCH
 from clove_ssl.errors import UserError
+from clove_ssl.modules.normalization import SynchronizedBatchNorm2d
 from clove_ssl.views.batch import normalize
 
 _CALIBRATION_IMAGES = 128
@@ -42,7 +47,7 @@ class FrozenFeatures:
         frozen = _without_sync(copy.deepcopy(backbone)).to(device, torch.float32).eval()
         self._backbone = frozen.to(memory_format=torch.channels_last)
         self._stages = list(stages)
-        self.device = device
+        self.device = torch.device(device)
         if len(stages) == 1:
             self._backbone.stage = stages[0]
 
@@ -64,16 +69,27 @@ class FrozenFeatures:
     def __call__(self, images: Tensor) -> Tensor:
         """uint8 (B, 3, H, W) -> (B, D, h, w)."""
         pixels = normalize(images.to(self.device), torch.float32, channels_last=True)
-        if len(self._stages) == 1:
-            return self._backbone.features(pixels)
-        maps: dict[str, Tensor] = self._backbone(pixels)
-        chosen = [maps[stage] for stage in self._stages]
+        with _fast_numbers(self.device):
+            if len(self._stages) == 1:
+                return self._backbone.features(pixels).float()
+            maps: dict[str, Tensor] = self._backbone(pixels)
+        chosen = [maps[stage].float() for stage in self._stages]
         finest = max((feature_map.shape[2:] for feature_map in chosen), key=lambda size: size[0])
         scaled = [
             F.interpolate(feature_map, finest, mode="bilinear", align_corners=False)
             for feature_map in chosen
         ]
         return torch.cat(scaled, dim=1)
+
+    def pooled(self, images: Tensor) -> Tensor:
+        """One feature per image, the mean over its cells: uint8 (N, 3, H, W) -> (N, D)."""
+        return torch.cat([self(batch).mean((2, 3)) for batch in torch.split(images, BATCH)])
+
+
+def _fast_numbers(device: torch.device) -> AbstractContextManager[object]:
+    """bf16 where the device has it."""
+    has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.autocast("cuda", torch.bfloat16) if has_bf16 else nullcontext()
 
 
 def _equal_batches(images: Tensor) -> list[Tensor]:
@@ -97,7 +113,7 @@ def _without_sync(module: Backbone) -> Backbone:
     """The same network with plain batch norm, which one process can run alone."""
     for parent in list(module.modules()):
         for name, layer in list(parent.named_children()):
-            if isinstance(layer, nn.SyncBatchNorm):
+            if isinstance(layer, nn.SyncBatchNorm | SynchronizedBatchNorm2d):
                 plain = nn.BatchNorm2d(layer.num_features, eps=layer.eps, affine=layer.affine)
                 plain.load_state_dict(layer.state_dict())
                 setattr(parent, name, plain)

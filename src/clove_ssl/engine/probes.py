@@ -1,17 +1,20 @@
-"""The dense probe: how much a linear classifier reads off frozen features.
+"""Probes of images with a class for every pixel.
 
 Every image is scaled to a square, the frozen backbone gives a feature map, and
-a linear classifier is fitted to its cells. A cell's label is the class of most
-of its pixels; cells without a class that has at least half of them, and cells
-that are mostly unjudged, teach nothing. On the test images the logits are
-scaled up bilinearly and every judged pixel counts.
+something that has seen labelled cells says what other cells show. Either a linear
+classifier is fitted to them (``segmentation``), or the nearest cells of other images
+vote (``retrieval``), for which nothing is fitted at all.
+
+A cell's label is the class of most of its pixels; cells without a class that has at
+least half of them, and cells that are mostly unjudged, teach nothing. On the test
+images the scores of classes are scaled up bilinearly and every judged pixel counts.
 
 Dimensions: N images of S x S pixels, D channels, h x w cells, K classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,8 +23,10 @@ from torch import Tensor
 
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.data.labelled import IGNORE, DenseLabels
-from clove_ssl.engine.probe_classifier import LinearClassifier, choose_and_fit
+from clove_ssl.engine.probe_classifier import choose_and_fit
 from clove_ssl.engine.probe_features import FrozenFeatures
+from clove_ssl.engine.probe_neighbours import Bank
+from clove_ssl.engine.probe_pictures import BATCH, Pictures, load_pictures
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.scoring.segmentation import (
     accuracy,
@@ -31,7 +36,8 @@ from clove_ssl.tasks.scoring.segmentation import (
     mean_iou,
 )
 
-_BATCH = 32
+ScoreCells = Callable[[Tensor], Tensor]
+"""Feature maps (B, D, h, w) to scores of the classes (B, K, h, w)."""
 
 
 @dataclass(frozen=True)
@@ -42,25 +48,13 @@ class ProbeResult:
     interval: tuple[float, float]  # 95 % of it, over resamples of the test images
     accuracy: float  # share of judged pixels
     per_class: dict[str, float]  # intersection over union of the same classes
-    cells: int  # cells the classifier learned from
-    penalty: float  # the weight penalty that was chosen
+    cells: int  # cells that were learned from
+    penalty: float | None = None  # the weight penalty that was chosen, of a classifier
 
 
 @dataclass(frozen=True)
-class _Pictures:
-    """Images and label maps of one size."""
-
-    images: Tensor  # (N, 3, S, S) uint8
-    labels: Tensor  # (N, S, S) uint8
-
-    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        images, labels = torch.split(self.images, _BATCH), torch.split(self.labels, _BATCH)
-        return zip(images, labels, strict=True)
-
-
-@dataclass(frozen=True)
-class _Cells:
-    """What the classifier learns from."""
+class Cells:
+    """What is learned from."""
 
     features: Tensor  # (cells, D)
     labels: Tensor  # (cells,)
@@ -94,81 +88,80 @@ def dense_probe(
         max_cells: Of more training cells, a random share of every image is used.
         seed: Draws those cells, the held-out images and the resamples.
     """
-    _check_sets(train, test)
-    generator = torch.Generator().manual_seed(seed)
+    check_sets(train, test)
     stages = (backbone.stage,) if stage is None else (stage,) if isinstance(stage, str) else stage
     extract = FrozenFeatures(backbone, stages, device=device)
-    classes = len(train.class_names)
-
-    learning = _load(train, size, limit=max_train)
+    learning = load_pictures(train, size=size, limit=max_train)
     extract.calibrate(learning.images)
-    cells = _collect_cells(extract, learning, classes, limit=max_cells, generator=generator)
+    generator = torch.Generator().manual_seed(seed)
+    cells = collect_cells(extract, learning, limit=max_cells, generator=generator)
+    judged = load_pictures(test, size=size, limit=max_test)
+    return segmentation(extract, cells, judged, generator=generator)
+
+
+def segmentation(
+    extract: FrozenFeatures, cells: Cells, judged: Pictures, *, generator: torch.Generator
+) -> ProbeResult:
+    """What a linear classifier of ``cells`` says about ``judged``."""
+    classes = len(judged.class_names)
     held_out = _hold_out(cells.image, generator)
     classifier, penalty = choose_and_fit(cells.features, cells.labels, held_out, classes=classes)
-
-    by_image = _confusions(extract, classifier, _load(test, size, limit=max_test))  # (N, K, K)
-    counts = by_image.sum(0)
-    return ProbeResult(
-        miou=mean_iou(counts),
-        interval=iou_interval(by_image, generator),
-        accuracy=accuracy(counts),
-        per_class={train.class_names[k]: iou for k, iou in class_iou(counts).items()},
-        cells=len(cells.labels),
-        penalty=penalty,
-    )
+    by_image = _confusions(extract, classifier.map_logits, judged)  # (N, K, K)
+    return _result(by_image, judged, cells, penalty=penalty, generator=generator)
 
 
-def _check_sets(train: DenseLabels, test: DenseLabels) -> None:
+def retrieval(
+    extract: FrozenFeatures, cells: Cells, judged: Pictures, *, generator: torch.Generator
+) -> ProbeResult:
+    """What the nearest of ``cells`` say about ``judged``."""
+    bank = Bank.of(cells.features, cells.labels, classes=len(judged.class_names))
+
+    def votes(maps: Tensor) -> Tensor:
+        cells = maps.movedim(1, -1)  # (B, h, w, D)
+        shares = bank.votes(cells.flatten(0, 2))  # (B * h * w, K)
+        return shares.reshape(*cells.shape[:3], -1).movedim(-1, 1)
+
+    by_image = _confusions(extract, votes, judged)  # (N, K, K)
+    return _result(by_image, judged, cells, penalty=None, generator=generator)
+
+
+def check_sets(train: DenseLabels, test: DenseLabels) -> None:
+    """Refuse sets that cannot be learned from and judged with."""
     if train.class_names != test.class_names:
         raise UserError("The training and test images of the probe have different classes.")
     if len(train) < 2 or len(test) < 1:
         raise UserError(
-            f"The probe has {len(train)} training and {len(test)} test images. It needs at least 2 "
-            "and 1, and some hundred of both to be worth anything."
+            f"The probe got {len(train)} training and {len(test)} test images; it needs 2 and 1 "
+            "at least. Give it more labelled images."
         )
 
 
-def _load(source: DenseLabels, size: int, *, limit: int) -> _Pictures:
-    """Images scaled to ``size``, spread evenly over the set when there are more than ``limit``."""
-    count = min(limit, len(source))
-    chosen = (number * len(source) // count for number in range(count))
-    pictures = [_scale(*source.load(index), size) for index in chosen]
-    images, labels = zip(*pictures, strict=True)
-    return _Pictures(torch.stack(images), torch.stack(labels))
-
-
-def _scale(image: Tensor, labels: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    if image.shape[1:] == (size, size):
-        return image, labels
-    pixels = F.interpolate(image[None].float(), (size, size), mode="bilinear", antialias=True)
-    numbers = F.interpolate(labels[None, None].float(), (size, size), mode="nearest-exact")
-    return pixels[0].round().clamp(0, 255).byte(), numbers[0, 0].byte()
-
-
-def _collect_cells(
+def collect_cells(
     extract: FrozenFeatures,
-    pictures: _Pictures,
-    classes: int,
+    pictures: Pictures,
     *,
     limit: int,
     generator: torch.Generator,
-) -> _Cells:
-    quota = max(1, limit // len(pictures.images))
+) -> Cells:
+    """At most ``limit`` labelled cells, as many of every image."""
+    quota = max(1, limit // len(pictures))
+    classes = len(pictures.class_names)
     features, targets, origins = [], [], []
     for start, (images, labels) in enumerate(pictures.batches()):
         maps = extract(images)  # (B, D, h, w)
-        grid = cell_labels(labels, (maps.shape[2], maps.shape[3]), classes)  # (B, h, w)
+        side = (maps.shape[2], maps.shape[3])
+        grid = cell_labels(labels.to(maps.device), side, classes).cpu()  # (B, h, w)
         chosen = _choose(grid.flatten(1) != IGNORE, quota, generator)  # (B, h * w)
         features.append(maps.flatten(2).mT[chosen.to(maps.device)])
         targets.append(grid.flatten(1)[chosen])
-        origins.append(start * _BATCH + chosen.nonzero()[:, 0])
+        origins.append(start * BATCH + chosen.nonzero()[:, 0])
     if not sum(map(len, targets)):
         raise UserError(
             "No cell of the training images has a class of its own: everything is unjudged, or "
             "cells are too coarse. Give a larger --size or an earlier stage."
         )
     stacked = torch.cat(features)
-    return _Cells(stacked, torch.cat(targets).to(stacked.device), torch.cat(origins))
+    return Cells(stacked, torch.cat(targets).to(stacked.device), torch.cat(origins))
 
 
 def cell_labels(labels: Tensor, grid: tuple[int, int], classes: int) -> Tensor:
@@ -198,17 +191,37 @@ def _hold_out(image: Tensor, generator: torch.Generator) -> Tensor:
     return torch.isin(image, present[order[: max(1, len(present) // 10)]])
 
 
-def _confusions(
-    extract: FrozenFeatures, classifier: LinearClassifier, pictures: _Pictures
-) -> Tensor:
+def _confusions(extract: FrozenFeatures, score: ScoreCells, pictures: Pictures) -> Tensor:
     """Judged pixels by true and predicted class, for every image: (N, K, K)."""
-    classes = len(classifier.bias)
+    classes = len(pictures.class_names)
     found = []
     for images, labels in pictures.batches():
-        logits = classifier.map_logits(extract(images))  # (B, K, h, w)
-        logits = F.interpolate(logits, labels.shape[1:], mode="bilinear", align_corners=False)
-        predicted = logits.argmax(1).cpu()  # (B, S, S)
-        for truth, guess in zip(labels, predicted, strict=True):
-            judged = truth != IGNORE
-            found.append(confusion(truth[judged], guess[judged], classes))
+        scores = score(extract(images))  # (B, K, h, w)
+        for truth, map_scores in zip(labels.to(scores.device), scores, strict=True):
+            # One image at a time: all classes at all pixels of a batch would fill a small GPU.
+            enlarged = F.interpolate(
+                map_scores[None], truth.shape, mode="bilinear", align_corners=False
+            )
+            found.append(confusion(truth, enlarged[0].argmax(0), classes))
     return torch.stack(found)
+
+
+def _result(
+    by_image: Tensor,
+    judged: Pictures,
+    cells: Cells,
+    *,
+    penalty: float | None,
+    generator: torch.Generator,
+) -> ProbeResult:
+    counts = by_image.sum(0)  # (K, K)
+    if not counts.sum():
+        raise UserError("No pixel of the test images is judged. Give the probe other masks.")
+    return ProbeResult(
+        miou=mean_iou(counts),
+        interval=iou_interval(by_image, generator),
+        accuracy=accuracy(counts),
+        per_class={judged.class_names[k]: iou for k, iou in class_iou(counts).items()},
+        cells=len(cells.labels),
+        penalty=penalty,
+    )

@@ -1,6 +1,7 @@
-"""``clove probe``: the dense probe of several backbones, side by side.
+"""``clove probe``: the figures of several backbones, side by side.
 
-The result of a run is also kept in its ``probes.json`` and shown in its report.
+The result of a run is also kept in its ``probes.json`` and shown in its report: one
+entry per backbone and figure, with the data, size, stages and seed it was found with.
 """
 
 from __future__ import annotations
@@ -19,39 +20,35 @@ from clove_ssl.backbones.build import Backbone, build_backbone
 from clove_ssl.backbones.weights import load_backbone
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.config.probing import ProbeConfig
-from clove_ssl.data.labelled import DenseLabels, SceneLabels, VOCLabels
 from clove_ssl.engine.distributed import choose_device
-from clove_ssl.engine.probes import ProbeResult, dense_probe
+from clove_ssl.engine.probe_data import open_probe_data
+from clove_ssl.engine.probe_scores import Score
+from clove_ssl.engine.probe_suite import TITLES, Amounts, ProbeSuite
 from clove_ssl.errors import UserError
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.visual.report import write_report
 
 RANDOM = "random:"
 
+Results = dict[str, dict[str, Score]]
+"""Figures by backbone, then by name."""
 
-def probe_backbones(config: ProbeConfig) -> dict[str, ProbeResult]:
+
+def probe_backbones(config: ProbeConfig) -> Results:
     """Probe each backbone on the same images, print a table, and record it in the runs."""
     if not config.backbones:
         raise UserError(
             "clove probe needs something to probe. Name a run, a backbone file or random weights: "
             "clove probe random:resnet18 runs/a"
         )
-    train, test = _open_labels(config)
+    for run in _runs(config):
+        _recorded(run)  # a damaged file is better found before the work than after it
     backbones = {name: _open_backbone(name, config) for name in config.backbones}
+    suite = _open_suite(config)
     config = replace(config, stages=config.stages or (_trained_stage(backbones),))
     device = choose_device(config.device)
     results = {
-        name: dense_probe(
-            backbone,
-            train,
-            test,
-            size=config.size,
-            stage=config.stages,
-            device=device,
-            max_train=config.train_images,
-            max_test=config.test_images,
-            seed=config.seed,
-        )
+        name: suite.measure(backbone, config.stages, device=device)
         for name, backbone in backbones.items()
     }
     RichConsole().print(_table(config, results))
@@ -59,12 +56,35 @@ def probe_backbones(config: ProbeConfig) -> dict[str, ProbeResult]:
     return results
 
 
-def _open_labels(config: ProbeConfig) -> tuple[DenseLabels, DenseLabels]:
-    if config.data == "scenes":
-        train = SceneLabels(config.train_images, size=config.size, split="train")
-        return train, SceneLabels(config.test_images, size=config.size, split="test")
-    root = Path(config.data)
-    return VOCLabels(root, "train"), VOCLabels(root, config.test_split)
+def _open_suite(config: ProbeConfig) -> ProbeSuite:
+    amounts = _amounts(config)
+    data = open_probe_data(
+        config.data,
+        train=config.train,
+        test_split=config.test_split,
+        size=config.size,
+        counts=amounts.masks,
+    )
+    return ProbeSuite(data, size=config.size, names=config.probe, amounts=amounts, seed=config.seed)
+
+
+def _amounts(config: ProbeConfig) -> Amounts:
+    usual = Amounts()
+
+    def limits(default: tuple[int, int]) -> tuple[int, int]:
+        asked = config.train_images, config.test_images
+        learned, judged = (
+            given if given is not None else known
+            for given, known in zip(asked, default, strict=True)
+        )
+        return learned, judged
+
+    return Amounts(
+        pairs=config.test_images if config.test_images is not None else usual.pairs,
+        classes=limits(usual.classes),
+        masks=limits(usual.masks),
+        persons=limits(usual.persons),
+    )
 
 
 def _open_backbone(name: str, config: ProbeConfig) -> Backbone:
@@ -80,41 +100,70 @@ def _trained_stage(backbones: dict[str, Backbone]) -> str:
     return next(iter([*trained, *backbones.values()])).stage
 
 
-def _table(config: ProbeConfig, results: dict[str, ProbeResult]) -> Table:
-    table = Table("backbone", "mIoU", "95 % interval", "pixel accuracy")
+def _table(config: ProbeConfig, results: Results) -> Table:
+    """Backbones below each other, one block per figure."""
+    table = Table("figure", "backbone", "value", "95 % interval", "chance")
     stages = " + ".join(config.stages)
-    table.title = f"Frozen dense probe of {stages} on {config.data}, {config.size} px"
-    for name, result in results.items():
-        low, high = result.interval
-        row = (f"{100 * value:.1f}" for value in (result.miou, low, high, result.accuracy))
-        miou, lower, upper, accuracy = row
-        table.add_row(name, miou, f"{lower} to {upper}", accuracy)
+    table.title = f"Frozen features of {stages} on {config.data}, {config.size} px"
+    table.caption = "shares in percent; alignment and uniformity are better when lower"
+    for figure in next(iter(results.values())):
+        for place, (name, scores) in enumerate(results.items()):
+            score = scores[figure]
+            title = "" if place else TITLES[figure]
+            table.add_row(title, name, score.shown(), score.shown_interval(), score.shown_chance())
+        table.add_section()
     return table
 
 
-def _record(config: ProbeConfig, results: dict[str, ProbeResult]) -> None:
-    entries = [_entry(name, config, result) for name, result in results.items()]
-    for name in config.backbones:
-        run = RunDirectory(Path(name))
-        if run.config.is_file():
-            known = json.loads(run.probes.read_text()) if run.probes.exists() else []
-            fresh = {_identity(entry): entry for entry in (*known, *entries)}
-            write_text(run.probes, json.dumps(list(fresh.values()), indent=1) + "\n")
-            write_report(run)
+def _record(config: ProbeConfig, results: Results) -> None:
+    entries = [
+        _entry(name, figure, score, config)
+        for name, scores in results.items()
+        for figure, score in scores.items()
+    ]
+    for run in _runs(config):
+        fresh = {_identity(entry): entry for entry in (*_recorded(run), *entries)}
+        write_text(run.probes, json.dumps(list(fresh.values()), indent=1) + "\n")
+        write_report(run)
 
 
-def _entry(name: str, config: ProbeConfig, result: ProbeResult) -> dict[str, Any]:
+def _runs(config: ProbeConfig) -> list[RunDirectory]:
+    """Those of the backbones that are runs."""
+    runs = [RunDirectory(Path(name)) for name in config.backbones]
+    return [run for run in runs if run.config.is_file()]
+
+
+def _recorded(run: RunDirectory) -> list[dict[str, Any]]:
+    """The entries that a run already has."""
+    if not run.probes.exists():
+        return []
+    try:
+        entries: list[dict[str, Any]] = json.loads(run.probes.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(
+            f"{run.probes} is damaged: {error}. Delete it, then type the command again."
+        ) from None
+    return entries
+
+
+def _entry(name: str, figure: str, score: Score, config: ProbeConfig) -> dict[str, Any]:
     return {
         "backbone": name,
         "data": config.data,
         "size": config.size,
         "stages": list(config.stages),
         "seed": config.seed,
-        "miou": result.miou,
-        "interval": list(result.interval),
-        "accuracy": result.accuracy,
+        "figure": figure,
+        "title": TITLES[figure],
+        "value": score.value,
+        "interval": None if score.interval is None else list(score.interval),
+        "chance": score.chance,
+        "is_share": score.is_share,
+        **score.extra,
     }
 
 
 def _identity(entry: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(str(entry[key]) for key in ("backbone", "data", "size", "stages", "seed"))
+    """What makes two entries the same measurement; entries of old versions have no figure."""
+    keys = ("backbone", "data", "size", "stages", "seed", "figure")
+    return tuple(str(entry.get(key)) for key in keys)

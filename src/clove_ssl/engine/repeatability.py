@@ -8,10 +8,13 @@ from typing import Any
 import torch
 
 
-def start_repeatably(seed: int, device: torch.device, *, deterministic: bool) -> None:
+def start_repeatably(
+    seed: int, device: torch.device, *, deterministic: bool, sizes_vary: bool = False
+) -> None:
     """Seed torch, and on a GPU choose kernels that repeat themselves if asked to.
 
-    Kernels of a CPU always do; torch's deterministic mode would only slow them down.
+    Kernels of a CPU always do; torch's deterministic mode would only slow them down. Kernels are
+    tried out for every new size of image, which pays off unless sizes vary.
     """
     torch.manual_seed(seed)
     if device.type != "cuda":
@@ -19,9 +22,14 @@ def start_repeatably(seed: int, device: torch.device, *, deterministic: bool) ->
     if deterministic:
         # cuBLAS reads this when its first handle is made and is not repeatable without it.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(deterministic, warn_only=True)
-    torch.backends.cudnn.benchmark = not deterministic
+    torch.use_deterministic_algorithms(deterministic, warn_only=deterministic)
+    torch.backends.cudnn.benchmark = not (deterministic or sizes_vary)
     torch.backends.cuda.enable_cudnn_sdp(not deterministic)  # its backward pass does not repeat
+    # Compiled kernels are chosen by timing them, and the choice may differ from start to start.
+    from torch._inductor import config as compiler  # slow to import, and of no use on a CPU
+
+    if hasattr(compiler, "deterministic"):
+        compiler.deterministic = deterministic
 
 
 def random_state(device: torch.device) -> dict[str, Any]:

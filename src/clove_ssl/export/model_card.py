@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from clove_ssl.backbones.build import CAFFE_SUFFIX
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCardFacts:
@@ -18,15 +20,17 @@ class ModelCardFacts:
     stage: str
     """Deepest stage that was trained."""
     output_stride: int
-    data: str
+    data: str = "not recorded"
     """Where the images came from."""
-    images: int
-    """Images in the data."""
-    images_seen: int
+    images: int = 0
+    """Images in the data; 0 where nobody knows."""
+    labelled: bool = False
+    """Whether their classes were learned."""
+    images_seen: int = 0
     """Images drawn over the whole run, repeats included."""
-    steps: int
-    """Optimizer steps."""
-    config_hash: str
+    steps: int | None = None
+    """Optimizer steps: 0 for random weights, ``None`` for weights of another program."""
+    config_hash: str = ""
     library_version: str
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
@@ -38,6 +42,10 @@ class ModelCardFacts:
     """Scores of probes of the final backbone, by name."""
     licence: str = "not stated; decide before you publish the weights"
     """Licence of the weights; the data may restrict it."""
+    branch: str = ""
+    """Student or teacher, where the method has both."""
+    loading: str = ""
+    """How to open the exported file, where it is not ``backbone.safetensors``."""
 
 
 def write_model_card(path: Path, facts: ModelCardFacts) -> None:
@@ -48,26 +56,39 @@ def write_model_card(path: Path, facts: ModelCardFacts) -> None:
 def render_model_card(facts: ModelCardFacts) -> str:
     """The card as Markdown."""
     sections = [
-        f"# {facts.architecture}, pre-trained with {facts.method}",
+        _title(facts),
         _origin(facts),
         _figures("## Health at the end of the run", facts.health),
         _warnings(facts.warnings),
         _figures("## Probes", facts.probes),
         _loading(facts),
-        _LIMITS,
+        _limits(facts),
         f"## Licence\n\n{facts.licence}",
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
+def _title(facts: ModelCardFacts) -> str:
+    if facts.steps == 0:
+        return f"# {facts.architecture} with random weights"
+    return f"# {facts.architecture}, pre-trained with {facts.method}"
+
+
 def _origin(facts: ModelCardFacts) -> str:
-    rows = {
-        "Method": facts.method,
-        "Network": f"{facts.architecture}, output stride {facts.output_stride}",
+    labels = "class labels" if facts.labelled else "no labels"
+    data = {
         "Trained up to stage": facts.stage,
-        "Data": f"{facts.data} ({facts.images:,} images, no labels)",
-        "Images seen": f"{facts.images_seen:,} in {facts.steps:,} optimizer steps",
-        "Config": f"`{facts.config_hash}` (`config.yaml` of the run)",
+        "Data": f"{facts.data} ({facts.images:,} images, {labels})",
+        "Images seen": f"{facts.images_seen:,} in {facts.steps or 0:,} optimizer steps",
+    }
+    if not facts.images:
+        data = {"Data": facts.data}
+    config = {"Config": f"`{facts.config_hash}` (`config.yaml` of the run)"}
+    rows = {
+        "Method": facts.method + f", {facts.branch}" * bool(facts.branch),
+        "Network": f"{facts.architecture}, output stride {facts.output_stride}",
+        **({"Training": "none"} if facts.steps == 0 else data),
+        **(config if facts.config_hash else {}),
         "Written by": f"clove-ssl {facts.library_version}",
     }
     return "\n".join(["| | |", "|---|---|", *(f"| {key} | {rows[key]} |" for key in rows)])
@@ -87,16 +108,20 @@ def _warnings(warnings: tuple[str, ...]) -> str:
 
 
 def _loading(facts: ModelCardFacts) -> str:
-    library, _, network = facts.architecture.rpartition(":")
-    elsewhere = _loading_in_timm(network) if library else _loading_in_torchvision(facts)
     return f"""## How to load
 
 Input: RGB, values 0 to 1, minus mean {facts.mean}, divided by {facts.std}.
 
-```python
+{facts.loading or _loading_of_safetensors(facts)}"""
+
+
+def _loading_of_safetensors(facts: ModelCardFacts) -> str:
+    library, _, network = facts.architecture.rpartition(":")
+    elsewhere = _loading_in_timm(network) if library else _loading_in_torchvision(facts)
+    return f"""```python
 from clove_ssl import load_backbone
 
-backbone = load_backbone("backbone.safetensors")
+backbone = load_backbone("backbone.safetensors").eval()
 maps = backbone(images)  # by stage: "c2", "c3", "c4", "c5"
 ```
 
@@ -104,18 +129,20 @@ maps = backbone(images)  # by stage: "c2", "c3", "c4", "c5"
 
 
 def _loading_in_torchvision(facts: ModelCardFacts) -> str:
+    if facts.architecture.endswith(CAFFE_SUFFIX):
+        return "torchvision has no such network: its ResNets stride in another convolution."
     dilated = ", replace_stride_with_dilation=[False, False, True]" * (facts.output_stride == 16)
-    return f"""Without clove-ssl; only the classifier may be missing:
+    head = "classifier" if facts.architecture.startswith("convnext") else "fc"
+    return f"""Without clove-ssl; nothing but the classifier is missing:
 
 ```python
+import torch
 import torchvision
 from safetensors.torch import load_file
 
 network = torchvision.models.get_model("{facts.architecture}"{dilated})
-weights = load_file("backbone.safetensors")
-missing, unexpected = network.load_state_dict(weights, strict=False)
-assert not unexpected
-assert all(name.startswith(("fc.", "classifier.")) for name in missing)
+network.{head} = torch.nn.Identity()
+network.load_state_dict(load_file("backbone.safetensors"))
 ```"""
 
 
@@ -131,10 +158,22 @@ network.load_state_dict(load_file("backbone.safetensors"))
 ```"""
 
 
+def _limits(facts: ModelCardFacts) -> str:
+    if facts.steps == 0:
+        return _LIMITS_OF_RANDOM_WEIGHTS
+    learned = "its classifier is not included" if facts.labelled else "has learned no class names"
+    return _LIMITS.format(learned=learned)
+
+
 _LIMITS = """## Intended use and limits
 
 A starting point for training on detection, segmentation, keypoints and other dense tasks. It is
-not a classifier and has learned no class names. Features reflect the images above: whatever they
+not a classifier and {learned}. Features reflect the images above: whatever they
 lack or overstate, these weights lack or overstate, and nobody has checked them for bias. Batch-norm
 statistics are those of pre-training; let batch norm train when you fine-tune. Compare with
 random weights on your own task before you rely on the gain."""
+
+_LIMITS_OF_RANDOM_WEIGHTS = """## Intended use and limits
+
+A baseline: what a task reaches from these weights is what it owes to no pre-training at all.
+Batch-norm statistics have seen no image; let batch norm train, or take statistics afresh."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
 from clove_ssl import __version__
 from clove_ssl.atomic import cause, replacing
@@ -35,13 +35,13 @@ def save_backbone(backbone: Backbone, path: Path, metadata: Mapping[str, str]) -
     ``metadata`` is what only the caller knows, such as ``method`` and
     ``config_hash``; what the network itself can tell is added here.
     """
-    state = _portable_state(backbone)
+    state = portable_state(backbone.body)
     own = _describe(backbone) | {"sha256": content_hash(state)}
     doubled = sorted(own.keys() & metadata.keys())
     if doubled:
         raise ValueError(f"metadata {doubled} are written by save_backbone itself")
     defaults = {"mean": json.dumps(IMAGENET_MEAN), "std": json.dumps(IMAGENET_STD)}
-    _write(path, save(state, defaults | dict(metadata) | own))
+    write_bytes(path, save(state, defaults | dict(metadata) | own))
 
 
 def read_backbone_file(path: Path) -> tuple[State, dict[str, str]]:
@@ -73,13 +73,13 @@ def content_hash(state: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _portable_state(backbone: Backbone) -> State:
+def portable_state(network: nn.Module) -> State:
     """Tensors on the CPU that share no memory, floats as fp32."""
     return {
         name: tensor.detach()
         .to("cpu", torch.float32 if tensor.is_floating_point() else tensor.dtype)
         .clone(memory_format=torch.contiguous_format)
-        for name, tensor in backbone.body.state_dict().items()
+        for name, tensor in network.state_dict().items()
     }
 
 
@@ -109,7 +109,8 @@ def _verify(path: Path, state: State, metadata: dict[str, str]) -> None:
         )
 
 
-def _write(path: Path, content: bytes) -> None:
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file, all or nothing."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:

@@ -34,12 +34,24 @@ class StepOutput:
     artifacts: dict[str, Tensor] = field(default_factory=dict)  # detached maps, for health figures
 
 
-class Method(nn.Module):
+class Learner(nn.Module):
+    """Anything the training loop can train."""
+
+    headline: tuple[str, ...] = ()
+    """Metrics worth a place on the progress line, besides the loss."""
+
+    def after_step(self, progress: Progress) -> None:
+        """Called once per optimizer step, right after it."""
+
+    def health(self, output: StepOutput) -> dict[str, Tensor]:
+        """Figures that tell whether it learns; asked for at logged steps only."""
+        return {}
+
+
+class Method(Learner):
     """A pre-training method."""
 
     backbone: Backbone
-    headline: tuple[str, ...] = ()
-    """Metrics worth a place on the progress line, besides the loss."""
 
     def views(self) -> tuple[ViewSpec, ...]:
         """The views of one image, in the order of ``ViewBatch.views``."""
@@ -52,13 +64,6 @@ class Method(nn.Module):
     def networks(self) -> tuple[nn.Module, ...]:
         """The parts that do the heavy work on batches of images, which may be compiled."""
         return ()
-
-    def after_step(self, progress: Progress) -> None:
-        """Called once per optimizer step, right after it."""
-
-    def health(self, output: StepOutput) -> dict[str, Tensor]:
-        """Figures that tell whether the method learns; asked for at logged steps only."""
-        return {}
 
     def export_backbone(self) -> Backbone:
         """The backbone that a user takes away."""

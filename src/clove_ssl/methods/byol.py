@@ -18,7 +18,7 @@ from clove_ssl.methods.teaching import PooledEncoder, TaughtMethod
 from clove_ssl.methods.two_views import swap_views
 from clove_ssl.modules.heads import MLPHead
 from clove_ssl.modules.normalization import unit_vectors
-from clove_ssl.views.batch import ViewBatch
+from clove_ssl.views.batch import ViewBatch, joined_pixels
 
 
 class BYOL(TaughtMethod[PooledEncoder]):
@@ -37,11 +37,11 @@ class BYOL(TaughtMethod[PooledEncoder]):
         """Loss of a micro-batch."""
         passes = [view.pixels for view in batch.views]
         if self.config.joint_views:
-            passes = [torch.cat(passes)]
-        embedded = [self.encoder(images) for images in passes]
-        predicted = unit_vectors(torch.cat([self.predictor(rows) for rows in embedded]))
+            passes = [joined_pixels(batch.views)]
         self.before_targets(progress)
         targets = unit_vectors(torch.cat([self.teacher(images) for images in passes]))  # (2 * B, D)
+        embedded = [self.encoder(images) for images in passes]
+        predicted = unit_vectors(torch.cat([self.predictor(rows) for rows in embedded]))
         mean = prediction_loss(predicted, swap_views(targets))
         loss = 2 * mean if self.config.form == "paper" else mean
         samples = {"embeddings": embedded[0].detach()[: len(batch.index)]}  # the first view

@@ -31,7 +31,7 @@ from clove_ssl.modules.attention import NormalizedSelfAttention, PlainSelfAttent
 from clove_ssl.modules.heads import ConvProjector
 from clove_ssl.modules.normalization import unit_vectors
 from clove_ssl.modules.queue import FeatureQueue
-from clove_ssl.views.batch import View, ViewBatch
+from clove_ssl.views.batch import View, ViewBatch, joined_pixels
 from clove_ssl.views.geometry import match_cells
 
 HEALTH_MAPS = 8  # images whose attention is looked at
@@ -90,13 +90,14 @@ class CLoVE(TaughtMethod[Encoder]):
         """Loss of a micro-batch."""
         large = [view for view in batch.views if view.role == "global"]
         small = [view for view in batch.views if view.role == "local"]
+        self.before_targets(progress)
+        # The teacher goes first: what it needs is free again before the student's maps pile up.
+        targets = self._by_view(self.teacher, large)
+        teacher = self._place(unit_vectors(targets, dim=1), large)
         projected = self._by_view(self.encoder, large)  # V * (B, D, h, w), joined
         students = [self._contextualize(projected, large)]
         if small:
             students.append(self._contextualize(self._by_view(self.encoder, small), small))
-        self.before_targets(progress)
-        targets = self._by_view(self.teacher, large)
-        teacher = self._place(unit_vectors(targets, dim=1), large)
         comparisons = [
             self._compare(views, teacher, small=number > 0) for number, views in enumerate(students)
         ]
@@ -126,10 +127,9 @@ class CLoVE(TaughtMethod[Encoder]):
 
     def _by_view(self, network: Callable[[Tensor], Tensor], views: Sequence[View]) -> Tensor:
         """Run ``network`` on views of one size: (V * B, D, h, w), one view after the other."""
-        pixels = [view.pixels for view in views]
         if self.config.joint_views:
-            return network(torch.cat(pixels))
-        return torch.cat([network(images) for images in pixels])
+            return network(joined_pixels(views))
+        return torch.cat([network(view.pixels) for view in views])
 
     def _contextualize(self, projected: Tensor, views: Sequence[View]) -> EncodedViews:
         return self._place(unit_vectors(self.attention(projected), dim=1), views)

@@ -28,10 +28,18 @@ from clove_ssl.views.batch import ViewBatch
 
 
 class Embedded(NamedTuple):
-    """One view after both heads, not yet of unit length."""
+    """One view in front of and behind both heads, not yet of unit length."""
 
+    feature_map: Tensor  # (B, C, h, w)
     image: Tensor  # (B, D)
     cells: Tensor  # (B, L, D)
+
+
+class DenseTerm(NamedTuple):
+    """The loss between cells, and what explains it."""
+
+    loss: Tensor  # scalar
+    figures: dict[str, Tensor]
 
 
 class DenseEncoder(BackboneEncoder):
@@ -53,7 +61,7 @@ class DenseEncoder(BackboneEncoder):
     def embed(self, feature_map: Tensor) -> Embedded:
         """Both heads on the backbone's map (B, C, h, w)."""
         image = self.image_head(feature_map.mean((2, 3)))
-        return Embedded(image, self.cell_head(feature_map).flatten(2).mT)
+        return Embedded(feature_map, image, self.cell_head(feature_map).flatten(2).mT)
 
 
 class DenseCL(TaughtMethod[DenseEncoder]):
@@ -70,20 +78,31 @@ class DenseCL(TaughtMethod[DenseEncoder]):
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
         """Loss of a micro-batch."""
         first, second = view_pair(batch)
-        query_map = self.encoder(first.pixels)  # (B, C, h, w)
-        query = self.encoder.embed(query_map)
         self.before_targets(progress)
-        key_map = self._key_map(second.pixels, progress)  # (B, C, h, w)
-        with torch.no_grad():
-            key = self.teacher.module.embed(key_map)
+        key = self._key(second.pixels, progress)
+        query = self.encoder.embed(self.encoder(first.pixels))
         images = self._contrast(query.image, key.image, self.queue)
-        matched = most_similar_cells(query_map, key_map)  # (B, L)
-        partners = key.cells.take_along_dim(matched[:, :, None], dim=1)  # (B, L, D)
-        cells = self._contrast(query.cells, partners, self.dense_queue)
+        cells = self.compare_cells(query, key, batch)
         if self.training:
             self.queue.collect(unit_vectors(key.image))
             self.dense_queue.collect(unit_vectors(key.cells.mean(1)))
-        return self._output(images, cells, query, progress)
+        share, between_images = self.dense_weight(progress), images.loss.mean()
+        figures = {
+            **cells.figures,
+            **contrast_figures(images),
+            "loss_global": between_images.detach(),
+            "loss_dense": cells.loss.detach(),
+        }
+        loss = (1 - share) * between_images + share * cells.loss
+        return StepOutput(loss, figures, {"embeddings": query.image.detach()})
+
+    def compare_cells(self, query: Embedded, key: Embedded, batch: ViewBatch) -> DenseTerm:
+        """Contrast every cell with the one that is most like it; other methods compare others."""
+        matched = most_similar_cells(query.feature_map, key.feature_map)  # (B, L)
+        partners = key.cells.take_along_dim(matched[:, :, None], dim=1)  # (B, L, D)
+        result = self._contrast(query.cells, partners, self.dense_queue)
+        figures = {f"{name}_dense": value for name, value in contrast_figures(result).items()}
+        return DenseTerm(result.loss.mean(), figures)
 
     def after_step(self, progress: Progress) -> None:
         """Let the teacher and the queues move on."""
@@ -96,25 +115,12 @@ class DenseCL(TaughtMethod[DenseEncoder]):
         started = progress.step >= self.config.dense_from_step
         return self.config.dense_weight if started else 0.0
 
-    def _key_map(self, images: Tensor, progress: Progress) -> Tensor:
+    @torch.no_grad()
+    def _key(self, images: Tensor, progress: Progress) -> Embedded:
         groups = self.config.shuffle_groups if self.training else 0
-        return forward_shuffled(self.teacher, images, step=progress.step, groups=groups)
+        maps = forward_shuffled(self.teacher, images, step=progress.step, groups=groups)
+        return self.teacher.module.embed(maps)
 
     def _contrast(self, query: Tensor, positive: Tensor, queue: KeyBank) -> Contrast:
         query, positive = unit_vectors(query), unit_vectors(positive)
         return contrast(query, positive, queue.entries, temperature=self.config.temperature)
-
-    def _output(
-        self, images: Contrast, cells: Contrast, query: Embedded, progress: Progress
-    ) -> StepOutput:
-        share = self.dense_weight(progress)
-        between_images, between_cells = images.loss.mean(), cells.loss.mean()
-        dense = {f"{name}_dense": value for name, value in contrast_figures(cells).items()}
-        metrics = {
-            **contrast_figures(images),
-            **dense,
-            "loss_global": between_images.detach(),
-            "loss_dense": between_cells.detach(),
-        }
-        loss = (1 - share) * between_images + share * between_cells
-        return StepOutput(loss, metrics, {"embeddings": query.image.detach()})

@@ -38,9 +38,9 @@ class MoCo(TaughtMethod[PooledEncoder]):
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
         """Loss of a micro-batch."""
         first, second = view_pair(batch)
-        embedded = self.encoder(first.pixels)  # (B, D)
         self.before_targets(progress)
         keys = unit_vectors(self._keys(second.pixels, progress))  # (B, D)
+        embedded = self.encoder(first.pixels)  # (B, D)
         negatives, temperature = self.queue.entries, self.config.temperature
         result = contrast(unit_vectors(embedded), keys, negatives, temperature=temperature)
         if self.training:

@@ -81,10 +81,10 @@ class PixPro(TaughtMethod[Encoder]):
 
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
         """Loss of a micro-batch."""
-        student = self._by_view(self.encoder, batch)
         self.before_targets(progress)
         with torch.no_grad():
             target = self._by_view(self.teacher.module, batch)
+        student = self._by_view(self.encoder, batch)
         cells = self._compare_cells(student.cells, target.cells, batch)
         loss, figures = cells.term_losses(2).sum(), health.match_figures([cells])
         if student.instance is not None and target.instance is not None:

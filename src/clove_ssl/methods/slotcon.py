@@ -83,10 +83,10 @@ class SlotCon(TaughtMethod[Encoder]):
 
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
         """Loss of a micro-batch."""
-        students = [self.encoder(view.pixels) for view in view_pair(batch)]
         self.before_targets(progress)
         with torch.no_grad():
             teachers = [self.teacher.module(view.pixels) for view in view_pair(batch)]
+        students = [self.encoder(view.pixels) for view in view_pair(batch)]
         shared = self._shared_part(batch)
         group = self._group_loss(students, teachers, shared)
         slots = [self._slot_loss(students[here], teachers[1 - here]) for here in (0, 1)]

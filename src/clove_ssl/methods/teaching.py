@@ -78,7 +78,7 @@ class TaughtMethod(Method, Generic[Encoder]):
         return self.encoder, self.teacher.module
 
     def before_targets(self, progress: Progress) -> None:
-        """To be called between the student's and the teacher's forward pass."""
+        """To be called before the teacher's forward pass of a micro-batch."""
         if progress.closes_step and self._taught.teacher.update == "before-forward":
             self.update_teacher(progress)
 

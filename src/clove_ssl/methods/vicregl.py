@@ -2,9 +2,10 @@
 
 There is no teacher and no negative. One expander works on the mean of a map,
 another on each of its cells. Cells are matched twice: with the nearest one in
-feature space, and with the nearest one in the image.
+feature space, and with the nearest one in the image. Each large view is
+compared with every other view, large or small.
 
-Dimensions: B images, C channels of the backbone, D channels of an embedding, L = h * w cells.
+Dimensions: B images, V views, C channels of the backbone, D of an embedding, L = h * w cells.
 """
 
 from __future__ import annotations
@@ -19,12 +20,11 @@ from clove_ssl.config.views import ViewSpec
 from clove_ssl.losses.variance import VarianceTerms, VarianceWeights, global_terms, local_terms
 from clove_ssl.methods import health
 from clove_ssl.methods.base import Method, Progress, StepOutput
-from clove_ssl.methods.two_views import view_pair
 from clove_ssl.modules.expander import build_expander, gather_with_gradient
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.geometry import cell_centers
 
-PAIRS = ((0, 1), (1, 0))  # the first view of a pair has the first number of matches
+LARGE_VIEWS = 2
 
 
 class Embeddings(NamedTuple):
@@ -72,24 +72,25 @@ class VICRegL(Method):
         return self.encoder.backbone
 
     def views(self) -> tuple[ViewSpec, ...]:
-        """Two large views."""
+        """Two large views, then the small ones."""
         return self.config.view_specs()
 
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
         """Loss of a micro-batch."""
-        embeddings = [self.encoder(view.pixels) for view in view_pair(batch)]
+        embeddings = [self.encoder(view.pixels) for view in batch.views]
+        pairs = pairs_of(len(embeddings))
         cells = [each.cells.flatten(1, 2) for each in embeddings]  # (B, L, D') each
         grids = [(each.cells.shape[1], each.cells.shape[2]) for each in embeddings]
         whole = global_terms(
             [each.vectors for each in embeddings],
-            PAIRS,
+            pairs,
             weights=self._weights,
             gather=gather_with_gradient,
         )
         local = local_terms(
             cells,
-            [self._places(*each) for each in zip(view_pair(batch), grids, strict=True)],
-            PAIRS,
+            [self._places(*each) for each in zip(batch.views, grids, strict=True)],
+            pairs,
             matches=self.config.matches,
             weights=self._weights,
             gather=gather_with_gradient,
@@ -117,6 +118,11 @@ class VICRegL(Method):
         geometry = view.geometry
         boxes = geometry.signed_boxes("pixel") if self.config.mirror_grid else geometry.boxes
         return cell_centers(boxes.to(view.pixels.device), grid)
+
+
+def pairs_of(views: int) -> list[tuple[int, int]]:
+    """Each large view with every other; the first of a pair has the first number of matches."""
+    return [(i, j) for i in range(LARGE_VIEWS) for j in range(views) if i != j]
 
 
 def term_figures(name: str, terms: VarianceTerms) -> dict[str, Tensor]:

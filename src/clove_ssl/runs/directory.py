@@ -43,6 +43,10 @@ class RunDirectory:
         return self.path / "export" / "backbone.safetensors"
 
     @property
+    def best_backbone(self) -> Path:
+        return self.path / "export" / "best_backbone.safetensors"
+
+    @property
     def model_card(self) -> Path:
         return self.path / "export" / "model_card.md"
 
@@ -54,6 +58,38 @@ class RunDirectory:
     def probes(self) -> Path:
         return self.path / "probes.json"
 
+    @property
+    def self_check(self) -> Path:
+        return self.path / "self_check.json"
+
+    @property
+    def scenes(self) -> Path:
+        return self.path / "scenes"
+
+    @property
+    def predictions(self) -> Path:
+        return self.path / "predictions"
+
+    @property
+    def scores(self) -> Path:
+        return self.path / "scores.json"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.json"
+
+    @property
+    def pictures(self) -> Path:
+        return self.path / "pictures"
+
+    def evaluation(self, step: int) -> RunDirectory:
+        """Predictions and scores of an evaluation on the way."""
+        return RunDirectory(self.path / "evaluations" / f"iteration-{step:09d}")
+
+    def repetition(self, number: int) -> RunDirectory:
+        """One of several runs that differ in their seed alone."""
+        return RunDirectory(self.path / f"run-{number}")
+
 
 def create(path: Path) -> RunDirectory:
     """Make the folder of a new run; refuse one that holds anything."""
@@ -64,6 +100,11 @@ def create(path: Path) -> RunDirectory:
             f"{path} is not empty, and a new run would overwrite what is there. Choose another "
             f"folder, for example --out {path}-2, or continue that run: clove resume {path}"
         )
+    return make(path)
+
+
+def make(path: Path) -> RunDirectory:
+    """The folder with its empty sub-folders."""
     run = RunDirectory(path)
     try:
         run.checkpoints.mkdir(parents=True, exist_ok=True)

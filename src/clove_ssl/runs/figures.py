@@ -1,21 +1,25 @@
 """What the figures of ``metrics.jsonl`` are called, where they belong, and what they mean.
 
 Reports show every figure a run has logged; one that is not in this table, from
-a plug-in for example, is shown under "other" with its own name.
+a plug-in for example, is shown under "other" with its own name. A method whose
+loss has several parts logs some figures for each of them: ``loss_dense`` is the
+part of the loss on cells.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-Group = Literal["loss", "matching", "features", "optimisation", "throughput", "other"]
+Group = Literal["loss", "matching", "features", "probes", "optimisation", "throughput", "other"]
 
 GROUPS: dict[Group, str] = {
     "loss": "Loss",
     "matching": "Matching",
     "features": "Features",
+    "probes": "Probes over time",
     "optimisation": "Optimisation",
     "throughput": "Throughput",
     "other": "Other figures",
@@ -44,6 +48,44 @@ class Figure:
         return 100 * value if self.is_share else value
 
 
+PARTS = {
+    "global": "whole images",
+    "instance": "whole images",
+    "dense": "cells",
+    "local": "cells or patches",
+    "patches": "patches",
+    "local_to_global": "patches with whole images",
+    "c4": "windows of stage c4",
+    "c3": "windows of stage c3",
+    "group": "groups of cells",
+    "slot": "slots",
+}
+"""What the parts of a loss compare, by the end of their figures' names."""
+
+_OF_A_PART = {
+    "loss": ("Loss on {}", "The part of the loss on {}."),
+    "cos": ("Similarity of {}", "Mean cosine of {} that belong together; should rise."),
+    "cos_positive": ("Matches of {}", "Mean cosine of {} that belong together; should rise."),
+    "cos_negative": ("Negatives of {}", "Mean cosine of {} that do not belong together."),
+    "accuracy": ("Found {}", "Share of {} whose counterpart is nearer than all negatives."),
+    "invariance": ("Distance of {}", "Weighted squared distance of {} that belong together."),
+    "variance": ("Missing spread of {}", "Weighted lack of spread; near its weight is collapse."),
+    "covariance": ("Redundancy of {}", "Weighted covariance between channels of {}."),
+}
+
+
+def _of_parts() -> Iterator[Figure]:
+    for base, (title, meaning) in _OF_A_PART.items():
+        for part, what in PARTS.items():
+            yield Figure(
+                f"{base}_{part}",
+                title.format(what),
+                "loss",
+                meaning.format(what),
+                is_share=base == "accuracy",
+            )
+
+
 _KNOWN = {
     figure.name: figure
     for figure in (
@@ -58,15 +100,24 @@ _KNOWN = {
             "cos_positive",
             "Similarity of matches",
             "loss",
-            "Mean cosine between cells of two views that show the same place; should rise.",
+            "Mean cosine of what belongs together: cells of two views that show the same place, or "
+            "two views of one image; should rise.",
         ),
         Figure(
             "cos_negative",
             "Similarity of hard negatives",
             "loss",
-            "Mean cosine with the most similar cells that show another place; should stay below "
-            "the matches.",
+            "Mean cosine with what does not belong together: the most similar cells of other "
+            "places, or other images; should stay below the matches.",
         ),
+        Figure(
+            "accuracy",
+            "Accuracy",
+            "loss",
+            "Share of images whose counterpart, or with labels whose class, comes out first.",
+            is_share=True,
+        ),
+        *_of_parts(),
         Figure(
             "positives_per_image_global",
             "Matches, large with large view",
@@ -101,6 +152,43 @@ _KNOWN = {
             is_share=True,
         ),
         Figure(
+            "images_without_overlap",
+            "Images without overlap",
+            "matching",
+            "Share of images whose two views share no part worth comparing.",
+            is_share=True,
+        ),
+        *(
+            Figure(
+                f"windows_kept_{stage}",
+                f"Windows kept, {stage}",
+                "matching",
+                "Share of windows of one view that lie wholly inside the other.",
+                is_share=True,
+            )
+            for stage in ("c4", "c3")
+        ),
+        Figure(
+            "foreground_cells",
+            "Foreground",
+            "matching",
+            "Share of cells that show the pasted foreground.",
+            is_share=True,
+        ),
+        Figure(
+            "slots_per_image",
+            "Slots per image",
+            "matching",
+            "Groups into which the cells of an image fall; 1 means that all are alike.",
+        ),
+        Figure(
+            "prototypes_in_use",
+            "Prototypes in use",
+            "matching",
+            "Share of prototypes that win a cell anywhere in a batch.",
+            is_share=True,
+        ),
+        Figure(
             "feature_std",
             "Spread of embeddings",
             "features",
@@ -124,6 +212,47 @@ _KNOWN = {
             "features",
             "How far the teacher's weights are from the student's, relative to their length.",
         ),
+        Figure(
+            "probe_correspondence",
+            "Correspondence",
+            "probes",
+            "Share of cells whose most similar cell in another view shows the same place; should "
+            "rise.",
+            is_share=True,
+        ),
+        Figure(
+            "probe_effective_rank",
+            "Effective rank of the backbone",
+            "probes",
+            "How many dimensions the backbone's features of images use.",
+        ),
+        Figure(
+            "probe_alignment",
+            "Alignment",
+            "probes",
+            "Mean squared distance of two views of an image on the unit sphere; lower is closer.",
+        ),
+        Figure(
+            "probe_uniformity",
+            "Uniformity",
+            "probes",
+            "How unevenly images cover the unit sphere; lower is more even.",
+        ),
+        *(
+            Figure(f"probe_{name}", title, "probes", meaning, is_share=True)
+            for name, title, meaning in (
+                ("knn", "k-NN accuracy", "Share of images whose nearest neighbours are right."),
+                (
+                    "linear",
+                    "Linear accuracy",
+                    "Share of images that a linear classifier gets right.",
+                ),
+                ("segmentation", "Linear mIoU", "Mean IoU of a linear classifier of cells."),
+                ("retrieval", "k-NN mIoU", "Mean IoU of what the nearest cells say."),
+                ("keypoints", "Keypoint PCK", "Share of keypoints found on another person."),
+            )
+        ),
+        Figure("probe_seconds", "Time of a probe", "probes", "Seconds that a probe took."),
         Figure("gradient_norm", "Gradient norm", "optimisation", "Length of the whole gradient."),
         Figure(
             "lr", "Learning rate", "optimisation", "Rises linearly, then follows a cosine down."

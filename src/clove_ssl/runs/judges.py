@@ -11,7 +11,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Literal
 
-from clove_ssl.runs.figures import readable
+from clove_ssl.runs.figures import PARTS, readable
 from clove_ssl.runs.history import History, Series
 from clove_ssl.runs.limits import Limits
 
@@ -54,6 +54,11 @@ def _judge_fall(series: Series, history: History, limits: Limits) -> Verdict:
     span = f"from {readable(series.early)} to {readable(series.recent)}"
     if series.recent < series.early:
         return "good", f"Fell {span}."
+    if limits.has_queue:
+        return "good", (
+            f"Went {span}, with {readable(max(series.values))} at most. It rises while real "
+            "negatives replace the random ones of the queue, and falls later."
+        )
     if history.is_before_epoch(limits.warmup_epochs):
         return "good", f"Went {span}; the learning rate is still warming up, so give it time."
     return "look", (
@@ -62,13 +67,26 @@ def _judge_fall(series: Series, history: History, limits: Limits) -> Verdict:
     )
 
 
-def _judge_matches(positive: Series, history: History, limits: Limits) -> Verdict:
-    negative = history.of("cos_negative")
-    if negative is None:
-        return "good", f"{readable(positive.recent)}; this loss has no negatives to compare with."
+def _judge_matches(part: str = "") -> Judge:
+    """A judge of the similarity of matches, of the whole loss or of a part of it."""
+
+    def judge(positive: Series, history: History, limits: Limits) -> Verdict:
+        negative = history.of(f"cos_negative{part}")
+        if negative is None:
+            now = readable(positive.recent)
+            return "good", f"{now}; this loss has no negatives to compare with."
+        compared = PARTS[part.removeprefix("_")] if part else limits.compared
+        return _compare_matches(positive, negative, history, limits, compared=compared)
+
+    return judge
+
+
+def _compare_matches(
+    positive: Series, negative: Series, history: History, limits: Limits, *, compared: str
+) -> Verdict:
     pair = f"{readable(positive.recent)} for matches, {readable(negative.recent)} for negatives"
     if min(positive.recent, negative.recent) > 0.98:
-        return "bad", f"All cells look alike ({pair}): the embeddings have collapsed."
+        return "bad", f"All {compared} look alike ({pair}): the embeddings have collapsed."
     if positive.recent > negative.recent:
         return "good", f"Matches are more alike than what they are compared with: {pair}."
     if history.is_before_epoch(limits.warmup_epochs):
@@ -81,11 +99,31 @@ def _judge_matches(positive: Series, history: History, limits: Limits) -> Verdic
     )
 
 
-def _judge_negatives(negative: Series, history: History, limits: Limits) -> Verdict | None:
-    positive = history.of("cos_positive")
-    if positive is None or negative.recent >= positive.recent:
-        return None  # said with the matches
-    return "good", f"Below the matches by {readable(positive.recent - negative.recent)}."
+def _judge_negatives(part: str = "") -> Judge:
+    def judge(negative: Series, history: History, limits: Limits) -> Verdict | None:
+        positive = history.of(f"cos_positive{part}")
+        if positive is None or negative.recent >= positive.recent:
+            return None  # said with the matches
+        return "good", f"Below the matches by {readable(positive.recent - negative.recent)}."
+
+    return judge
+
+
+def _judge_accuracy(share: Series, history: History, limits: Limits) -> Verdict:
+    now = _percent(share.recent)
+    if share.recent > 0 or not share.shows_a_trend:
+        return "good", f"{now} come out first."
+    return "look", (
+        "Nothing comes out first. Early in a run this can be so; if it stays, look at the "
+        "similarities and try another --optimizer.lr."
+    )
+
+
+def _judge_prototypes(share: Series, history: History, limits: Limits) -> Verdict:
+    now = _percent(share.recent)
+    if share.recent < 0.02 and share.shows_a_trend:
+        return "look", f"{now} of the prototypes win any cell: nearly all cells are in one group."
+    return "good", f"{now} of the prototypes win a cell in a batch."
 
 
 def _judge_positives(name: str) -> Judge:
@@ -237,8 +275,14 @@ def _percent(share: float) -> str:
 JUDGES: dict[str, Judge] = {
     "loss": _judge_loss,
     "loss_excess": _judge_fall,
-    "cos_positive": _judge_matches,
-    "cos_negative": _judge_negatives,
+    "cos_positive": _judge_matches(),
+    "cos_negative": _judge_negatives(),
+    "accuracy": _judge_accuracy,
+    **{f"loss_{part}": _judge_fall for part in PARTS},
+    **{f"cos_positive_{part}": _judge_matches(f"_{part}") for part in PARTS},
+    **{f"cos_negative_{part}": _judge_negatives(f"_{part}") for part in PARTS},
+    **{f"accuracy_{part}": _judge_accuracy for part in PARTS},
+    "prototypes_in_use": _judge_prototypes,
     "positives_per_image_global": _judge_positives("positives_per_image_global"),
     "positives_per_image_local": _judge_positives("positives_per_image_local"),
     "images_without_match": _judge_images_without_match,

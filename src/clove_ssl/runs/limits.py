@@ -26,6 +26,10 @@ class Limits:
     reach: float = 6.0
     """How far cosines can move the loss from that margin."""
     warmup_epochs: float = 0.0
+    compared: str = "cells"
+    """What the main figures of similarity speak of."""
+    has_queue: bool = False
+    """Whether the loss counts negatives of a queue, and so rises while real ones fill it."""
     expected_positives: Mapping[str, float] = field(default_factory=dict)
     """Matches per image of 4:3 photos, by the name of the figure; empty without a reference."""
 
@@ -42,6 +46,8 @@ def limits_of(config: PretrainConfig) -> Limits:
         margin=loss.margin if loss and is_constant else None,
         reach=reach,
         warmup_epochs=config.optimizer.warmup_epochs,
+        compared="images" if "global" in method.kinds else "cells",
+        has_queue=method.queues > 0,
         expected_positives=_expected_positives(config),
     )
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.runs.directory import RunDirectory
 
@@ -31,8 +32,20 @@ def read_state(
     """Find out from the files of a run how far it has come."""
     last = metrics[-1] if metrics else {}
     images = _images(config, last)
-    total = config.total_steps(images) if images else config.steps
+    is_known = images is not None or not config.method.trains
+    total = config.total_steps(images or 0) if is_known else config.steps
     return RunState(_status(run), int(last.get("step", 0)), total, images, last.get("epoch"))
+
+
+def read_finetuning_state(
+    run: RunDirectory, config: FinetuneConfig, metrics: Sequence[Mapping[str, float]]
+) -> RunState:
+    """The same for a fine-tuning run, which has finished when it has been scored."""
+    last = metrics[-1] if metrics else {}
+    status: Status = "running" if _is_locked(run) else "interrupted"
+    if run.scores.is_file():
+        status = "finished"
+    return RunState(status, int(last.get("step", 0)), config.total_iterations, None, None)
 
 
 def _images(config: PretrainConfig, last: Mapping[str, float]) -> int | None:

@@ -9,6 +9,7 @@ Dimensions: B images, a view is h x w pixels.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -29,6 +30,8 @@ class View:
     pixels: Tensor  # (B, 3, h, w) RGB, uint8 or normalised floats
     geometry: CropGeometry
     role: Role
+    foreground: Tensor | None = None
+    """(B, 4) x0, y0, x1, y1 in pixels of a view that was pasted; around it is another image."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +40,21 @@ class ViewBatch:
 
     views: tuple[View, ...]
     index: Tensor  # (B,) which images of the dataset these are
+    labels: Tensor | None = None  # (B,) their classes, for methods that need them
 
     def pin_memory(self) -> ViewBatch:
         """The same batch in page-locked memory; data loaders call this by its name."""
         views = tuple(
-            View(view.pixels.pin_memory(), view.geometry.pin_memory(), view.role)
+            View(
+                view.pixels.pin_memory(),
+                view.geometry.pin_memory(),
+                view.role,
+                None if view.foreground is None else view.foreground.pin_memory(),
+            )
             for view in self.views
         )
-        return ViewBatch(views, self.index.pin_memory())
+        labels = None if self.labels is None else self.labels.pin_memory()
+        return ViewBatch(views, self.index.pin_memory(), labels)
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> ViewBatch:
         """The same batch on another device."""
@@ -53,10 +63,14 @@ class ViewBatch:
                 view.pixels.to(device, non_blocking=non_blocking),
                 view.geometry.to(device, non_blocking=non_blocking),
                 view.role,
+                None
+                if view.foreground is None
+                else view.foreground.to(device, non_blocking=non_blocking),
             )
             for view in self.views
         )
-        return ViewBatch(views, self.index.to(device, non_blocking=non_blocking))
+        labels = None if self.labels is None else self.labels.to(device, non_blocking=non_blocking)
+        return ViewBatch(views, self.index.to(device, non_blocking=non_blocking), labels)
 
     def normalized(self, dtype: torch.dtype, *, channels_last: bool) -> ViewBatch:
         """The same batch with pixels as a network expects them: ImageNet mean 0 and deviation 1."""
@@ -65,6 +79,30 @@ class ViewBatch:
             for view in self.views
         )
         return replace(self, views=views)
+
+
+def joined_pixels(views: Sequence[View]) -> Tensor:
+    """Views of one size as one batch, (V * B, 3, h, w), one view after the other.
+
+    A renderer that laid them side by side in memory made that batch already; then
+    nothing is copied.
+    """
+    pixels = [view.pixels for view in views]
+    first = pixels[0]
+    if not all(_follows(first, other, place) for place, other in enumerate(pixels)):
+        return torch.cat(pixels)
+    shape = (len(pixels) * len(first), *first.shape[1:])
+    return first.as_strided(shape, first.stride(), first.storage_offset())
+
+
+def _follows(first: Tensor, other: Tensor, place: int) -> bool:
+    """Whether ``other`` lies ``place`` batches behind ``first`` in the same memory."""
+    return bool(
+        other.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        and (other.shape, other.stride()) == (first.shape, first.stride())
+        and first.stride(0) == first[0].numel()
+        and other.storage_offset() == first.storage_offset() + place * first.numel()
+    )
 
 
 def normalize(pixels: Tensor, dtype: torch.dtype, *, channels_last: bool) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from clove_ssl.config.views import BlurKernel
-from clove_ssl.views.parameters import Floats, Integers
+from clove_ssl.views.crops import Floats, Integers
 
 _BOX_PASSES = 3
 _SHARPEST = 1e-3  # pixels; a Gaussian this narrow changes nothing

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from clove_ssl.views import kernel_parts as parts
 from clove_ssl.views.blur_bands import blur_reaches
+from clove_ssl.views.crops import Floats, Integers
 from clove_ssl.views.packing import PackedImages
-from clove_ssl.views.parameters import NEUTRAL_FACTORS, Floats, Integers
+from clove_ssl.views.parameters import NEUTRAL_FACTORS
 from clove_ssl.views.view_groups import ViewGroup
 
 _ALIGNMENT = 16  # elements, as ``kernel_parts.MIDDLE`` promises

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clove_ssl.views.parameters import Integers
+from clove_ssl.views.crops import Integers
 
 _ALIGNMENT = 16  # bytes; the widest load of a GPU thread
 _LARGEST_IMAGE = 2**31  # bytes; places within one image are 32-bit numbers on the device

@@ -3,13 +3,13 @@
 Every view consumes one row of ``UNIFORMS_PER_VIEW`` uniform numbers, each
 number in a fixed place, whatever is drawn from it. A view therefore depends on
 its own row, its image's size and its spec alone: not on the other views, the
-batch, or the number of workers.
+batch, or the number of workers. The few views that a spec ties to others of the
+same image have further rows (``views/relations.py``).
 
-Crops are distributed as torchvision's ``RandomResizedCrop`` draws them, its
-rounding, ten attempts and central fallback included; they are integers, and the
-geometry of a view is made from exactly the pixels that were cut out.
+Crops are integers, and the geometry of a view is made from exactly the pixels
+that were cut out.
 
-Dimensions: N images, V views of each, K = ``UNIFORMS_PER_VIEW``, T attempts.
+Dimensions: N images, V views of each, R >= V rows of K = ``UNIFORMS_PER_VIEW`` numbers.
 """
 
 from __future__ import annotations
@@ -20,24 +20,32 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from clove_ssl.config.views import ViewSpec
+from clove_ssl.views.crops import (
+    UNIFORMS_PER_VIEW,
+    Booleans,
+    Floats,
+    Integers,
+    between,
+    boxes_of,
+    draw_crops,
+)
 from clove_ssl.views.geometry import CropGeometry
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Booleans = NDArray[np.bool_]
+from clove_ssl.views.relations import (
+    alike,
+    paste_rectangles,
+    related_crops,
+    rows_of_numbers,
+    split_rows,
+)
 
 NEUTRAL_FACTORS = (1.0, 1.0, 1.0, 0.0)  # of brightness, contrast, saturation and hue
 
-_ATTEMPTS = 10
-_AREA = slice(0, _ATTEMPTS)
-_RATIO = slice(_ATTEMPTS, 2 * _ATTEMPTS)
-_TOP, _LEFT, _FLIP, _VERTICAL_FLIP, _JITTER, _GREY, _BLUR, _SIGMA, _SOLARIZE = range(20, 29)
+_FLIP, _VERTICAL_FLIP, _JITTER, _GREY, _BLUR, _SIGMA, _SOLARIZE = range(22, 29)  # after the crop's
 _FACTORS = slice(29, 33)
-_ORDER = slice(33, 37)
-UNIFORMS_PER_VIEW = 37
+_ORDER = slice(33, UNIFORMS_PER_VIEW)
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,7 @@ class ViewParameters:
     grey: Booleans  # (N, V)
     sigma: Floats  # (N, V) of the blur, in pixels of the view; 0 is no blur
     solarize: Booleans  # (N, V)
+    paste: Integers  # (N, V, 4) top, left, height, width of what is left of the view when pasted
 
     def __len__(self) -> int:
         """The number of images."""
@@ -71,10 +80,8 @@ class ViewParameters:
 
     def geometry(self, view: int) -> CropGeometry:
         """Where one view of every image comes from."""
-        top, left, height, width = self.crop[:, view].T  # 4 x (N,)
-        boxes = np.stack([left, top, left + width, top + height], axis=-1)
         return CropGeometry(
-            boxes=torch.from_numpy(boxes.astype(np.float32)),
+            boxes=torch.from_numpy(boxes_of(self.crop[:, view])),
             flipped=torch.from_numpy(self.flip[:, view].copy()),
             flipped_vertically=torch.from_numpy(self.vertical_flip[:, view].copy()),
             image_size=torch.from_numpy(self.image_size.copy()),
@@ -98,77 +105,42 @@ _PER_VIEW = [each.name for each in fields(ViewParameters) if each.name != "image
 
 
 def draw_views(
-    uniforms: Floats,  # (N, V, K) in [0, 1); (V, K) is one image
+    uniforms: Floats,  # (N, R, K) in [0, 1); (R, K) is one image
     heights: ArrayLike,  # (N,) of the source images, or one number
     widths: ArrayLike,  # (N,)
     specs: Sequence[ViewSpec],  # V of them
 ) -> ViewParameters:
     """Turn uniform numbers into the parameters of all views of all images."""
-    rows = uniforms.reshape(-1, *uniforms.shape[-2:])  # (N, V, K)
-    if rows.shape[1:] != (len(specs), UNIFORMS_PER_VIEW):
+    rows = uniforms.reshape(-1, *uniforms.shape[-2:])  # (N, R, K)
+    if rows.shape[1:] != (rows_of_numbers(specs), UNIFORMS_PER_VIEW):
         raise ValueError(
-            f"uniforms have the shape {uniforms.shape}; "
-            f"expected (images, {len(specs)} views, {UNIFORMS_PER_VIEW})"
+            f"uniforms have the shape {uniforms.shape}; expected (images, {rows_of_numbers(specs)} "
+            f"rows for {len(specs)} views, {UNIFORMS_PER_VIEW})"
         )
     size = np.stack([np.ravel(heights), np.ravel(widths)], axis=-1).astype(np.int64)  # (N, 2)
+    rows, further = split_rows(rows, specs)  # (N, V, K)
+    flips, colors = alike(specs)
 
     def occurs(place: int, probability: str) -> Booleans:
         happens: Booleans = rows[..., place] < _per_view(specs, probability)
         return happens
 
     factors, order = _draw_jitter(rows, specs, applied=occurs(_JITTER, "jitter_probability"))
-    sigma = _between(rows[..., _SIGMA], _per_view(specs, "blur_sigma"))  # (N, V)
+    sigma = between(rows[..., _SIGMA], _per_view(specs, "blur_sigma"))  # (N, V)
+    scale, ratio = _per_view(specs, "scale"), _per_view(specs, "ratio")  # (V, 2) each
+    crops = draw_crops(rows, size, scale=scale, ratio=ratio)
     return ViewParameters(
         image_size=size,
-        crop=_draw_crops(rows, size, specs),
-        flip=occurs(_FLIP, "flip_probability"),
-        vertical_flip=occurs(_VERTICAL_FLIP, "vertical_flip_probability"),
-        factors=factors,
-        order=order,
-        grey=occurs(_GREY, "grey_probability"),
-        sigma=np.where(occurs(_BLUR, "blur_probability"), sigma, 0.0),
-        solarize=occurs(_SOLARIZE, "solarize_probability"),
+        crop=related_crops(crops, rows, further, size, specs),
+        flip=occurs(_FLIP, "flip_probability")[:, flips],
+        vertical_flip=occurs(_VERTICAL_FLIP, "vertical_flip_probability")[:, flips],
+        factors=factors[:, colors],
+        order=order[:, colors],
+        grey=occurs(_GREY, "grey_probability")[:, colors],
+        sigma=np.where(occurs(_BLUR, "blur_probability"), sigma, 0.0)[:, colors],
+        solarize=occurs(_SOLARIZE, "solarize_probability")[:, colors],
+        paste=paste_rectangles(further, specs, len(size)),
     )
-
-
-def central_crop(size: Integers, ratio: Floats) -> Integers:
-    """The crop taken when no attempt fits: as much of the middle as the ratio allows.
-
-    ``size`` is (..., 2) height, width, ``ratio`` (..., 2) the narrowest and widest
-    width / height; returns (..., 4) top, left, height, width.
-    """
-    height, width = size[..., 0], size[..., 1]
-    narrowest, widest = ratio[..., 0], ratio[..., 1]
-    too_narrow = width / height < narrowest
-    too_wide = width / height > widest
-    crop_height = np.where(too_narrow, np.rint(width / narrowest), height).astype(np.int64)
-    crop_width = np.where(too_wide, np.rint(height * widest), width).astype(np.int64)
-    # Extreme ratios round to nothing on images a few pixels wide.
-    crop_height, crop_width = np.maximum(crop_height, 1), np.maximum(crop_width, 1)
-    top, left = (height - crop_height) // 2, (width - crop_width) // 2
-    return np.stack([top, left, crop_height, crop_width], axis=-1)
-
-
-def _draw_crops(rows: Floats, size: Integers, specs: Sequence[ViewSpec]) -> Integers:
-    """Top, left, height and width of every crop, (N, V, 4)."""
-    height, width = size[:, None, 0], size[:, None, 1]  # (N, 1) each
-    ratio = _per_view(specs, "ratio")  # (V, 2)
-    area = _between(rows[..., _AREA], _per_view(specs, "scale")[:, None])  # (N, V, T)
-    area *= (height * width)[..., None]
-    aspect = np.exp(_between(rows[..., _RATIO], np.log(ratio)[:, None]))  # (N, V, T)
-    widths = np.rint(np.sqrt(area * aspect)).astype(np.int64)  # (N, V, T)
-    heights = np.rint(np.sqrt(area / aspect)).astype(np.int64)  # (N, V, T)
-    fits = (widths > 0) & (widths <= width[..., None])
-    fits &= (heights > 0) & (heights <= height[..., None])  # (N, V, T)
-
-    first = fits.argmax(axis=-1)[..., None]  # (N, V, 1), 0 where none fits
-    crop_height = np.take_along_axis(heights, first, axis=-1)[..., 0]  # (N, V)
-    crop_width = np.take_along_axis(widths, first, axis=-1)[..., 0]  # (N, V)
-    top = np.floor(rows[..., _TOP] * (height - crop_height + 1)).astype(np.int64)
-    left = np.floor(rows[..., _LEFT] * (width - crop_width + 1)).astype(np.int64)
-    drawn = np.stack([top, left, crop_height, crop_width], axis=-1)  # (N, V, 4)
-    any_fits = fits.any(axis=-1, keepdims=True)  # (N, V, 1)
-    return np.where(any_fits, drawn, central_crop(size[:, None], ratio))
 
 
 def _draw_jitter(
@@ -179,17 +151,10 @@ def _draw_jitter(
     neutral = np.array(NEUTRAL_FACTORS)
     smallest = np.array([0.0, 0.0, 0.0, -np.inf])  # a brightness below 0 has no meaning
     span = np.stack([np.maximum(neutral - strength, smallest), neutral + strength], axis=-1)
-    factors = _between(rows[..., _FACTORS], span)  # (N, V, 4)
+    factors = between(rows[..., _FACTORS], span)  # (N, V, 4)
     order = rows[..., _ORDER].argsort(axis=-1)  # (N, V, 4)
     on = applied[..., None]
     return np.where(on, factors, neutral), np.where(on, order, np.arange(4))
-
-
-def _between(uniforms: Floats, span: Floats) -> Floats:
-    """Stretch numbers in [0, 1) to ``span`` (..., 2) low, high."""
-    low, high = span[..., 0], span[..., 1]
-    stretched: Floats = low + uniforms * (high - low)
-    return stretched
 
 
 def _per_view(specs: Sequence[ViewSpec], name: str) -> Floats:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from clove_ssl.config.views import BlurKernel, Interpolation, ViewSpec
-from clove_ssl.views.parameters import Booleans, Floats, Integers, ViewParameters
+from clove_ssl.views.crops import Booleans, Floats, Integers
+from clove_ssl.views.parameters import ViewParameters
 
 
 @dataclass(frozen=True)

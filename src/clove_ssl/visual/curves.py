@@ -1,4 +1,4 @@
-"""Small curves as inline SVG, without a plotting library and without scripts.
+"""Small curves as inline SVG, without a plotting library; they can be read without scripts.
 
 Colours come from the style sheet of the page, so that a curve follows its light
 or dark mode. Points are (step, value); a value that is infinite or not a number
@@ -8,7 +8,7 @@ is a gap in the line. Picture coordinates are SVG units, y downwards.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -18,9 +18,14 @@ from clove_ssl.runs.figures import readable
 Point = tuple[int, float]
 
 MOST_POINTS = 400
+FEW = 30  # points of a line that are marked one by one
 WIDTH, HEIGHT = 360, 170
 TOP, RIGHT, BOTTOM = 10, 14, 24
+COLOURS = 8  # runs that have a colour of their own; the ninth looks like the first
 LETTER = 7.2  # width of a digit of the tick labels
+
+
+EMPTY = Markup('<p class="empty">No value to draw yet.</p>')
 
 
 @dataclass(frozen=True)
@@ -37,25 +42,60 @@ class Axis:
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
 
+@dataclass(frozen=True)
+class Axes:
+    """Steps to the right, values upwards."""
+
+    x: Axis
+    y: Axis
+    x_ticks: Sequence[float]
+    y_ticks: Sequence[float]
+
+    @classmethod
+    def around(cls, series: Sequence[Sequence[Point]]) -> Axes:
+        """Axes on which all points of some lines lie, of which one has a value at least."""
+        values = [value for points in series for _, value in points if is_drawable(value)]
+        low, high = value_range(values)
+        y_ticks = ticks(low, high)
+        last = max(points[-1][0] for points in series)
+        left = 8 + LETTER * max(map(len, tick_labels(y_ticks)))
+        x = Axis(0, max(1, last), left, WIDTH - RIGHT)
+        return cls(x, Axis(low, high, HEIGHT - BOTTOM, TOP), _step_ticks(last), y_ticks)
+
+    def drawn(self) -> Markup:
+        """Lines and labels of the ticks."""
+        parts = [
+            _horizontal_lines(self.y, self.x, self.y_ticks, tick_labels(self.y_ticks)),
+            _step_labels(self.x, self.x_ticks),
+        ]
+        return Markup('<g class="axes">{}</g>').format(Markup("").join(parts))
+
+
 def draw_curve(points: Sequence[Point], label: str, *, unit: str = "") -> Markup:
     """One figure over the steps of a run; ``label`` is for those who cannot see it."""
     finite = [value for _, value in points if is_drawable(value)]
     if not finite:
-        return Markup('<p class="empty">No value to draw yet.</p>')
-    low, high = value_range(finite)
-    y_ticks, x_ticks = ticks(low, high), _step_ticks(points[-1][0])
-    y_labels = tick_labels(y_ticks)
-    x_axis = Axis(0, max(1, points[-1][0]), 8 + LETTER * max(map(len, y_labels)), WIDTH - RIGHT)
-    y_axis = Axis(low, high, HEIGHT - BOTTOM, TOP)
-    parts = [
-        _horizontal_lines(y_axis, x_axis, y_ticks, y_labels),
-        _step_labels(x_axis, x_ticks),
-        Markup('<path class="line" d="{}"/>').format(_path(thinned(points), x_axis, y_axis)),
-        _dots(thinned(points), x_axis, y_axis, unit),
-    ]
-    return Markup(
-        '<svg class="curve" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>'
-    ).format(WIDTH, HEIGHT, label, Markup("").join(parts))
+        return EMPTY
+    axes = Axes.around([points])
+    dots = _dots(thinned(points), axes, unit)
+    line = Markup('<path class="line" d="{}"/>').format(_path(thinned(points), axes))
+    return _picture([axes.drawn(), line, dots], label)
+
+
+def draw_curves(
+    series: Mapping[int, Sequence[Point]], label: str, *, number: int | None = None
+) -> Markup:
+    """One figure of several runs, a line for each in the colour of its number.
+
+    A page whose script knows the points as curve ``number`` shows the values that one points at.
+    """
+    drawable = {run: points for run, points in series.items() if _has_values(points)}
+    if not drawable:
+        return EMPTY
+    axes = Axes.around(list(drawable.values()))
+    lines = [_line(points, axes, run) for run, points in drawable.items()]
+    guide = Markup('<g class="guide"></g>')
+    return _picture([axes.drawn(), *lines, guide], label, number=number)
 
 
 def is_drawable(value: float) -> bool:
@@ -110,6 +150,26 @@ def tick_labels(positions: Sequence[float]) -> list[str]:
     return [f"{value:.{decimals}f}{suffix}" if value else "0" for value in shown]
 
 
+def _has_values(points: Sequence[Point]) -> bool:
+    return any(is_drawable(value) for _, value in points)
+
+
+def _picture(parts: Sequence[Markup], label: str, *, number: int | None = None) -> Markup:
+    data = Markup("") if number is None else Markup(' data-curve="{}"').format(number)
+    return Markup(
+        '<svg class="curve" viewBox="0 0 {} {}" role="img" aria-label="{}"{}>{}</svg>'
+    ).format(WIDTH, HEIGHT, label, data, Markup("").join(parts))
+
+
+def _line(points: Sequence[Point], axes: Axes, run: int) -> Markup:
+    """The line of one run; where points are few, each gets a dot."""
+    shape = Markup('<path class="line{} run-{}" data-run="{}" d="{}"/>')
+    line = shape.format("", run % COLOURS, run, _path(thinned(points), axes))
+    if len(points) > FEW:
+        return line
+    return line + shape.format(" dots", run % COLOURS, run, _path(points, axes, joined=False))
+
+
 def _landmarks(points: Sequence[Point], indices: range) -> set[int]:
     """The lowest, the highest and the first missing of some points."""
     finite = [index for index in indices if is_drawable(points[index][1])]
@@ -148,25 +208,25 @@ def _step_labels(x_axis: Axis, positions: Sequence[float]) -> Markup:
     )
 
 
-def _path(points: Iterable[Point], x_axis: Axis, y_axis: Axis) -> str:
+def _path(points: Iterable[Point], axes: Axes, *, joined: bool = True) -> str:
     """Lines between neighbours; a point between gaps is drawn by the round cap of ``h0``."""
     commands, pen_down = [], False
     for step, value in points:
         if is_drawable(value):
-            place = f"{x_axis.place(step):.1f} {y_axis.place(value):.1f}"
+            place = f"{axes.x.place(step):.1f} {axes.y.place(value):.1f}"
             commands.append(f"L{place}" if pen_down else f"M{place}h0")
-        pen_down = is_drawable(value)
+        pen_down = joined and is_drawable(value)
     return "".join(commands)
 
 
-def _dots(points: Iterable[Point], x_axis: Axis, y_axis: Axis, unit: str) -> Markup:
+def _dots(points: Iterable[Point], axes: Axes, unit: str) -> Markup:
     """All but the last are invisible until pointed at; their titles are the tooltips."""
     dot = Markup(
         '<circle class="dot" cx="{:.1f}" cy="{:.1f}" r="3.5">'
         "<title>step {:,}: {}{}</title></circle>"
     )
     return Markup("").join(
-        dot.format(x_axis.place(step), y_axis.place(value), step, readable(value), unit)
+        dot.format(axes.x.place(step), axes.y.place(value), step, readable(value), unit)
         for step, value in points
         if is_drawable(value)
     )

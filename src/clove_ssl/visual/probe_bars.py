@@ -1,7 +1,7 @@
 """Bars that compare probed backbones; the page draws them with plain HTML boxes.
 
-Only scores on the same data at the same image size are put side by side.
-Positions are percent of the width of the chart, scores are percent.
+Only figures of one kind, on the same data at the same image size, are put side by
+side. Positions are percent of the width of the chart, shares are shown in percent.
 """
 
 from __future__ import annotations
@@ -10,53 +10,81 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+Entry = Mapping[str, Any]
+"""An entry of ``probes.json``."""
+
 
 @dataclass(frozen=True)
 class Bar:
-    """The score of one backbone."""
+    """The figure of one backbone."""
 
     name: str
     stages: str
-    miou: float
-    accuracy: float
-    low: float
-    high: float
+    value: str
+    note: str  # interval, chance level and what else was measured
     length: float  # of the bar
-    whisker: tuple[float, float]  # start and length of the interval
+    whisker: tuple[float, float] | None  # start and length of the interval
 
 
 @dataclass(frozen=True)
 class BarChart:
-    """All backbones that were scored on the same images."""
+    """All backbones that were measured on the same images."""
 
     title: str
     bars: tuple[Bar, ...]
 
 
-def bar_charts(probes: Sequence[Mapping[str, Any]]) -> list[BarChart]:
-    """One chart per kind of data, in the order of ``probes.json``."""
-    charts: dict[str, list[Mapping[str, Any]]] = {}
-    for probe in probes:
+def bar_charts(probes: Sequence[Entry]) -> list[BarChart]:
+    """One chart per figure and kind of data, in the order of ``probes.json``."""
+    charts: dict[str, list[Entry]] = {}
+    for probe in map(_current, probes):
         size = f", {probe['size']} px" if "size" in probe else ""
-        charts.setdefault(f"{probe['data']}{size}", []).append(probe)
+        title = f"{probe['title']} on {probe['data']}{size}"
+        charts.setdefault(title, []).append(probe)
     return [BarChart(title, _bars(members)) for title, members in charts.items()]
 
 
-def _bars(probes: Sequence[Mapping[str, Any]]) -> tuple[Bar, ...]:
+def _current(probe: Entry) -> Entry:
+    """An entry in today's form; the first version had only the mIoU of the linear probe."""
+    if "value" in probe:
+        return probe
+    return {"title": "linear mIoU", "value": probe["miou"], "is_share": True, **probe}
+
+
+def _bars(probes: Sequence[Entry]) -> tuple[Bar, ...]:
     """The chart ends at the largest value, so that small scores can still be compared."""
-    full = max(max(probe["miou"], *probe["interval"]) for probe in probes) or 1.0
+    full = max(max(map(abs, (probe["value"], *_interval(probe)))) for probe in probes) or 1.0
     return tuple(_bar(probe, full) for probe in probes)
 
 
-def _bar(probe: Mapping[str, Any], full: float) -> Bar:
-    low, high = probe["interval"]
+def _bar(probe: Entry, full: float) -> Bar:
+    whisker = None
+    if ends := sorted(100 * abs(end) / full for end in _interval(probe)):
+        whisker = (ends[0], ends[1] - ends[0])
     return Bar(
         name=probe["backbone"],
         stages=", ".join(probe.get("stages", ())),
-        miou=100 * probe["miou"],
-        accuracy=100 * probe["accuracy"],
-        low=100 * low,
-        high=100 * high,
-        length=100 * probe["miou"] / full,
-        whisker=(100 * low / full, 100 * (high - low) / full),
+        value=_text(probe["value"], probe),
+        note=_note(probe),
+        length=100 * abs(probe["value"]) / full,
+        whisker=whisker,
     )
+
+
+def _note(probe: Entry) -> str:
+    parts = []
+    if _interval(probe):
+        parts.append(" to ".join(_text(end, probe) for end in _interval(probe)))
+    if probe.get("chance") is not None:
+        parts.append(f"chance {_text(probe['chance'], probe)}")
+    if "accuracy" in probe:
+        parts.append(f"pixel accuracy {100 * probe['accuracy']:.1f} %")
+    return ", ".join(parts)
+
+
+def _interval(probe: Entry) -> Sequence[float]:
+    return probe.get("interval") or ()
+
+
+def _text(value: float, probe: Entry) -> str:
+    return f"{100 * value:.1f}" if probe["is_share"] else f"{value:.3g}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from clove_ssl.config.views import ViewSpec
 
@@ -11,12 +11,29 @@ if TYPE_CHECKING:
     from clove_ssl.backbones.build import Backbone
     from clove_ssl.methods.base import Method
 
+Kind = Literal["global", "local", "dense"]
+"""What is compared: whole images, parts of them (windows, patches, groups of cells), or cells."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class MethodConfig:
     """A pre-training method; subclasses add the fields and say how to build it."""
 
     name: ClassVar[str]
+    paper: ClassVar[str] = ""
+    """Authors and year, as ``clove list methods`` shows them."""
+    kinds: ClassVar[tuple[Kind, ...]] = ()
+    """What its loss compares."""
+    has_teacher: ClassVar[bool] = False
+    """Whether a moving average of the network provides targets."""
+    queues: ClassVar[int] = 0
+    """Queues of earlier embeddings that it keeps by default."""
+    status: ClassVar[str] = "plug-in"
+    """What the method has been compared with."""
+    needs_labels: ClassVar[bool] = False
+    """Whether batches must say which class their images belong to."""
+    trains: ClassVar[bool] = True
+    """Whether there is anything to train; otherwise a run has no steps."""
 
     def view_specs(self) -> tuple[ViewSpec, ...]:
         """The views of one image, in the order the method gets them."""
@@ -24,6 +41,10 @@ class MethodConfig:
 
     def build(self, backbone: Backbone) -> Method:
         """The method as a module around ``backbone``; imports torch."""
+        raise NotImplementedError
+
+    def for_classes(self, count: int) -> Self:
+        """The same method for images of ``count`` classes, if it needs labels."""
         raise NotImplementedError
 
     def summary(self) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from clove_ssl.config.methods.base import Kind
 from clove_ssl.config.methods.pooled_views import HeadConfig, PooledViewsConfig
 from clove_ssl.config.methods.two_views import wide_crops
 from clove_ssl.config.views import ViewsConfig
@@ -23,6 +24,9 @@ class BYOLConfig(PooledViewsConfig):
     """Bootstrap your own latent (Grill et al., 2020)."""
 
     name: ClassVar[str] = "byol"
+    paper: ClassVar[str] = "Grill et al., 2020"
+    kinds: ClassVar[tuple[Kind, ...]] = ("global",)
+    status: ClassVar[str] = "equal to third-party code"
 
     views: ViewsConfig = field(default_factory=lambda: wide_crops("bicubic"))
     projector: HeadConfig = field(default_factory=_wide_head)

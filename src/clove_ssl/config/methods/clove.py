@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from clove_ssl.config.methods.base import MethodConfig
+from clove_ssl.config.methods.base import Kind, MethodConfig
 from clove_ssl.config.views import ViewsConfig, ViewSpec
 from clove_ssl.errors import UserError
 
@@ -129,6 +129,10 @@ class CLoVEConfig(MethodConfig):
     """Contextualized local visual embeddings (Silva et al., 2023)."""
 
     name: ClassVar[str] = "clove"
+    paper: ClassVar[str] = "Silva et al., 2023"
+    kinds: ClassVar[tuple[Kind, ...]] = ("dense",)
+    has_teacher: ClassVar[bool] = True
+    status: ClassVar[str] = "equal to the released code"
 
     views: ViewsConfig = field(default_factory=ViewsConfig)
     projector: ProjectorConfig = field(default_factory=ProjectorConfig)
@@ -143,6 +147,11 @@ class CLoVEConfig(MethodConfig):
     """The branch whose backbone is exported."""
 
     def __post_init__(self) -> None:
+        if self.views.global_count < 2:
+            raise UserError(
+                f"method.views.global_count is {self.views.global_count}, but a view needs another "
+                "one to be compared with. Give --method.views.global-count 2 or more."
+            )
         if self.projector.out % self.attention.heads:
             raise UserError(
                 f"method.projector.out={self.projector.out} is not a multiple of "

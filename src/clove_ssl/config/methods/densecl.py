@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
+from clove_ssl.config.methods.base import Kind
 from clove_ssl.config.methods.pooled_views import HeadConfig, QueuedConfig
 from clove_ssl.errors import UserError
 
@@ -18,6 +19,10 @@ class DenseCLConfig(QueuedConfig):
     """Dense contrastive learning (Wang et al., 2021)."""
 
     name: ClassVar[str] = "densecl"
+    paper: ClassVar[str] = "Wang et al., 2021"
+    kinds: ClassVar[tuple[Kind, ...]] = ("global", "dense")
+    queues: ClassVar[int] = 2
+    status: ClassVar[str] = "equal to the released code"
 
     dense_head: HeadConfig = field(default_factory=HeadConfig)
     dense_weight: float = 0.5

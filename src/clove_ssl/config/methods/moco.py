@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from clove_ssl.config.methods.base import Kind
 from clove_ssl.config.methods.pooled_views import QueuedConfig
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ class MoCoConfig(QueuedConfig):
     """Momentum contrast, version 2 (Chen et al., 2020)."""
 
     name: ClassVar[str] = "moco"
+    paper: ClassVar[str] = "Chen et al., 2020"
+    kinds: ClassVar[tuple[Kind, ...]] = ("global",)
+    status: ClassVar[str] = "equal to the released code"
 
     def build(self, backbone: Backbone) -> Method:
         from clove_ssl.methods.moco import MoCo

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from clove_ssl.config.methods.base import MethodConfig
+from clove_ssl.config.methods.base import Kind, MethodConfig
 from clove_ssl.config.methods.clove import MatchingConfig, ProjectorConfig, TeacherConfig
 from clove_ssl.config.methods.two_views import check_two_views, wide_crops
 from clove_ssl.config.views import ViewsConfig, ViewSpec
@@ -57,6 +57,10 @@ class PixProConfig(MethodConfig):
     """Pixel-to-propagation consistency (Xie et al., 2021)."""
 
     name: ClassVar[str] = "pixpro"
+    paper: ClassVar[str] = "Xie et al., 2021"
+    kinds: ClassVar[tuple[Kind, ...]] = ("dense",)
+    has_teacher: ClassVar[bool] = True
+    status: ClassVar[str] = "equal to the released code"
 
     views: ViewsConfig = field(default_factory=lambda: wide_crops("bilinear"))
     projector: ProjectorConfig = field(

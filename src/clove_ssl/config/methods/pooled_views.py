@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from clove_ssl.config.methods.base import MethodConfig
 from clove_ssl.config.methods.clove import TeacherConfig
@@ -25,6 +25,8 @@ class HeadConfig:
 @dataclass(frozen=True, kw_only=True)
 class PooledViewsConfig(MethodConfig):
     """Two large views of an image, embedded by a student and by a teacher that follows it."""
+
+    has_teacher: ClassVar[bool] = True
 
     views: ViewsConfig = field(default_factory=lambda: ViewsConfig(local_count=0))
     teacher: TeacherConfig = field(default_factory=TeacherConfig)
@@ -59,6 +61,8 @@ def moco_views() -> ViewsConfig:
 @dataclass(frozen=True, kw_only=True)
 class QueuedConfig(PooledViewsConfig):
     """Contrast with a queue of earlier keys: what MoCo and DenseCL share."""
+
+    queues: ClassVar[int] = 1
 
     views: ViewsConfig = field(default_factory=moco_views)
     teacher: TeacherConfig = field(

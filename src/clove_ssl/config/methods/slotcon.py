@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from clove_ssl.config.methods.base import MethodConfig
+from clove_ssl.config.methods.base import Kind, MethodConfig
 from clove_ssl.config.methods.clove import TeacherConfig
 from clove_ssl.config.methods.two_views import check_two_views, wide_crops
-from clove_ssl.config.views import ViewsConfig, ViewSpec
+from clove_ssl.config.views import OverlapSpec, ViewsConfig, ViewSpec
 from clove_ssl.errors import UserError
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ class SlotLossConfig:
     center_momentum: float = 0.9
     """How much a step keeps of the mean score that is taken off the teacher's scores."""
     min_overlap: float = 0.01
-    """Pairs of views that share less of the second view's area have no loss on groups."""
+    """Pairs of views that share less of the second view's area have no loss on groups; the
+    second crop is drawn again to avoid them."""
 
     def __post_init__(self) -> None:
         temperatures = (self.student_temperature, self.teacher_temperature, self.slot_temperature)
@@ -62,8 +63,14 @@ class SlotConConfig(MethodConfig):
     """Semantic grouping with contrastive slots (Wen et al., 2022)."""
 
     name: ClassVar[str] = "slotcon"
+    paper: ClassVar[str] = "Wen et al., 2022"
+    kinds: ClassVar[tuple[Kind, ...]] = ("local", "dense")
+    has_teacher: ClassVar[bool] = True
+    status: ClassVar[str] = "equal to the released code"
 
     views: ViewsConfig = field(default_factory=lambda: wide_crops("bicubic"))
+    redraws: int = 10
+    """Most further draws of a second crop that shares less than ``loss.min_overlap``."""
     prototypes: int = 2048
     """Groups that cells are assigned to (2048 for ImageNet, 256 for COCO)."""
     head: SlotHeadConfig = field(default_factory=SlotHeadConfig)
@@ -79,9 +86,18 @@ class SlotConConfig(MethodConfig):
                 f"method.prototypes is {self.prototypes}, so all cells are in one group. "
                 "Give --method.prototypes 256 or more."
             )
+        if self.redraws < 0:
+            raise UserError(
+                f"method.redraws is {self.redraws}; expected 0 for none, or more. Leave it out "
+                "for 10."
+            )
 
     def view_specs(self) -> tuple[ViewSpec, ...]:
-        return self.views.specs()
+        first, second = self.views.specs()
+        if not self.redraws:
+            return first, second
+        enough = OverlapSpec(view=0, share=self.loss.min_overlap, redraws=self.redraws)
+        return first, replace(second, overlap=enough)
 
     def build(self, backbone: Backbone) -> Method:
         from clove_ssl.methods.slotcon import SlotCon

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from clove_ssl.config.methods.base import MethodConfig
-from clove_ssl.config.methods.two_views import check_two_views, wide_crops
+from clove_ssl.config.methods.base import Kind, MethodConfig
+from clove_ssl.config.methods.two_views import wide_crops
 from clove_ssl.config.views import ViewsConfig, ViewSpec
 from clove_ssl.errors import UserError
 
@@ -46,6 +46,9 @@ class VICRegLConfig(MethodConfig):
     """VICReg on whole images and on matched cells (Bardes et al., 2022)."""
 
     name: ClassVar[str] = "vicregl"
+    paper: ClassVar[str] = "Bardes et al., 2022"
+    kinds: ClassVar[tuple[Kind, ...]] = ("global", "dense")
+    status: ClassVar[str] = "equal to the released code"
 
     views: ViewsConfig = field(default_factory=lambda: wide_crops("bicubic"))
     global_width: int = 8192
@@ -53,14 +56,19 @@ class VICRegLConfig(MethodConfig):
     local_width: int = 512
     """Channels of the three layers that expand every cell."""
     matches: tuple[int, int] = (20, 20)
-    """Closest pairs of cells in the image that count, from the first view and from the second
-    (the released program has 20 and 4)."""
+    """Closest pairs of cells in the image that count, from the first view of a pair and from the
+    second, or all where a small view has fewer cells (the released program has 20 and 4)."""
     mirror_grid: bool = True
     """Mirror the places of cells with the image; the released program does not."""
     loss: VarianceConfig = field(default_factory=VarianceConfig)
 
     def __post_init__(self) -> None:
-        check_two_views(self.views, "VICRegL")
+        if self.views.global_count != 2:
+            raise UserError(
+                f"VICRegL compares two large views with each other and with all small ones, but "
+                f"method.views asks for {self.views.global_count} large ones. Give "
+                "--method.views.global-count 2."
+            )
         if min(self.matches) < 1:
             raise UserError(
                 f"method.matches is {self.matches}; both numbers must be at least 1. "
@@ -77,7 +85,8 @@ class VICRegLConfig(MethodConfig):
 
     def summary(self) -> dict[str, str]:
         return {
-            "views": f"2x{self.views.global_size}",
+            "views": f"2x{self.views.global_size}"
+            + f" + {self.views.local_count}x{self.views.local_size}" * bool(self.views.local_count),
             "loss": f"{self.loss.alpha:g} images + {1 - self.loss.alpha:g} cells",
             "cell places": "mirrored with the image" if self.mirror_grid else "never mirrored",
         }

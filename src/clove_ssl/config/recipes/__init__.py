@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from clove_ssl.config.pretraining import PretrainConfig
-from clove_ssl.config.recipes import clove, contrastive, dense
+from clove_ssl.config.recipes import baselines, clove, contrastive, dense, foregrounds, windows
 from clove_ssl.errors import unknown_name
 
 Recipe = Callable[[Path], PretrainConfig]
@@ -19,6 +19,9 @@ RECIPES: dict[str, Recipe] = {
     **clove.RECIPES,
     **contrastive.RECIPES,
     **dense.RECIPES,
+    **foregrounds.RECIPES,
+    **windows.RECIPES,
+    **baselines.RECIPES,
 }
 
 

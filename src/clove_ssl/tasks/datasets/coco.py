@@ -31,8 +31,18 @@ def read_coco(
     The first faulty annotation is an error; with "leave out" they are listed in
     ``left_out`` instead. (COCO's own training set has two boxes without area.)
     """
-    path, folder = Path(annotations), Path(images)
-    content = _load(path)
+    path = Path(annotations)
+    return read_content(load_content(path), path, Path(images), faulty=faulty)
+
+
+def read_content(
+    content: Record,
+    path: Path,
+    folder: Path,
+    *,
+    faulty: Literal["refuse", "leave out"] = "refuse",
+) -> DetectionDataset:
+    """Read what :func:`load_content` gave, which may have been changed since; ``path`` names it."""
     categories = _by_id(content["categories"], path, "category")
     listed = _by_id(content["images"], path, "image")
     if not listed:
@@ -44,7 +54,7 @@ def read_coco(
         samples,
         class_names=tuple(str(_field(entry, "name", path)) for entry in categories.values()),
         category_ids=tuple(categories),
-        keypoint_names=_keypoint_names(categories.values()),
+        keypoint_names=_keypoint_names(categories.values(), path),
         left_out=tuple(left_out),
     )
 
@@ -64,10 +74,10 @@ def _read_objects(
         image = images[_reference(entry, "image_id", path, images)]
         category = _reference(entry, "category_id", path, categories)
         place = Place(
-            width=int(_field(image, "width", path)),
-            height=int(_field(image, "height", path)),
+            width=_side(image, "width", path),
+            height=_side(image, "height", path),
             category=classes[category],
-            keypoints=len(categories[category].get("keypoints", ())),
+            keypoints=len(_keypoints_of(categories[category], path)),
         )
         try:
             objects[int(image["id"])].append(read_annotation(entry, place))
@@ -81,7 +91,8 @@ def _read_objects(
     return objects, left_out
 
 
-def _load(path: Path) -> dict[str, Any]:
+def load_content(path: Path) -> dict[str, Any]:
+    """The content of an annotation file, which has lists of images, annotations, categories."""
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -103,7 +114,7 @@ def _by_id(entries: Iterable[Record], path: Path, what: str) -> dict[int, Record
     """Entries by their number, in the order of numbers; a number names one entry."""
     found: dict[int, Record] = {}
     for entry in entries:
-        identifier = _field(entry, "id", path)
+        identifier = _whole_number(entry, "id", path)
         if identifier in found:
             raise UserError(
                 f"{path} has two entries with {what} id {identifier}. Expected every id once; "
@@ -114,7 +125,7 @@ def _by_id(entries: Iterable[Record], path: Path, what: str) -> dict[int, Record
 
 
 def _reference(entry: Record, field: str, path: Path, known: Mapping[int, Record]) -> int:
-    value: int = _field(entry, field, path)
+    value = _whole_number(entry, field, path)
     if value not in known:
         raise UserError(
             f"Annotation {entry['id']} of {path} has {field} {value!r}, which the file does not "
@@ -123,7 +134,32 @@ def _reference(entry: Record, field: str, path: Path, known: Mapping[int, Record
     return value
 
 
+def _side(image: Record, field: str, path: Path) -> int:
+    length = _whole_number(image, field, path)
+    if length < 1:
+        raise UserError(
+            f"Image {image['id']} of {path} has the {field} {length}; expected the pixels of its "
+            "file. Correct the entry."
+        )
+    return length
+
+
+def _whole_number(entry: Record, field: str, path: Path) -> int:
+    value = _field(entry, field, path)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise UserError(
+            f"{path} has an entry with {field} {value!r}: {str(dict(entry))[:120]}. Expected a "
+            "whole number; correct the entry."
+        )
+    return value
+
+
 def _field(entry: Record, field: str, path: Path) -> Any:
+    if not isinstance(entry, Mapping):
+        raise UserError(
+            f"{path} has {entry!r} in a list of images, annotations or categories. Expected "
+            "COCO's format, in which entries have fields; take it out."
+        )
     if field not in entry:
         raise UserError(
             f"{path} has an entry without {field!r}: {str(dict(entry))[:120]}. "
@@ -134,7 +170,7 @@ def _field(entry: Record, field: str, path: Path) -> Any:
 
 def _check_files(images: Iterable[Record], path: Path, folder: Path) -> None:
     names = [str(_field(entry, "file_name", path)) for entry in images]
-    missing = [name for name in names if not (folder / name).is_file()]
+    missing = [name for name in names if "\0" in name or not (folder / name).is_file()]
     if missing:
         raise UserError(
             f"{len(missing)} of {len(names)} images of {path} are not in {folder}, the first is "
@@ -149,15 +185,22 @@ def _sample(
     return Sample(
         image=folder / str(entry["file_name"]),
         identifier=identifier,
-        width=int(_field(entry, "width", path)),
-        height=int(_field(entry, "height", path)),
+        width=_side(entry, "width", path),
+        height=_side(entry, "height", path),
         annotations=tuple(objects.get(identifier, ())),
     )
 
 
-def _keypoint_names(categories: Iterable[Record]) -> tuple[str, ...]:
+def _keypoint_names(categories: Iterable[Record], path: Path) -> tuple[str, ...]:
     """Names of the first class that has keypoints."""
-    for entry in categories:
-        if entry.get("keypoints"):
-            return tuple(str(name) for name in entry["keypoints"])
-    return ()
+    return next(filter(None, (_keypoints_of(entry, path) for entry in categories)), ())
+
+
+def _keypoints_of(category: Record, path: Path) -> tuple[str, ...]:
+    names = category.get("keypoints") or []
+    if not isinstance(names, list):
+        raise UserError(
+            f"Category {category['id']} of {path} has the keypoints {names!r}; expected a list of "
+            "names. Correct the entry."
+        )
+    return tuple(str(name) for name in names)

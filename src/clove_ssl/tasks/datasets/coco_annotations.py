@@ -32,9 +32,11 @@ def read_annotation(entry: Mapping[str, Any], place: Place) -> Annotation:
     """The values of an entry, or :class:`Faulty`."""
     box = _read_box(entry.get("bbox"), place)
     x0, y0, x1, y1 = box
-    area = float(entry.get("area", (x1 - x0) * (y1 - y0)))
-    if not (math.isfinite(area) and area >= 0):
+    (area,) = _numbers([entry.get("area", (x1 - x0) * (y1 - y0))], "area")
+    if area < 0:
         raise Faulty(f"has the area {area}; expected a number of pixels.")
+    if entry.get("iscrowd", 0) not in (0, 1):
+        raise Faulty(f"has iscrowd {entry['iscrowd']!r}; expected 0 or 1.")
     return Annotation(
         box=box,
         category=place.category,
@@ -81,7 +83,7 @@ def _read_mask(value: Any, place: Place) -> Polygons | RLE | None:
 
 
 def _read_rle(value: Mapping[str, Any], place: Place) -> RLE:
-    if list(value.get("size", ())) != [place.height, place.width]:
+    if value.get("size") != [place.height, place.width]:
         raise Faulty(
             f"has an RLE of size {value.get('size')}; expected the height and width of its "
             f"image, {[place.height, place.width]}."
@@ -118,7 +120,7 @@ def _whole_numbers(values: Any) -> tuple[int, ...]:
 def _numbers(values: Any, what: str) -> tuple[float, ...]:
     try:
         numbers = tuple(float(value) for value in values)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise Faulty(f"has the {what} {values!r}; expected a list of numbers.") from None
     if not all(math.isfinite(number) for number in numbers):
         raise Faulty(f"has the {what} {values!r}; expected finite numbers.")

@@ -11,11 +11,14 @@ from pathlib import Path
 
 from clove_ssl.tasks.datasets.rle import RLE
 
+PIXEL_MIDDLE = 0.5
+"""COCO's keypoints name pixels; the place of a keypoint is the middle of its pixel."""
+
 Box = tuple[float, float, float, float]
 Polygons = tuple[tuple[float, ...], ...]  # each x, y, x, y, ...
 Keypoints = tuple[
     tuple[float, float, int], ...
-]  # x, y, v; v is 0 without a label, 1 hidden, 2 seen
+]  # x, y, v as in the file (see PIXEL_MIDDLE); v is 0 without a label, 1 hidden, 2 seen
 
 
 @dataclass(frozen=True)

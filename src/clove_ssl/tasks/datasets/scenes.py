@@ -5,10 +5,13 @@ files work on these. The same count, size and split give the same files.
 
     VOC2012/JPEGImages/train_000000.jpg     images/train/000000.png
            /Annotations/train_000000.xml    annotations/instances_train.json
-           /ImageSets/Main/train.txt                    person_keypoints_train.json
+           /SegmentationClass/train_000000.png          person_keypoints_train.json
+           /ImageSets/Main/train.txt
+           /ImageSets/Segmentation/train.txt
 
 VOC's images are JPEGs, because its layout says so, and so close to the scene but not
-equal; COCO's are equal. Lists and annotation files are written last, so a folder whose
+equal; COCO's are equal. COCO's keypoints name pixels, whose middles are the points of the
+scene. Lists and annotation files are written last, so a folder whose
 writing was interrupted is not mistaken for a complete one.
 """
 
@@ -20,6 +23,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from clove_ssl.atomic import cause, write_text
@@ -33,13 +38,14 @@ from clove_ssl.data.scenes import (
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.datasets.coco import read_coco
 from clove_ssl.tasks.datasets.rle import encode_mask, write_counts
-from clove_ssl.tasks.datasets.samples import DetectionDataset
+from clove_ssl.tasks.datasets.samples import PIXEL_MIDDLE, DetectionDataset
 from clove_ssl.tasks.datasets.voc import read_voc
 
 Split = Literal["train", "test"]
 
 _YEAR = 2012
 _PERSON = "person"
+_LISTS = ("ImageSets/Main", "ImageSets/Segmentation")
 
 
 def write_voc_scenes(
@@ -50,17 +56,19 @@ def write_voc_scenes(
     root = Path(folder) / f"VOC{_YEAR}"
     names = [f"{split}_{index:06d}" for index in range(count)]
     try:
-        for part in ("JPEGImages", "Annotations", "ImageSets/Main"):
+        for part in ("JPEGImages", "Annotations", "SegmentationClass", *_LISTS):
             (root / part).mkdir(parents=True, exist_ok=True)
         for index, name in enumerate(names):
             scene = source.scene(index)
             picture = Image.fromarray(scene.image)
             picture.save(root / "JPEGImages" / f"{name}.jpg", quality=95, subsampling=0)
+            _palette_image(scene.semantic).save(root / "SegmentationClass" / f"{name}.png")
             tree = _voc_annotation(scene, name)
             ET.ElementTree(tree).write(root / "Annotations" / f"{name}.xml", encoding="utf-8")
-        write_text(root / "ImageSets" / "Main" / f"{split}.txt", "\n".join([*names, ""]))
+        for part in _LISTS:
+            write_text(root / part / f"{split}.txt", "\n".join([*names, ""]))
     except OSError as error:
-        raise _unwritable(root, error) from None
+        raise unwritable(root, error) from None
 
 
 def write_coco_scenes(
@@ -77,13 +85,13 @@ def write_coco_scenes(
             scene, name = source.scene(index), f"{index:06d}.png"
             Image.fromarray(scene.image).save(root / "images" / split / name)
             images.append({"id": index + 1, "file_name": name, "width": size, "height": size})
-            annotations += [_coco_annotation(thing, index + 1) for thing in scene.objects]
+            annotations += [coco_entry(thing, index + 1) for thing in scene.objects]
         for number, entry in enumerate(annotations, start=1):
             entry["id"] = number
         for task, content in _coco_files(images, annotations).items():
             write_text(_coco_path(root, task, split), json.dumps(content))
     except OSError as error:
-        raise _unwritable(root, error) from None
+        raise unwritable(root, error) from None
 
 
 def read_voc_scenes(folder: str | Path, split: Split = "train") -> DetectionDataset:
@@ -117,12 +125,32 @@ def _voc_annotation(scene: Scene, name: str) -> ET.Element:
     return root
 
 
+def _palette_image(labels: NDArray[np.uint8]) -> Image.Image:
+    """Classes as VOC stores them: numbers with a colour each, for people."""
+    picture = Image.fromarray(labels)
+    picture.putpalette(voc_palette().tobytes())
+    return picture
+
+
+def voc_palette() -> NDArray[np.uint8]:
+    """VOC's colours of classes 0 to 255: (256, 3).
+
+    Bits 0, 3, 6 of a number make its red, from the highest bit down; 1, 4, 7 green; 2, 5 blue.
+    """
+    numbers = np.arange(256)
+    colours = np.zeros((256, 3), np.uint8)
+    for bit in range(8):
+        colours[:, bit % 3] |= ((numbers >> bit & 1) << (7 - bit // 3)).astype(np.uint8)
+    return colours
+
+
 def _add_texts(parent: ET.Element, texts: Mapping[str, object]) -> None:
     for tag, text in texts.items():
         ET.SubElement(parent, tag).text = str(text)
 
 
-def _coco_annotation(thing: SceneObject, image: int) -> dict[str, Any]:
+def coco_entry(thing: SceneObject, image: int) -> dict[str, Any]:
+    """An object as an annotation of COCO's format, without its number."""
     x0, y0, x1, y1 = thing.box
     rle = encode_mask(thing.mask)
     entry: dict[str, Any] = {
@@ -134,7 +162,9 @@ def _coco_annotation(thing: SceneObject, image: int) -> dict[str, Any]:
         "segmentation": {"size": [rle.height, rle.width], "counts": write_counts(rle.counts)},
     }
     if thing.keypoints is not None:
-        entry["keypoints"] = thing.keypoints.ravel().tolist()
+        labelled = thing.keypoints[:, 2:] > 0
+        named = thing.keypoints - np.array([PIXEL_MIDDLE, PIXEL_MIDDLE, 0], np.float32) * labelled
+        entry["keypoints"] = named.ravel().tolist()
         entry["num_keypoints"] = int((thing.keypoints[:, 2] > 0).sum())
     return entry
 
@@ -169,7 +199,8 @@ def _coco_path(root: Path, task: str, split: str) -> Path:
     return root / "annotations" / f"{task}_{split}.json"
 
 
-def _unwritable(folder: Path, error: OSError) -> UserError:
+def unwritable(folder: Path, error: OSError) -> UserError:
+    """The error for a folder that scenes cannot be written to."""
     return UserError(
         f"Scenes cannot be written to {folder}: {cause(error)}. Give a folder with room that "
         "you may write to."

@@ -83,7 +83,7 @@ def _read_sample(folder: Path, name: str, class_names: tuple[str, ...]) -> Sampl
         )
     path = folder / "Annotations" / f"{name}.xml"
     root = _parse(path)
-    width, height = (int(_number(root, f"size/{side}", path)) for side in ("width", "height"))
+    width, height = (_side(root, f"size/{side}", path) for side in ("width", "height"))
     annotations = tuple(
         _read_object(entry, path, class_names=class_names, size=(width, height))
         for entry in root.findall("object")
@@ -128,6 +128,16 @@ def _parse(path: Path) -> ET.Element:
         ) from None
     except ET.ParseError as error:
         raise UserError(f"{path} is no XML: {error}. Unpack the VOC archive again.") from None
+
+
+def _side(root: ET.Element, tag: str, path: Path) -> int:
+    length = _number(root, tag, path)
+    if not (length >= 1 and length.is_integer()):
+        raise UserError(
+            f"{path} has {tag} {length:g}; expected the pixels of its image. Unpack the VOC "
+            "archive again, or correct the file."
+        )
+    return int(length)
 
 
 def _number(entry: ET.Element, tag: str, path: Path) -> float:

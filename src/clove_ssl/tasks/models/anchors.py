@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-ASPECT_RATIOS = (0.5, 1.0, 2.0)
+from clove_ssl.tasks.models.transfers import send
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class AnchorLayout:
     strides: tuple[int, ...]
     sizes: tuple[tuple[float, ...], ...]
     """Square roots of the areas, in pixels, for every level."""
-    ratios: tuple[float, ...] = ASPECT_RATIOS
+    ratios: tuple[float, ...]
+    """Height over width."""
 
     def __post_init__(self) -> None:
         if len(self.strides) != len(self.sizes):
@@ -40,34 +41,32 @@ class AnchorLayout:
         self, grid_sizes: Sequence[tuple[int, int]], *, device: torch.device | None = None
     ) -> list[Tensor]:
         """Anchors of maps of ``(H, W)`` cells, level by level: each (H*W*A, 4)."""
-        levels = zip(self.strides, self.sizes, grid_sizes, strict=True)
-        return [
-            grid_anchors(cell_anchors(sizes, self.ratios, device=device), grid, stride=stride)
-            for stride, sizes, grid in levels
-        ]
+        cells = [_cell_corners(sizes, self.ratios) for sizes in self.sizes]
+        rows = [corners for cell in cells for corners in cell]
+        table = send(rows, device or torch.device("cpu"), dtype=torch.float32)
+        levels = zip(table.split(self.anchors_per_cell()), grid_sizes, self.strides, strict=True)
+        return [grid_anchors(cell, grid, stride=stride) for cell, grid, stride in levels]
 
 
-C4_ANCHORS = AnchorLayout(strides=(16,), sizes=((32, 64, 128, 256, 512),))
-FPN_ANCHORS = AnchorLayout(strides=(4, 8, 16, 32, 64), sizes=((32,), (64,), (128,), (256,), (512,)))
-
-
-def cell_anchors(
-    sizes: Sequence[float], ratios: Sequence[float], *, device: torch.device | None = None
-) -> Tensor:
+def cell_anchors(sizes: Sequence[float], ratios: Sequence[float]) -> Tensor:
     """The anchors around the origin: (A, 4) float32."""
+    return torch.tensor(_cell_corners(sizes, ratios), dtype=torch.float32)
+
+
+def _cell_corners(sizes: Sequence[float], ratios: Sequence[float]) -> list[list[float]]:
+    """The corners of the anchors around the origin."""
     widths = [(math.sqrt(size**2 / ratio), ratio) for size in sizes for ratio in ratios]
-    sides = [(width, width * ratio) for width, ratio in widths]
-    half = torch.tensor(sides, dtype=torch.float64, device=device) / 2  # (A, 2)
-    return torch.cat([-half, half], dim=1).float()
+    halves = [(width / 2, width * ratio / 2) for width, ratio in widths]
+    return [[-x, -y, x, y] for x, y in halves]
 
 
 def grid_anchors(cell: Tensor, grid_size: tuple[int, int], *, stride: int) -> Tensor:
     """Repeat the anchors of a cell (A, 4) over a map of (H, W) cells: (H*W*A, 4)."""
     height, width = grid_size
-    y, x = torch.meshgrid(
-        torch.arange(height, device=cell.device, dtype=cell.dtype) * stride,
-        torch.arange(width, device=cell.device, dtype=cell.dtype) * stride,
-        indexing="ij",
-    )  # (H, W)
-    shifts = torch.stack([x, y, x, y], dim=-1)  # (H, W, 4)
-    return (shifts[:, :, None] + cell).flatten(0, 2)
+    x, y = (
+        torch.arange(0, count * stride, stride, device=cell.device, dtype=cell.dtype)
+        for count in (width, height)
+    )
+    shifts = torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1)  # (H, W, 2)
+    pairs = cell.view(-1, 2, 2)  # (A, 2, 2) both corners
+    return (shifts[:, :, None, None] + pairs).view(-1, 4)

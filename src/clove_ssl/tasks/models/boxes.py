@@ -10,9 +10,12 @@ Dimensions: N, M boxes, K offsets (one per class) for the same box.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+
+from clove_ssl.tasks.models.transfers import send_like
 
 Weights = tuple[float, float, float, float]
 
@@ -24,29 +27,30 @@ LARGEST_LOG_SCALE = math.log(1000 / 16)
 
 
 def encode_boxes(source: Tensor, target: Tensor, *, weights: Weights) -> Tensor:
-    """Offsets that move ``source`` (N, 4) onto ``target`` (N, 4): (N, 4)."""
+    """Offsets that move ``source`` (..., 4) onto ``target`` (..., 4): (..., 4).
+
+    They are not finite where a box has no area.
+    """
     source_center, source_size = _center_size(source)
     target_center, target_size = _center_size(target)
-    if not bool((source_size > 0).all()):
-        raise ValueError("boxes without an area have no offsets; remove them before encoding")
-    shift = (target_center - source_center) / source_size  # (N, 2)
-    scale = torch.log(target_size / source_size)  # (N, 2)
-    return torch.cat([shift, scale], dim=-1) * shift.new_tensor(weights)
+    shift = (target_center - source_center) / source_size  # (..., 2)
+    scale = torch.log(target_size / source_size)  # (..., 2)
+    return torch.cat([shift, scale], dim=-1) * send_like(weights, shift)
 
 
 def decode_boxes(source: Tensor, offsets: Tensor, *, weights: Weights) -> Tensor:
-    """Move boxes (N, 4) by offsets (N, 4K): (N, 4K), in float32 or better.
+    """Move boxes (..., 4) by offsets (..., 4K): (..., 4K), in float32 or better.
 
     Growth is limited to ``LARGEST_LOG_SCALE``, shrinking is not limited.
     """
     # In half precision a pixel of a large image is already below one unit in the last place.
     dtype = torch.promote_types(offsets.dtype, torch.float32)
-    center, size = _center_size(source.to(dtype)[:, None])  # (N, 1, 2)
-    per_class = offsets.to(dtype).reshape(len(offsets), offsets.shape[1] // 4, 4)
-    scaled = per_class / center.new_tensor(weights)  # (N, K, 4)
-    moved = scaled[..., :2] * size + center  # (N, K, 2)
-    half = 0.5 * scaled[..., 2:].clamp(max=LARGEST_LOG_SCALE).exp() * size  # (N, K, 2)
-    return torch.cat([moved - half, moved + half], dim=-1).flatten(1)
+    center, size = _center_size(source.to(dtype)[..., None, :])  # (..., 1, 2)
+    per_class = offsets.to(dtype).unflatten(-1, (offsets.shape[-1] // 4, 4))
+    scaled = per_class / send_like(weights, center)  # (..., K, 4)
+    moved = scaled[..., :2] * size + center  # (..., K, 2)
+    half = 0.5 * scaled[..., 2:].clamp(max=LARGEST_LOG_SCALE).exp() * size  # (..., K, 2)
+    return torch.cat([moved - half, moved + half], dim=-1).flatten(-2)
 
 
 def box_areas(boxes: Tensor) -> Tensor:
@@ -56,15 +60,16 @@ def box_areas(boxes: Tensor) -> Tensor:
 
 
 def pairwise_iou(first: Tensor, second: Tensor) -> Tensor:
-    """Intersection over union of all pairs of boxes (N, 4) and (M, 4): (N, M).
+    """Intersection over union of all pairs of boxes (..., N, 4) and (..., M, 4): (..., N, M).
 
     Pairs that share no area have 0, also where both boxes have none.
     """
-    low = torch.maximum(first[:, None, :2], second[:, :2])  # (N, M, 2)
-    high = torch.minimum(first[:, None, 2:], second[:, 2:])  # (N, M, 2)
-    shared = (high - low).clamp(min=0).prod(dim=-1)  # (N, M)
-    union = box_areas(first)[:, None] + box_areas(second) - shared  # (N, M)
-    return torch.where(shared > 0, shared / union, torch.zeros_like(shared))
+    one, other = first[..., :, None, :], second[..., None, :, :]  # (..., N, 1, 4), (..., 1, M, 4)
+    # In place and axis by axis, because all anchors of a batch meet all of its objects here.
+    width = _shared_length(one[..., 0::2], other[..., 0::2])  # (..., N, M)
+    shared = width.mul_(_shared_length(one[..., 1::2], other[..., 1::2]))
+    union = (box_areas(one) + box_areas(other)).sub_(shared)
+    return torch.where(shared > 0, shared / union, 0.0)
 
 
 def clip_boxes(boxes: Tensor, image_size: tuple[int, int]) -> Tensor:
@@ -75,9 +80,21 @@ def clip_boxes(boxes: Tensor, image_size: tuple[int, int]) -> Tensor:
     return torch.stack([x, y], dim=-1).flatten(-2)
 
 
+def clip_to_images(boxes: Tensor, image_sizes: Sequence[tuple[int, int]]) -> Tensor:
+    """Cut the boxes (B, N, 4) of B images of ``(height, width)`` at their borders."""
+    corners = [[width, height, width, height] for height, width in image_sizes]
+    return torch.minimum(boxes.clamp(min=0), send_like(corners, boxes)[:, None])
+
+
 def has_area(boxes: Tensor, *, smallest_side: float = 0.0) -> Tensor:
-    """Which boxes (N, 4) have both sides longer than ``smallest_side``: (N,) bool."""
-    return ((boxes[:, 2:] - boxes[:, :2]) > smallest_side).all(dim=1)
+    """Which boxes (..., 4) have both sides longer than ``smallest_side``: (...) bool."""
+    return ((boxes[..., 2:] - boxes[..., :2]) > smallest_side).all(dim=-1)
+
+
+def _shared_length(one: Tensor, other: Tensor) -> Tensor:
+    """The common length of intervals ``low, high`` (..., 2)."""
+    low = torch.maximum(one[..., 0], other[..., 0])
+    return torch.minimum(one[..., 1], other[..., 1]).sub_(low).clamp_(min=0)
 
 
 def _center_size(boxes: Tensor) -> tuple[Tensor, Tensor]:

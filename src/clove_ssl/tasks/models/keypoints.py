@@ -62,17 +62,15 @@ def keypoint_loss(
     logits: Tensor,  # (R, P, S, S)
     targets: KeypointTargets,
     *,
-    normalizer: float | None = None,
+    normalizer: Tensor | float | None = None,
 ) -> Tensor:
     """Cross entropy summed over valid keypoints, divided by their number or by ``normalizer``.
 
     Without a valid keypoint the loss is 0, with a gradient.
     """
-    if not bool(targets.valid.any()):
-        return logits.sum() * 0
     maps = logits.flatten(2)[targets.valid]  # (V, S*S)
     total = F.cross_entropy(maps, targets.cells[targets.valid], reduction="sum")
-    return total / (len(maps) if normalizer is None else normalizer)
+    return total / (max(len(maps), 1) if normalizer is None else normalizer)
 
 
 @torch.no_grad()

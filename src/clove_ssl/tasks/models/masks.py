@@ -1,8 +1,8 @@
 """Masks of regions: loss, probabilities, and pasting them into the image.
 
-A mask head predicts an M x M map per class for a region; targets come from ``polygons``.
+A mask head predicts an M x M map for a region and its class; targets come from ``polygons``.
 
-Dimensions: R regions, K classes, M x M pixels of a mask, H x W pixels of the image.
+Dimensions: R regions, M x M pixels of a mask, H x W pixels of the image.
 """
 
 from __future__ import annotations
@@ -15,22 +15,19 @@ from torch import Tensor
 
 
 def mask_loss(
-    logits: Tensor,  # (R, K, M, M) of the foreground regions
+    logits: Tensor,  # (R, M, M) of the foreground regions and their true classes
     targets: Tensor,  # (R, M, M) bool
-    classes: Tensor,  # (R,)
+    *,
+    normalizer: Tensor | float | None = None,
 ) -> Tensor:
-    """Mean binary cross entropy over all pixels of the maps of the true classes.
+    """Binary cross entropy, the mean over all pixels.
 
-    Without regions the loss is 0, with a gradient.
+    The mean is over R regions, or over ``normalizer`` of them. Without regions the loss is 0,
+    with a gradient.
     """
-    if len(classes) == 0:
-        return logits.sum() * 0
-    return F.binary_cross_entropy_with_logits(_maps_of(logits, classes), targets.to(logits.dtype))
-
-
-def mask_probabilities(logits: Tensor, classes: Tensor) -> Tensor:
-    """Probabilities of the detected classes (R,): (R, K, M, M) -> (R, M, M)."""
-    return _maps_of(logits, classes).sigmoid()
+    total = F.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="sum")
+    regions = max(len(logits), 1) if normalizer is None else normalizer
+    return total / (regions * logits.shape[1] * logits.shape[2])
 
 
 @torch.no_grad()
@@ -47,8 +44,10 @@ def paste_masks(
     used as it is, without a border around it.
     """
     pasted = torch.zeros(len(boxes), *image_size, dtype=torch.bool, device=boxes.device)
-    for canvas, mask, box in zip(pasted, probabilities, boxes, strict=True):
-        rows, columns = _pixels_of(box, image_size)
+    for canvas, mask, box, corners in zip(
+        pasted, probabilities, boxes, boxes.tolist(), strict=True
+    ):
+        rows, columns = _pixels_of(corners, image_size)
         canvas[rows, columns] = _resample(mask, box, rows, columns) >= threshold
     return pasted
 
@@ -62,21 +61,18 @@ def paste_probabilities(
 ) -> Tensor:
     """Probabilities of the whole image: (R, H, W); 0 away from the box."""
     pasted = probabilities.new_zeros(len(boxes), *image_size)
-    for canvas, mask, box in zip(pasted, probabilities, boxes, strict=True):
-        rows, columns = _pixels_of(box, image_size)
+    for canvas, mask, box, corners in zip(
+        pasted, probabilities, boxes, boxes.tolist(), strict=True
+    ):
+        rows, columns = _pixels_of(corners, image_size)
         canvas[rows, columns] = _resample(mask, box, rows, columns)
     return pasted
 
 
-def _maps_of(logits: Tensor, classes: Tensor) -> Tensor:
-    """(R, K, M, M) -> (R, M, M)."""
-    return logits[torch.arange(len(classes), device=logits.device), classes]
-
-
-def _pixels_of(box: Tensor, image_size: tuple[int, int]) -> tuple[slice, slice]:
+def _pixels_of(corners: list[float], image_size: tuple[int, int]) -> tuple[slice, slice]:
     """Rows and columns of the image that a box touches, and one more on every side."""
     height, width = image_size
-    x1, y1, x2, y2 = box.tolist()
+    x1, y1, x2, y2 = corners
     if not (x2 > x1 and y2 > y1):
         return slice(0, 0), slice(0, 0)
     return _touched(y1, y2, height), _touched(x1, x2, width)

@@ -2,12 +2,14 @@
 
 Labels are 1 (foreground), 0 (background) and -1 (not used).
 
-Dimensions: N boxes, G ground-truth boxes of one image.
+Dimensions: B images, N boxes, G ground-truth boxes of one image.
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,69 +20,108 @@ FOREGROUND = 1
 BACKGROUND = 0
 UNUSED = -1
 
-Order = torch.Generator | Literal["lowest-first"]
-"""Draw at random with this generator, or take the lowest indices (to compare programs)."""
-
 
 class Match(NamedTuple):
-    """The best ground truth of every box of an image."""
+    """The best ground truth of every box."""
 
-    matched: Tensor  # (N,) int64, 0 where the image has no ground truth
-    label: Tensor  # (N,) int8
+    matched: Tensor  # (..., N) int64, anything where the image has no ground truth
+    label: Tensor  # (..., N) int8
 
 
-def match_boxes(
-    boxes: Tensor,  # (N, 4)
-    truth: Tensor,  # (G, 4)
-    *,
-    background_below: float,
-    foreground_from: float,
-    rescue: bool = False,
-) -> Match:
-    """Label boxes by their largest overlap with a ground truth.
+@dataclass(frozen=True)
+class MatchRule:
+    """What makes a box foreground or background; in between it is not used.
 
     With ``rescue`` no ground truth is left without a box: all boxes that reach its largest
     overlap, ties included, become foreground. They keep the index of their own best ground
-    truth, which may be another one.
+    truth, which may be another one. A ground truth that meets no box at all is left out.
     """
-    if len(truth) == 0:
-        nothing = torch.zeros(len(boxes), dtype=torch.int64, device=boxes.device)
-        return Match(nothing, nothing.to(torch.int8))
-    overlap = pairwise_iou(truth, boxes)  # (G, N)
-    best, matched = overlap.max(dim=0)  # (N,)
-    label = torch.full_like(matched, UNUSED, dtype=torch.int8)  # (N,)
-    label[best < background_below] = BACKGROUND
-    label[best >= foreground_from] = FOREGROUND
-    if rescue and len(boxes):
-        largest = overlap.amax(dim=1, keepdim=True)  # (G, 1)
-        if not bool((largest > 0).all()):
-            # Every box would tie at 0, and become foreground with an infinite offset.
-            raise ValueError("a ground-truth box meets no box; remove empty and far-off ones first")
-        label[(overlap == largest).any(dim=0)] = FOREGROUND
-    return Match(matched, label)
+
+    background_below: float
+    foreground_from: float
+    rescue: bool = False
+
+    def label(self, best: Tensor, rescued: Tensor | None) -> Tensor:
+        """The labels of boxes with these largest overlaps (..., N): (..., N) int8."""
+        foreground = best >= self.foreground_from
+        if rescued is not None:
+            foreground |= rescued
+        label = torch.full_like(best, UNUSED, dtype=torch.int8)
+        label.masked_fill_(best < self.background_below, BACKGROUND)
+        return label.masked_fill_(foreground, FOREGROUND)
+
+
+def match_boxes(boxes: Tensor, truth: Tensor, rule: MatchRule) -> Match:
+    """Label boxes (..., N, 4) by their largest overlap with a ground truth (..., G, 4).
+
+    Rows without an area may fill up the ground truth of images with fewer objects.
+    """
+    overlap = pairwise_iou(_at_least_one(truth), boxes)  # (..., G, N)
+    best, matched = overlap.max(dim=-2)  # (..., N)
+    rescued = _reaches_largest(overlap).any(dim=-2) if rule.rescue else None  # (..., N)
+    return Match(matched, rule.label(best, rescued))
+
+
+def match_same_boxes(boxes: Tensor, truth: Sequence[Tensor], rule: MatchRule) -> Match:
+    """Label the same boxes (N, 4) in B images with ground truth (G_b, 4): (B, N).
+
+    Objects lie behind each other instead of being filled up to the largest number: there are so
+    many anchors that this counts.
+    """
+    rows = [_at_least_one(each) for each in truth]
+    counts = [len(each) for each in rows]
+    overlap = pairwise_iou(torch.cat(rows), boxes)  # (sum of G_b, N)
+    best, matched = zip(*(each.max(dim=0) for each in overlap.split(counts)), strict=True)
+    rescued = None
+    if rule.rescue:
+        tied = _reaches_largest(overlap).split(counts)
+        rescued = torch.stack([each.any(dim=0) for each in tied])  # (B, N)
+    return Match(torch.stack(matched), rule.label(torch.stack(best), rescued))
+
+
+def _at_least_one(truth: Tensor) -> Tensor:
+    """The boxes (..., G, 4), or where G is 0 one without an area, which nothing overlaps."""
+    return truth if truth.shape[-2] else truth.new_zeros(*truth.shape[:-2], 1, 4)
+
+
+def _reaches_largest(overlap: Tensor) -> Tensor:
+    """Which boxes overlap a ground truth most: (..., G, N) bool."""
+    if overlap.shape[-1] == 0:
+        return overlap > 0
+    largest = overlap.amax(dim=-1, keepdim=True)  # (..., G, 1)
+    # Where nothing overlaps, every box would tie at 0 and have an infinite offset.
+    return (overlap == largest) & (largest > 0)
+
+
+class Candidates(NamedTuple):
+    """Candidates of one kind, those of the lowest priority numbers first."""
+
+    rows: Tensor  # (..., k) int64
+    valid: Tensor  # (..., k) bool; the others only fill up
 
 
 def sample_labels(
-    label: Tensor,  # (N,)
+    label: Tensor,  # (..., N)
+    priority: Tensor,  # (..., N) int64; the lowest are taken
     *,
     count: int,
     foreground_share: float,
-    order: Order,
-) -> tuple[Tensor, Tensor]:
-    """Indices of the foreground and the background that a step uses.
+) -> tuple[Candidates, Candidates]:
+    """The foreground and the background that a step uses, row by row.
 
     At most ``foreground_share`` of ``count`` are foreground; background fills what is left, as
     far as there is any.
     """
-    foreground = torch.nonzero(label == FOREGROUND).squeeze(1)
-    background = torch.nonzero(label == BACKGROUND).squeeze(1)
-    wanted = min(len(foreground), int(count * foreground_share))
-    return _take(foreground, wanted, order), _take(background, count - wanted, order)
+    foreground = _first(label == FOREGROUND, priority, int(count * foreground_share))
+    background = _first(label == BACKGROUND, priority, count)
+    left = count - foreground.valid.sum(dim=-1, keepdim=True)  # (..., 1)
+    place = torch.arange(background.valid.shape[-1], device=label.device)
+    return foreground, Candidates(background.rows, background.valid & (place < left))
 
 
-def _take(candidates: Tensor, count: int, order: Order) -> Tensor:
-    """Up to ``count`` of the candidates (n,)."""
-    if order == "lowest-first":
-        return candidates[:count]
-    shuffled = torch.randperm(len(candidates), generator=order, device=order.device)
-    return candidates[shuffled[:count].to(candidates.device)]
+def _first(candidate: Tensor, priority: Tensor, count: int) -> Candidates:
+    """The ``count`` candidates (..., N) of the lowest priority numbers."""
+    others_last = priority.masked_fill(~candidate, torch.iinfo(torch.int64).max)
+    count = min(count, candidate.shape[-1])
+    rows = others_last.topk(count, dim=-1, largest=False).indices  # (..., k)
+    return Candidates(rows, candidate.gather(-1, rows))

@@ -4,6 +4,8 @@ Two rules are in use. ``ALIGNED`` shifts by half a cell, takes as many samples a
 and gives 0 for a region without an area. ``LEGACY``, which DensePose still uses, shifts nothing,
 takes 2 x 2 samples per bin and enlarges regions to one cell at least.
 
+A region is the index of its image and a box: ``image, x1, y1, x2, y2``.
+
 Dimensions: B images, C channels, R regions over all images, S x S bins, L levels.
 """
 
@@ -36,35 +38,50 @@ LEGACY = RoIAlignRule(aligned=False, sampling=2)
 
 def pool_regions(
     features: Tensor,  # (B, C, H, W)
-    boxes: Sequence[Tensor],  # B x (R_b, 4)
+    regions: Tensor,  # (R, 5)
     *,
     stride: int,
     size: int,
     rule: RoIAlignRule = ALIGNED,
 ) -> Tensor:
-    """Pool the regions of all images from one map: (R, C, S, S), image by image."""
-    return _align(features, batched_regions(boxes), stride=stride, size=size, rule=rule)
+    """Pool regions from one map: (R, C, S, S)."""
+    # There is no kernel for bf16, whose numbers could not place a box anyway.
+    wide = torch.promote_types(features.dtype, torch.float32)
+    pooled: Tensor = roi_align(
+        features.to(wide),
+        regions.to(wide),
+        output_size=(size, size),
+        spatial_scale=1 / stride,
+        sampling_ratio=rule.sampling,
+        aligned=rule.aligned,
+    )
+    return pooled.to(features.dtype)
 
 
 def pool_pyramid(
     features: Sequence[Tensor],  # L x (B, C, H_l, W_l)
-    boxes: Sequence[Tensor],  # B x (R_b, 4)
+    regions: Tensor,  # (R, 5)
     *,
     strides: Sequence[int],
     size: int,
     rule: RoIAlignRule = ALIGNED,
     lowest_level: int = 2,
 ) -> Tensor:
-    """Pool every region from the level that suits its size: (R, C, S, S), image by image."""
-    regions = batched_regions(boxes)  # (R, 5)
+    """Pool every region from the level that suits its size: (R, C, S, S)."""
     levels = assign_levels(regions[:, 1:], levels=len(features), lowest_level=lowest_level)
-    pooled = features[0].new_zeros(len(regions), features[0].shape[1], size, size)
-    for level, (level_map, stride) in enumerate(zip(features, strides, strict=True)):
-        # A level without regions is pooled as well: all parameters must stay in the graph.
-        here = torch.nonzero(levels == level).squeeze(1)  # (R_l,)
-        values = _align(level_map, regions[here], stride=stride, size=size, rule=rule)
-        pooled = pooled.index_put((here,), values)
-    return pooled
+    order = levels.argsort(stable=True)  # (R,) the finest level first
+    places = torch.arange(len(features), device=levels.device)
+    # One question to the device instead of one per level.
+    counts = (levels == places[:, None]).sum(dim=1).tolist()
+    parts = regions[order].split(counts)
+    # A level without regions is pooled as well: all parameters must stay in the graph.
+    sorted_maps = torch.cat(
+        [
+            pool_regions(level_map, part, stride=stride, size=size, rule=rule)
+            for level_map, part, stride in zip(features, parts, strides, strict=True)
+        ]
+    )  # (R, C, S, S)
+    return torch.empty_like(sorted_maps).index_copy_(0, order, sorted_maps)
 
 
 def assign_levels(boxes: Tensor, *, levels: int = 4, lowest_level: int = 2) -> Tensor:
@@ -85,17 +102,3 @@ def batched_regions(boxes: Sequence[Tensor]) -> Tensor:
         for index, each in enumerate(boxes)
     ]
     return torch.cat(rows)
-
-
-def _align(
-    features: Tensor, regions: Tensor, *, stride: int, size: int, rule: RoIAlignRule
-) -> Tensor:
-    pooled: Tensor = roi_align(
-        features,
-        regions.to(features.dtype),
-        output_size=(size, size),
-        spatial_scale=1 / stride,
-        sampling_ratio=rule.sampling,
-        aligned=rule.aligned,
-    )
-    return pooled

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torchvision.ops import batched_nms
 
-from clove_ssl.tasks.models.boxes import RPN_WEIGHTS, clip_boxes, decode_boxes, has_area
+from clove_ssl.tasks.models.boxes import RPN_WEIGHTS, clip_to_images, decode_boxes, has_area
 
 # The logit of a probability that differs from 1 by 1e-10, as float64 rounds it.
 GROUND_TRUTH_LOGIT = math.log((1 - 1e-10) / (1 - (1 - 1e-10)))
@@ -29,6 +29,14 @@ class Proposals(NamedTuple):
     logits: Tensor  # (P,)
 
 
+class _Ranked(NamedTuple):
+    """The best regions of all levels, level by level."""
+
+    boxes: Tensor  # (B, P, 4)
+    logits: Tensor  # (B, P)
+    levels: Tensor  # (P,)
+
+
 @dataclass(frozen=True)
 class ProposalLimits:
     """How many proposals survive."""
@@ -38,13 +46,6 @@ class ProposalLimits:
     after_nms: int
     """Best scores that are kept in an image, over all levels."""
     nms_overlap: float = 0.7
-
-
-C4_TRAINING = ProposalLimits(before_nms=12000, after_nms=2000)
-C4_TESTING = ProposalLimits(before_nms=6000, after_nms=1000)
-FPN_TRAINING = ProposalLimits(before_nms=2000, after_nms=1000)
-FPN_TESTING = ProposalLimits(before_nms=1000, after_nms=1000)
-KEYPOINT_TRAINING = ProposalLimits(before_nms=2000, after_nms=1500)
 
 
 @torch.no_grad()
@@ -62,18 +63,20 @@ def propose(
     Non-maximum suppression works inside a level; then all levels compete. Numbers that are not
     finite mean a diverged training (``raise``) or a region less (``drop``).
     """
-    ranked = [
-        _best_of_level(*level, count=limits.before_nms)
-        for level in zip(logits, offsets, anchors, strict=True)
-    ]
-    boxes = torch.cat([level.boxes for level in ranked], dim=1)  # (B, P, 4)
-    scores = torch.cat([level.logits for level in ranked], dim=1)  # (B, P)
-    counts = torch.tensor([level.logits.shape[1] for level in ranked], device=scores.device)
-    levels = torch.repeat_interleave(counts)  # (P,)
-    _refuse_not_finite(boxes, scores, not_finite)
+    best = _best_of_levels(logits, offsets, anchors, count=limits.before_nms)
+    boxes = clip_to_images(best.boxes, image_sizes)  # (B, P, 4)
+    finite = best.boxes.isfinite().all(dim=-1) & best.logits.isfinite()  # (B, P)
+    usable = finite & has_area(boxes)  # (B, P)
+    # The only numbers that the host must know, read at once.
+    all_finite, *unusable = torch.cat([finite.all()[None], (~usable).sum(dim=1)]).tolist()
+    if not_finite == "raise" and not all_finite:
+        raise FloatingPointError("a box or a score of the RPN is not finite: training diverged")
+    # What has no area suppresses nothing and is suppressed by nothing; it ends up behind the rest.
+    boxes = boxes.where(usable[..., None], 0)
+    scores = best.logits.where(usable, -math.inf)
     return [
-        _thin_out(Proposals(*image), levels, image_size=size, limits=limits)
-        for *image, size in zip(boxes, scores, image_sizes, strict=True)
+        _suppress(Proposals(*image), best.levels, dropped=dropped, limits=limits)
+        for *image, dropped in zip(boxes, scores, unusable, strict=True)
     ]
 
 
@@ -85,28 +88,28 @@ def append_ground_truth(proposals: Proposals, truth: Tensor) -> Proposals:
     )
 
 
-def _best_of_level(logits: Tensor, offsets: Tensor, anchors: Tensor, *, count: int) -> Proposals:
-    """The ``count`` best regions of each image: (B, P, 4) and (B, P)."""
-    scores, index = logits.topk(min(count, logits.shape[1]), dim=1)  # (B, P)
-    chosen = offsets.gather(1, index[..., None].expand(-1, -1, 4))  # (B, P, 4)
+def _best_of_levels(
+    logits: Sequence[Tensor], offsets: Sequence[Tensor], anchors: Sequence[Tensor], *, count: int
+) -> _Ranked:
+    """The ``count`` best regions of every level of each image."""
+    tops = [each.topk(min(count, each.shape[1]), dim=1) for each in logits]  # (B, P_l)
+    moves = [
+        each.gather(1, top.indices[..., None].expand(-1, -1, 4))
+        for each, top in zip(offsets, tops, strict=True)
+    ]
+    starts = [each[top.indices] for each, top in zip(anchors, tops, strict=True)]
+    levels = [torch.full_like(top.indices[0], level) for level, top in enumerate(tops)]
     boxes = decode_boxes(
-        anchors[index].flatten(0, 1), chosen.flatten(0, 1), weights=RPN_WEIGHTS
-    )  # (B*P, 4)
-    return Proposals(boxes.view_as(chosen), scores.to(boxes.dtype))
+        torch.cat(starts, dim=1), torch.cat(moves, dim=1), weights=RPN_WEIGHTS
+    )  # (B, P, 4)
+    scores = torch.cat([top.values for top in tops], dim=1)  # (B, P)
+    return _Ranked(boxes, scores.to(boxes.dtype), torch.cat(levels))
 
 
-def _refuse_not_finite(boxes: Tensor, scores: Tensor, reaction: Literal["raise", "drop"]) -> None:
-    if reaction == "raise" and not (boxes.isfinite().all() and scores.isfinite().all()):
-        raise FloatingPointError("a box or a score of the RPN is not finite: training diverged")
-
-
-def _thin_out(
-    proposals: Proposals, levels: Tensor, *, image_size: tuple[int, int], limits: ProposalLimits
+def _suppress(
+    proposals: Proposals, levels: Tensor, *, dropped: int, limits: ProposalLimits
 ) -> Proposals:
-    """Clip to the image, remove what is empty or not finite, suppress and cut."""
-    finite = proposals.boxes.isfinite().all(dim=1) & proposals.logits.isfinite()  # (P,)
-    boxes = clip_boxes(proposals.boxes, image_size)
-    usable = finite & has_area(boxes)  # (P,)
-    boxes, logits = boxes[usable], proposals.logits[usable]
-    keep = batched_nms(boxes, logits, levels[usable], limits.nms_overlap)[: limits.after_nms]
-    return Proposals(boxes[keep], logits[keep])
+    """Remove what covers a better region of its level, and the last ``dropped`` ones."""
+    keep = batched_nms(proposals.boxes, proposals.logits, levels, limits.nms_overlap)
+    keep = keep[: min(len(keep) - dropped, limits.after_nms)]
+    return Proposals(proposals.boxes[keep], proposals.logits[keep])

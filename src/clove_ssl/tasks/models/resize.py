@@ -14,6 +14,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from clove_ssl.tasks.models.transfers import send_like
+
 Pixels = npt.NDArray[np.uint8]  # (H, W, 3), or (H, W) for grey
 
 
@@ -50,7 +52,7 @@ def resize_boxes(boxes: Tensor, old: tuple[int, int], new: tuple[int, int]) -> T
     The factors are those of the rounded sizes, so the two axes may differ a little.
     """
     scale = [new[1] / old[1], new[0] / old[0]] * 2
-    return boxes * boxes.new_tensor(scale)
+    return boxes * send_like(scale, boxes)
 
 
 def draw_short_side(choices: Sequence[int], generator: torch.Generator) -> int:

@@ -16,18 +16,27 @@ from torch import Tensor, nn
 from torchvision.ops import batched_nms
 
 from clove_ssl.tasks.models.boxes import ROI_WEIGHTS, clip_boxes, decode_boxes, encode_boxes
-from clove_ssl.tasks.models.matching import FOREGROUND, Order, match_boxes, sample_labels
+from clove_ssl.tasks.models.layers import start_small
+from clove_ssl.tasks.models.matching import (
+    FOREGROUND,
+    UNUSED,
+    Candidates,
+    MatchRule,
+    match_boxes,
+    sample_labels,
+)
 
 REGIONS_PER_IMAGE = 512
 FOREGROUND_SHARE = 0.25
+REGION_RULE = MatchRule(background_below=0.5, foreground_from=0.5)
 
 
 class LabelledRegions(NamedTuple):
-    """Regions of one image and what they should become."""
+    """Regions of one image, or of several, and what they should become."""
 
-    boxes: Tensor  # (R, 4)
-    classes: Tensor  # (R,) int64, K = background
-    matched: Tensor  # (R,) int64, rows of the ground truth; meaningless for background
+    boxes: Tensor  # (..., R, 4)
+    classes: Tensor  # (..., R) int64, K = background
+    matched: Tensor  # (..., R) int64, rows of the ground truth; meaningless for background
 
 
 class BoxLosses(NamedTuple):
@@ -58,9 +67,8 @@ class BoxPredictor(nn.Module):
         super().__init__()
         self.cls_score = nn.Linear(in_features, num_classes + 1)
         self.bbox_pred = nn.Linear(in_features, 4 * num_classes)
-        for layer, std in ((self.cls_score, 0.01), (self.bbox_pred, 0.001)):
-            nn.init.normal_(layer.weight, std=std)
-            nn.init.zeros_(layer.bias)
+        start_small(self.cls_score, std=0.01)
+        start_small(self.bbox_pred, std=0.001)
 
     def forward(self, regions: Tensor) -> tuple[Tensor, Tensor]:
         """(R, C) -> class logits (R, K+1) and offsets (R, 4K)."""
@@ -68,37 +76,37 @@ class BoxPredictor(nn.Module):
 
 
 def label_regions(
-    boxes: Tensor,  # (R, 4) proposals, the ground truth among them
-    truth: Tensor,  # (G, 4)
-    truth_classes: Tensor,  # (G,)
+    boxes: Tensor,  # (..., R, 4) proposals, the ground truth among them
+    truth: Tensor,  # (..., G, 4); rows without an area may fill up
+    truth_classes: Tensor,  # (..., G)
     *,
     num_classes: int,
 ) -> LabelledRegions:
     """Give every region the class of its best ground truth, from an overlap of 0.5 on."""
-    match = match_boxes(boxes, truth, background_below=0.5, foreground_from=0.5)
-    classes = torch.full_like(match.matched, num_classes)  # (R,)
-    foreground = match.label == FOREGROUND
-    classes[foreground] = truth_classes[match.matched[foreground]]
+    match = match_boxes(boxes, truth, REGION_RULE)
+    background = match.label != FOREGROUND  # (..., R)
+    if truth_classes.shape[-1] == 0:
+        return LabelledRegions(boxes, torch.full_like(match.matched, num_classes), match.matched)
+    classes = truth_classes.gather(-1, match.matched).masked_fill_(background, num_classes)
     return LabelledRegions(boxes, classes, match.matched)
 
 
 def sample_regions(
     regions: LabelledRegions,
+    priority: Tensor,  # (..., R)
     *,
     num_classes: int,
-    order: Order,
     count: int = REGIONS_PER_IMAGE,
     foreground_share: float = FOREGROUND_SHARE,
-) -> LabelledRegions:
-    """Up to ``count`` regions to train on, foreground first."""
-    chosen = sample_labels(
-        (regions.classes != num_classes).to(torch.int8),
-        count=count,
-        foreground_share=foreground_share,
-        order=order,
-    )
-    index = torch.cat(chosen)
-    return LabelledRegions(*(column[index] for column in regions))
+) -> Candidates:
+    """Up to ``count`` regions of every image to train on, foreground first.
+
+    Regions of a negative class are never taken.
+    """
+    label = (regions.classes != num_classes).to(torch.int8)  # (..., R)
+    label.masked_fill_(regions.classes < 0, UNUSED)
+    kinds = sample_labels(label, priority, count=count, foreground_share=foreground_share)
+    return Candidates(*(torch.cat(column, dim=-1) for column in zip(*kinds, strict=True)))
 
 
 def box_losses(
@@ -109,21 +117,25 @@ def box_losses(
     classes: Tensor,  # (R,)
     truth: Tensor,  # (R, 4) matched; anything for background
     beta: float = 0.0,
+    normalizer: Tensor | float | None = None,
 ) -> BoxLosses:
-    """Mean cross entropy, and smooth L1 of the foreground's offsets over *all* regions.
+    """Cross entropy and smooth L1 of the foreground's offsets, both over *all* regions.
 
-    ``beta`` is where smooth L1 turns from a parabola into a line; 0 is plain L1. A batch without
-    regions has the loss 0, with a gradient.
+    ``beta`` is where smooth L1 turns from a parabola into a line; 0 is plain L1. Sums are divided
+    by R or by ``normalizer``. A batch without regions has the loss 0, with a gradient.
     """
-    if len(classes) == 0:
-        return BoxLosses(logits.sum() * 0, offsets.sum() * 0)
     num_classes = logits.shape[1] - 1
-    foreground = torch.nonzero(classes < num_classes).squeeze(1)  # (F,)
-    per_class = offsets.reshape(len(offsets), num_classes, 4)  # (R, K, 4)
-    own = per_class[foreground, classes[foreground]]  # (F, 4)
-    target = encode_boxes(boxes[foreground], truth[foreground], weights=ROI_WEIGHTS)
-    distance = F.smooth_l1_loss(own, target, beta=beta, reduction="sum")
-    return BoxLosses(F.cross_entropy(logits, classes), distance / len(classes))
+    foreground = (classes < num_classes)[:, None]  # (R, 1)
+    columns = classes.clamp(max=num_classes - 1)[:, None, None].expand(-1, 1, 4)  # (R, 1, 4)
+    own = offsets.unflatten(1, (num_classes, 4)).gather(1, columns)[:, 0]  # (R, 4)
+    target = encode_boxes(boxes, truth, weights=ROI_WEIGHTS)  # (R, 4)
+    # Background counts as moved right. Its target may be NaN, so it must not reach the loss.
+    distance = F.smooth_l1_loss(
+        own.where(foreground, 0), target.where(foreground, 0), beta=beta, reduction="sum"
+    )
+    entropy = F.cross_entropy(logits, classes, reduction="sum")
+    total = max(len(classes), 1) if normalizer is None else normalizer
+    return BoxLosses(entropy / total, distance / total)
 
 
 @torch.no_grad()

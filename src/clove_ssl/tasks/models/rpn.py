@@ -4,7 +4,7 @@ Levels are flattened in the order of their anchors (row, column, anchor) and joi
 to the coarsest, so that anchors, scores and offsets of an image are rows of the same number.
 
 Dimensions: B images, A anchors per location, H x W cells, N anchors over all levels,
-G ground-truth boxes of an image.
+G ground-truth boxes of an image, k sampled anchors.
 """
 
 from __future__ import annotations
@@ -15,19 +15,27 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from clove_ssl.tasks.models.boxes import RPN_WEIGHTS, encode_boxes
+from clove_ssl.tasks.models.layers import start_small
 from clove_ssl.tasks.models.matching import (
-    BACKGROUND,
-    FOREGROUND,
-    UNUSED,
+    Candidates,
     Match,
-    Order,
-    match_boxes,
+    MatchRule,
+    match_same_boxes,
     sample_labels,
 )
 
 ANCHORS_PER_IMAGE = 256
+ANCHOR_RULE = MatchRule(background_below=0.3, foreground_from=0.7, rescue=True)
+
+
+class SampledAnchors(NamedTuple):
+    """The anchors that a step learns from; those that are not valid only fill up."""
+
+    foreground: Candidates  # (B, k)
+    background: Candidates  # (B, k)
 
 
 class RPNLosses(NamedTuple):
@@ -51,9 +59,7 @@ class RPNHead(nn.Module):
         self.objectness_logits = nn.Conv2d(in_channels, anchors, 1)
         self.anchor_deltas = nn.Conv2d(in_channels, 4 * anchors, 1)
         for layer in (self.conv, self.objectness_logits, self.anchor_deltas):
-            nn.init.normal_(layer.weight, std=0.01)
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
+            start_small(layer, std=0.01)
 
     def forward(self, feature_map: Tensor) -> tuple[Tensor, Tensor]:
         """(B, C, H, W) -> logits (B, H*W*A) and offsets (B, H*W*A, 4)."""
@@ -74,21 +80,23 @@ def flatten_offsets(offsets: Tensor) -> Tensor:
     return per_anchor.permute(0, 3, 4, 1, 2).flatten(1, 3)
 
 
-def label_anchors(anchors: Tensor, truth: Tensor) -> Match:
-    """Match the anchors (N, 4) of an image with its ground truth (G, 4).
+def label_anchors(anchors: Tensor, truth: Sequence[Tensor]) -> Match:
+    """Match the anchors (N, 4) of B images with their ground truth (G_b, 4): (B, N).
 
     Anchors that reach over the border of the image take part like all others.
     """
-    return match_boxes(anchors, truth, background_below=0.3, foreground_from=0.7, rescue=True)
+    return match_same_boxes(anchors, truth, ANCHOR_RULE)
 
 
-def sample_anchors(label: Tensor, *, order: Order, count: int = ANCHORS_PER_IMAGE) -> Tensor:
-    """Keep the labels (N,) of up to ``count`` anchors, half of them foreground; others -1."""
-    foreground, background = sample_labels(label, count=count, foreground_share=0.5, order=order)
-    sampled = torch.full_like(label, UNUSED)
-    sampled[foreground] = FOREGROUND
-    sampled[background] = BACKGROUND
-    return sampled
+def sample_anchors(
+    label: Tensor,  # (B, N)
+    priority: Tensor,  # (B, N)
+    *,
+    count: int = ANCHORS_PER_IMAGE,
+) -> SampledAnchors:
+    """Choose up to ``count`` anchors per image, at most half of them foreground."""
+    kinds = sample_labels(label, priority, count=count, foreground_share=0.5)
+    return SampledAnchors(*kinds)
 
 
 def rpn_losses(
@@ -96,26 +104,35 @@ def rpn_losses(
     offsets: Tensor,  # (B, N, 4)
     *,
     anchors: Tensor,  # (N, 4)
-    labels: Sequence[Tensor],  # B x (N,)
-    matched: Sequence[Tensor],  # B x (N,) rows of the ground truth
+    sampled: SampledAnchors,
+    matched: Tensor,  # (B, N) rows of the ground truth
     truth: Sequence[Tensor],  # B x (G_b, 4)
     anchors_per_image: int = ANCHORS_PER_IMAGE,
 ) -> RPNLosses:
-    """Cross entropy of the used anchors and L1 distance of the foreground's offsets.
+    """Cross entropy of the sampled anchors and L1 distance of the foreground's offsets.
 
     Both are sums over ``anchors_per_image`` times B, however many anchors were sampled.
     """
-    label = torch.stack(list(labels))  # (B, N)
-    used, foreground = label >= 0, label == FOREGROUND  # (B, N)
-    targets = torch.cat(
-        [
-            encode_boxes(anchors[here], boxes[index[here]], weights=RPN_WEIGHTS)
-            for here, index, boxes in zip(foreground, matched, truth, strict=True)
-        ]
-    )  # (number of foreground anchors, 4)
+    total = anchors_per_image * len(logits)
+    rows, used = (torch.cat(column, dim=1) for column in zip(*sampled, strict=True))
+    wanted = torch.zeros_like(rows, dtype=logits.dtype)  # (B, k)
+    wanted[:, : sampled.foreground.rows.shape[1]] = 1
     objectness = F.binary_cross_entropy_with_logits(
-        logits[used], label[used].to(logits.dtype), reduction="sum"
+        logits.gather(1, rows), wanted, weight=used.to(logits.dtype), reduction="sum"
     )
-    distance = F.l1_loss(offsets[foreground], targets, reduction="sum")
-    total = anchors_per_image * len(label)
-    return RPNLosses(objectness / total, distance / total)
+    target = _offset_targets(sampled.foreground, anchors=anchors, matched=matched, truth=truth)
+    columns = sampled.foreground.rows[..., None].expand(-1, -1, 4)  # (B, k, 4)
+    own = offsets.gather(1, columns).where(sampled.foreground.valid[..., None], 0)
+    return RPNLosses(objectness / total, F.l1_loss(own, target, reduction="sum") / total)
+
+
+def _offset_targets(
+    foreground: Candidates, *, anchors: Tensor, matched: Tensor, truth: Sequence[Tensor]
+) -> Tensor:
+    """Where foreground anchors should move; 0 for candidates that only fill up: (B, k, 4)."""
+    boxes = pad_sequence(list(truth), batch_first=True)  # (B, G, 4)
+    if boxes.shape[1] == 0:
+        return boxes.new_zeros(*foreground.rows.shape, 4)
+    objects = matched.gather(1, foreground.rows)[..., None].expand(-1, -1, 4)  # (B, k, 4)
+    target = encode_boxes(anchors[foreground.rows], boxes.gather(1, objects), weights=RPN_WEIGHTS)
+    return target.where(foreground.valid[..., None], 0)

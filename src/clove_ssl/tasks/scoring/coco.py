@@ -14,21 +14,24 @@ the detections of an image.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clove_ssl.errors import UserError
+from clove_ssl.tasks.scoring.results import (
+    FIELDS,
+    Kind,
+    Record,
+    check_results,
+)
 
-Kind = Literal["box", "mask", "keypoints"]
 Floats = NDArray[np.float64]
-Record = Mapping[str, Any]
 
-_FIELDS = {"box": "bbox", "mask": "segmentation", "keypoints": "keypoints"}
 _NAMES = {"box": "bbox", "mask": "segm", "keypoints": "keypoints"}  # of faster-coco-eval
 _PERSON_KEYPOINTS = 17
 
@@ -69,25 +72,29 @@ class COCOScores:
     def _figures(self, classes: slice) -> dict[str, float]:
         table = self.precision[:, :, classes, :, -1]  # (T, R, k, A)
         figures = {
-            "AP": _mean(table[..., 0]),
-            "AP50": _mean(table[self._row(0.5), ..., 0]),
-            "AP75": _mean(table[self._row(0.75), ..., 0]),
+            "AP": mean_of_present(table[..., 0]),
+            "AP50": mean_of_present(table[self._row(0.5), ..., 0]),
+            "AP75": mean_of_present(table[self._row(0.75), ..., 0]),
         }
         sizes = enumerate(self.sizes[1:], start=1)
-        return figures | {f"AP{size[0]}": _mean(table[..., area]) for area, size in sizes}
+        return figures | {f"AP{size[0]}": mean_of_present(table[..., area]) for area, size in sizes}
 
     def _recalls(self) -> dict[str, float]:
         table = self.recall  # (T, K, A, M)
         sizes = {
-            f"AR{size[0]}": _mean(table[:, :, area, -1])
+            f"AR{size[0]}": mean_of_present(table[:, :, area, -1])
             for area, size in enumerate(self.sizes[1:], start=1)
         }
         if self.kind == "keypoints":
             everything = table[:, :, 0, -1]
             rows = {name: everything[self._row(at)] for name, at in (("AR50", 0.5), ("AR75", 0.75))}
-            return {"AR": _mean(everything)} | {n: _mean(r) for n, r in rows.items()} | sizes
+            return (
+                {"AR": mean_of_present(everything)}
+                | {n: mean_of_present(r) for n, r in rows.items()}
+                | sizes
+            )
         limits = enumerate(self.limits)
-        return {f"AR{limit}": _mean(table[:, :, 0, m]) for m, limit in limits} | sizes
+        return {f"AR{limit}": mean_of_present(table[:, :, 0, m]) for m, limit in limits} | sizes
 
     def _row(self, threshold: float) -> int:
         rows = np.flatnonzero(np.isclose(self.thresholds, threshold))
@@ -105,16 +112,21 @@ def score_coco(
 ) -> COCOScores:
     """Score predictions; ``sigmas`` are the keypoints' tolerances, COCO's 17 by default."""
     _check_truth(truth, kind)
-    _check_predictions(truth, predictions, kind)
+    count = _PERSON_KEYPOINTS if sigmas is None else len(sigmas)
     if kind == "keypoints":
-        _check_keypoints(
-            truth, predictions, count=_PERSON_KEYPOINTS if sigmas is None else len(sigmas)
-        )
+        _check_keypoints(truth, count)
+    check_results(
+        predictions,
+        images={entry["id"]: (entry["height"], entry["width"]) for entry in truth["images"]},
+        categories={entry["id"] for entry in truth["categories"]},
+        kind=kind,
+        keypoints=count,
+    )
     api, evaluator = _load_library()
     objects = api(_copy_of_truth(truth, kind))
-    field = _FIELDS[kind]
-    kept = ("image_id", "category_id", "score", field)
-    found = objects.loadRes([{name: entry[name] for name in kept} for entry in predictions])
+    kept = ("image_id", "category_id", "score", FIELDS[kind])
+    records = [{name: entry[name] for name in kept} for entry in predictions]
+    found = objects.loadRes(records)
     job = evaluator(
         objects,
         found,
@@ -171,7 +183,7 @@ def _load_library() -> tuple[Any, Any]:
 
 
 def _check_truth(truth: Record, kind: Kind) -> None:
-    needed = {"id", "image_id", "category_id", "bbox", "area", _FIELDS[kind]}
+    needed = {"id", "image_id", "category_id", "bbox", "area", FIELDS[kind]}
     for entry in truth["annotations"]:
         missing = needed - entry.keys()
         if missing:
@@ -181,39 +193,13 @@ def _check_truth(truth: Record, kind: Kind) -> None:
             )
 
 
-def _check_predictions(truth: Record, predictions: Sequence[Record], kind: Kind) -> None:
-    """Refuse what the evaluator would leave out without a word."""
-    images = {entry["id"] for entry in truth["images"]}
-    categories = {entry["id"] for entry in truth["categories"]}
-    for number, entry in enumerate(predictions):
-        missing = {"image_id", "category_id", "score", _FIELDS[kind]} - entry.keys()
-        if missing:
+def _check_keypoints(truth: Record, count: int) -> None:
+    for entry in truth["annotations"]:
+        if len(entry["keypoints"]) != 3 * count:
             raise UserError(
-                f"Prediction {number} has no {', '.join(sorted(missing))}, which {kind} scores "
-                "need. Write predictions again in COCO's result format."
+                f"Annotation {entry['id']} has {len(entry['keypoints'])} keypoint numbers; "
+                f"expected x, y, v of {count}. Give one sigma for every keypoint of the data."
             )
-        for field, known in (("image_id", images), ("category_id", categories)):
-            if entry[field] not in known:
-                raise UserError(
-                    f"Prediction {number} has {field} {entry[field]!r}, which the ground truth "
-                    "does not list. Score predictions with the annotations they were made for."
-                )
-        if not np.isfinite(entry["score"]):
-            raise UserError(
-                f"Prediction {number} has the score {entry['score']}; expected a finite number. "
-                "Look for NaN in the weights of the detector."
-            )
-
-
-def _check_keypoints(truth: Record, predictions: Sequence[Record], *, count: int) -> None:
-    for what, entries in (("Prediction", predictions), ("Annotation", truth["annotations"])):
-        for number, entry in enumerate(entries):
-            length = len(entry.get("keypoints", ()))
-            if length != 3 * count:
-                raise UserError(
-                    f"{what} {entry.get('id', number)} has {length} keypoint numbers; expected x, "
-                    f"y, v of {count}. Give one sigma for every keypoint of the data."
-                )
 
 
 def _without_marks(table: Any) -> Floats:
@@ -221,7 +207,8 @@ def _without_marks(table: Any) -> Floats:
     return np.where(values < 0, np.nan, values)
 
 
-def _mean(values: Floats) -> float:
+def mean_of_present(values: Floats) -> float:
+    """The mean without NaN, which marks what was not measured."""
     present = values[~np.isnan(values)]
     return float(present.mean()) if present.size else float("nan")
 

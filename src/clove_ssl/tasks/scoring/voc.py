@@ -12,11 +12,15 @@ scores keep the order in which they were given.
 A class without (easy) objects scores 0 by the 11-point rule. By the area rule it is NaN
 when there are detections, and so is every mean it enters.
 
+Scores of a range of sizes, which the kit does not have, follow COCO's idea: objects outside
+the range count as difficult, and so do detections outside it that hit nothing.
+
 Dimensions: G objects, D detections, K classes, T thresholds.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -28,6 +32,7 @@ from clove_ssl.tasks.datasets.samples import Sample
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Rule = Literal["11-point", "area"]
 
 THRESHOLDS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
 
@@ -76,6 +81,8 @@ class VOCScores:
     """Average precisions between 0 and 1."""
 
     table: Floats  # (K, T) by class and overlap threshold of THRESHOLDS
+    objects: Integers  # (K,) objects that are to be found
+    curves: tuple[tuple[Floats, Floats], ...]  # K x recall and precision (D,) at the first one
 
     @property
     def ap(self) -> float:
@@ -93,88 +100,134 @@ class VOCScores:
         return float(self.table[:, THRESHOLDS.index(0.75)].mean())
 
 
-def score_voc(
-    truth: VOCTruth,
-    detections: VOCDetections,
-    *,
-    classes: int,
-    rule: Literal["11-point", "area"] = "11-point",
-    detectron2_rounding: bool = False,
-) -> VOCScores:
-    """Average precision of every class at every threshold.
-
-    Detectron2 writes scores with 3 decimals and boxes with 1 before it scores them;
-    ``detectron2_rounding`` does the same.
-    """
-    _check_categories(truth.category, detections.category, classes)
-    average = _eleven_points if rule == "11-point" else _area
-    objects = _one_based(truth.box)
-    boxes, scores = _one_based(detections.box), detections.score.astype(np.float64)
-    if detectron2_rounding:
-        boxes, scores = _rounded(boxes, 1), _rounded(scores, 3)
-    table = np.zeros((classes, len(THRESHOLDS)))
-    for category in range(classes):
-        mine, found = truth.category == category, detections.category == category
-        match = _match(
-            truth.image[mine],
-            objects[mine],
-            images=detections.image[found],
-            boxes=boxes[found],
-            scores=scores[found],
-        )
-        for column, threshold in enumerate(THRESHOLDS):
-            recall, precision = _curve(match, truth.difficult[mine], threshold)
-            table[category, column] = average(recall, precision)
-    return VOCScores(table)
-
-
 @dataclass(frozen=True)
 class _Match:
     """The best object of every detection of a class, the highest score first."""
 
     overlap: Floats  # (D,) -inf where the image holds no object of the class
     chosen: Integers  # (D,) position of the object
+    area: Floats  # (D,) of the detection
+    difficult: NDArray[np.bool_]  # (G,)
+    object_area: Floats  # (G,)
 
 
-def _match(
-    objects_of: Integers, objects: Floats, *, images: Integers, boxes: Floats, scores: Floats
-) -> _Match:
-    order = np.argsort(-scores, kind="stable")
-    overlap = np.full(len(order), -np.inf)
-    chosen = np.zeros(len(order), np.int64)
-    by_image = {image: np.flatnonzero(objects_of == image) for image in set(objects_of.tolist())}
-    for rank, position in enumerate(order):
-        candidates = by_image.get(int(images[position]))
-        if candidates is not None:
-            overlaps = _overlaps(boxes[position], objects[candidates])
-            best = int(overlaps.argmax())
-            overlap[rank], chosen[rank] = overlaps[best], candidates[best]
-    return _Match(overlap, chosen)
+@dataclass(frozen=True)
+class VOCMatches:
+    """Which object every detection looks at; all rules and sizes are read off this."""
+
+    by_class: tuple[_Match, ...]  # K
+
+    def scores(
+        self, rule: Rule = "11-point", *, sizes: tuple[float, float] = (0.0, math.inf)
+    ) -> VOCScores:
+        """Average precision of every class at every threshold.
+
+        Only areas in ``sizes``, the second one not included, count.
+        """
+        average = _eleven_points if rule == "11-point" else _area
+        table = np.zeros((len(self.by_class), len(THRESHOLDS)))
+        objects, curves = [], []
+        for row, match in zip(table, self.by_class, strict=True):
+            ignored = match.difficult | _outside(match.object_area, sizes)
+            by_threshold = [_curve(match, ignored, at, sizes) for at in THRESHOLDS]
+            row[:] = [average(recall, precision) for recall, precision in by_threshold]
+            curves.append(by_threshold[0])
+            objects.append(np.count_nonzero(~ignored))
+        return VOCScores(table, np.array(objects, np.int64), tuple(curves))
 
 
-def _overlaps(box: Floats, others: Floats) -> Floats:
-    """Intersection over union of one box (4,) with others (G, 4), both from 1 and inclusive."""
-    first, last = np.maximum(box[:2], others[:, :2]), np.minimum(box[2:], others[:, 2:])
-    sides = np.maximum(last - first + 1, 0)  # (G, 2)
+def score_voc(
+    truth: VOCTruth,
+    detections: VOCDetections,
+    *,
+    classes: int,
+    rule: Rule = "11-point",
+    detectron2_rounding: bool = False,
+    sizes: tuple[float, float] = (0.0, math.inf),
+) -> VOCScores:
+    """Average precision of every class at every threshold, by one rule."""
+    matches = match_voc(truth, detections, classes=classes, detectron2_rounding=detectron2_rounding)
+    return matches.scores(rule, sizes=sizes)
+
+
+def match_voc(
+    truth: VOCTruth,
+    detections: VOCDetections,
+    *,
+    classes: int,
+    detectron2_rounding: bool = False,
+) -> VOCMatches:
+    """Find the object that every detection overlaps most.
+
+    Detectron2 writes scores with 3 decimals and boxes with 1 before it scores them;
+    ``detectron2_rounding`` does the same.
+    """
+    _check_categories(truth.category, detections.category, classes)
+    objects = _one_based(truth.box)
+    boxes, scores = _one_based(detections.box), detections.score.astype(np.float64)
+    if detectron2_rounding:
+        boxes, scores = _rounded(boxes, 1), _rounded(scores, 3)
+    matches = []
+    for category in range(classes):
+        mine = truth.category == category
+        found = np.flatnonzero(detections.category == category)
+        order = found[np.argsort(-scores[found], kind="stable")]
+        overlap, chosen = _best_objects(
+            truth.image[mine], objects[mine], images=detections.image[order], boxes=boxes[order]
+        )
+        matches.append(
+            _Match(
+                overlap, chosen, _areas(boxes[order]), truth.difficult[mine], _areas(objects[mine])
+            )
+        )
+    return VOCMatches(tuple(matches))
+
+
+def _best_objects(
+    objects_of: Integers, objects: Floats, *, images: Integers, boxes: Floats
+) -> tuple[Floats, Integers]:
+    """Overlap with and position of the first of the best objects in the image: (D,), (D,)."""
+    overlap, chosen = np.full(len(boxes), -np.inf), np.zeros(len(boxes), np.int64)
+    by_image = np.argsort(objects_of, kind="stable")  # (G,)
+    low, high = (np.searchsorted(objects_of[by_image], images, side) for side in ("left", "right"))
+    some = np.flatnonzero(high > low)  # detections in images with objects
+    if not len(some):
+        return overlap, chosen
+    counts = (high - low)[some]
+    first = np.cumsum(counts) - counts  # where the pairs of a detection begin
+    pair = np.arange(counts.sum()) - np.repeat(first, counts)  # number within those of a detection
+    candidate = by_image[np.repeat(low[some], counts) + pair]
+    shares = _overlaps(np.repeat(boxes[some], counts, axis=0), objects[candidate])
+    best = np.maximum.reduceat(shares, first)
+    places = np.where(shares == np.repeat(best, counts), pair, len(objects))
+    overlap[some] = best
+    chosen[some] = candidate[first + np.minimum.reduceat(places, first)]
+    return overlap, chosen
+
+
+def _overlaps(boxes: Floats, others: Floats) -> Floats:
+    """Intersection over union of pairs of boxes (N, 4), from 1 and inclusive: (N,)."""
+    first, last = np.maximum(boxes[:, :2], others[:, :2]), np.minimum(boxes[:, 2:], others[:, 2:])
+    sides = np.maximum(last - first + 1, 0)  # (N, 2)
     shared = sides[:, 0] * sides[:, 1]
-    own = (box[2] - box[0] + 1) * (box[3] - box[1] + 1)
-    theirs = (others[:, 2] - others[:, 0] + 1) * (others[:, 3] - others[:, 1] + 1)
-    share: Floats = shared / (own + theirs - shared)
+    share: Floats = shared / (_areas(boxes) + _areas(others) - shared)
     return share
 
 
-def _curve(match: _Match, difficult: NDArray[np.bool_], threshold: float) -> tuple[Floats, Floats]:
+def _curve(
+    match: _Match, ignored: NDArray[np.bool_], threshold: float, sizes: tuple[float, float]
+) -> tuple[Floats, Floats]:
     """Recall and precision after every detection, the highest score first."""
     hits = np.flatnonzero(match.overlap > threshold)
-    easy = hits[~difficult[match.chosen[hits]]]
+    easy = hits[~ignored[match.chosen[hits]]]
     _, firsts = np.unique(match.chosen[easy], return_index=True)
     right = np.zeros(len(match.overlap))
-    wrong = np.ones(len(match.overlap))
+    wrong = np.where(_outside(match.area, sizes), 0.0, 1.0)
     wrong[hits] = 0
     wrong[easy] = 1
     right[easy[firsts]], wrong[easy[firsts]] = 1, 0
     right, wrong = np.cumsum(right), np.cumsum(wrong)
-    objects = np.count_nonzero(~difficult)
+    objects = np.count_nonzero(~ignored)
     recall = right / objects if objects else np.full(len(right), np.nan)
     # A match with a difficult object may come first, when nothing was counted yet.
     return recall, right / np.maximum(right + wrong, np.finfo(np.float64).eps)
@@ -194,6 +247,17 @@ def _area(recall: Floats, precision: Floats) -> float:
     precision = np.concatenate([[0.0], precision, [0.0]])
     falling = np.maximum.accumulate(precision[::-1])[::-1]
     return float(np.sum(np.diff(recall) * falling[1:]))
+
+
+def _areas(boxes: Floats) -> Floats:
+    """Pixels of boxes (N, 4), from 1 and inclusive: (N,)."""
+    areas: Floats = (boxes[:, 2] - boxes[:, 0] + 1) * (boxes[:, 3] - boxes[:, 1] + 1)
+    return areas
+
+
+def _outside(areas: Floats, sizes: tuple[float, float]) -> NDArray[np.bool_]:
+    outside: NDArray[np.bool_] = (areas < sizes[0]) | (areas >= sizes[1])
+    return outside
 
 
 def _one_based(boxes: NDArray[np.floating]) -> Floats:

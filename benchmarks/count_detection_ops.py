@@ -1,0 +1,118 @@
+"""What a training step of a detector asks of the host: operations, waits, copies.
+
+Run:  python -m benchmarks.count_detection_ops [--batch 4 --short-side 128 --regions 64]
+Prints one JSON line per model, counted over a forward and a backward pass on the CPU:
+
+- ops: operations that torch dispatches; each costs the host some microseconds
+- waits: operations whose result has a size or a value that the host must know, so that it waits
+  for the GPU: non-zero places, boolean indices, repetitions, suppression, ``item`` and ``tolist``
+- copies: tensors made of Python numbers, which travel to the GPU by themselves
+
+The optimizer is left out: it is the same for all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torchvision.models.detection import maskrcnn_resnet50_fpn_v2
+
+from benchmarks.bench_detection import made_up_batch, our_loss, torchvision_loss
+from clove_ssl.config.detection import BoxHeadConfig, fpn_detector
+
+WAITING = frozenset(
+    {
+        *("_local_scalar_dense", "nonzero", "masked_select", "unique", "_unique2", "unique_dim"),
+        *("repeat_interleave", "bincount", "nms", "is_nonzero", "equal", "unique_consecutive"),
+    }
+)
+COPYING = frozenset({"lift_fresh", "lift_fresh_copy"})
+INDEXING = frozenset({"index", "index_put", "index_put_", "_index_put_impl_"})
+
+
+class Counting(TorchDispatchMode):
+    """Counts dispatched operations by name, and those that wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ops: Counter[str] = Counter()
+        self.waits: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Count one operation and run it."""
+        name = func._schema.name.split("::")[1]
+        self.ops[name] += 1
+        if _waits(name, args, kwargs or {}):
+            self.waits[name] += 1
+        return func(*args, **(kwargs or {}))
+
+    def figures(self) -> dict[str, object]:
+        """The line of a model."""
+        return {
+            "ops": sum(self.ops.values()),
+            "waits": sum(self.waits.values()),
+            "copies": sum(self.ops[name] for name in COPYING),
+            "waits_by_name": dict(self.waits.most_common()),
+        }
+
+
+def _waits(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+    if name == "repeat_interleave":
+        return options.get("output_size") is None
+    if name in INDEXING:
+        masks = [each for each in args[1] if isinstance(each, Tensor) and _is_mask(each)]
+        # One value for all places of one mask needs no list of the places.
+        return bool(masks) and not (name != "index" and args[2].numel() == 1)
+    return name in WAITING
+
+
+def _is_mask(index: Tensor) -> bool:
+    return index.dtype in (torch.bool, torch.uint8)
+
+
+def count(name: str, loss: Any) -> dict[str, object]:
+    """The figures of a model, and the seconds of one step that is not counted."""
+    loss(0).backward()
+    start = time.process_time()
+    loss(1).backward()
+    seconds = time.process_time() - start
+    with Counting() as counting:
+        loss(2).backward()
+    return {"case": name} | counting.figures() | {"seconds": round(seconds, 2)}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the lines."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--short-side", type=int, default=128)
+    parser.add_argument("--regions", type=int, default=64, help="sampled of an image")
+    args = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    batch = made_up_batch(args.batch, args.short_side)
+    config = replace(fpn_detector(), box=BoxHeadConfig(regions_per_image=args.regions))
+    device = torch.device("cpu")
+    cases = {
+        "coco-fpn": our_loss(config, batch, device=device)[1],
+        "torchvision-v2": torchvision_loss(
+            maskrcnn_resnet50_fpn_v2, batch, device=device, regions=args.regions
+        )[1],
+    }
+    for name, loss in cases.items():
+        shape = {"batch": args.batch, "short_side": args.short_side, "regions": args.regions}
+        print(json.dumps(count(name, loss) | shape))
+
+
+if __name__ == "__main__":
+    main()

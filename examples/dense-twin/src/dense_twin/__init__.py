@@ -1,0 +1,1 @@
+"""A pre-training method for clove-ssl in a package of its own."""

@@ -1,0 +1,233 @@
+"""Everything that can influence a fine-tuning run.
+
+``solver`` holds the published protocol and stays as it is; ``iterations``, ``batch_size`` and
+``lr`` are what a user changes about it, so that a run can always say how it differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from clove_ssl.config.pretraining import LoggingConfig
+from clove_ssl.config.tasks.base import TaskConfig
+from clove_ssl.errors import UserError
+from clove_ssl.registry import TASKS
+
+RANDOM = "random"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledDataConfig:
+    """Images with annotations to learn from and to be tested on."""
+
+    root: Annotated[Path | None, tyro.conf.arg(aliases=["--data"])] = None
+    """Folder of VOC (VOCdevkit) or COCO; without it built-in scenes are written into the run."""
+    train_annotations: Path | None = None
+    """Annotation file to learn from, in COCO's format, instead of the one below ``root``."""
+    train_images: Path | None = None
+    """Folder that the image names of that file start from."""
+    test_annotations: Path | None = None
+    """Annotation file to be tested on, in COCO's format."""
+    test_images: Path | None = None
+    """Folder that the image names of that file start from."""
+    train_lists: tuple[str, ...] = ()
+    """Lists of VOC to learn from, such as 2007:trainval 2012:trainval; by default the protocol's,
+    or those of the only year there is."""
+    test_lists: tuple[str, ...] = ()
+    """Lists of VOC to be tested on, such as 2007:test."""
+    faulty: Literal["auto", "refuse", "leave-out"] = "auto"
+    """What to do with annotations that cannot be right, such as boxes without area; ``auto``
+    leaves those of COCO's own files out, and refuses all others."""
+    workers: int | None = None
+    """Processes that read images; by default one per core (16 at most), 0 for none."""
+    prefetch: int = 2
+    """Batches each worker prepares ahead."""
+    scenes_train: int = 400
+    """Built-in scenes to learn from."""
+    scenes_test: int = 100
+    """Built-in scenes to be tested on."""
+    scenes_size: int = 160
+    """Side of a built-in scene in pixels."""
+
+    @property
+    def uses_scenes(self) -> bool:
+        """Whether nothing of a user's data was named."""
+        named = (self.root, *self.files("train"), *self.files("test"))
+        return not any((*named, self.train_lists, self.test_lists))
+
+    def files(self, split: Literal["train", "test"]) -> tuple[Path | None, Path | None]:
+        """The annotation file and the image folder that were given for a split."""
+        if split == "train":
+            return self.train_annotations, self.train_images
+        return self.test_annotations, self.test_images
+
+    def lists(self, split: Literal["train", "test"]) -> tuple[str, ...]:
+        """The lists of VOC that were given for a split."""
+        return self.train_lists if split == "train" else self.test_lists
+
+
+@dataclass(frozen=True, kw_only=True)
+class SolverConfig:
+    """The published schedule: SGD, a linear warm-up, and a decay at given iterations."""
+
+    lr: float = 0.02
+    """Peak learning rate for ``batch_size`` images."""
+    batch_size: int = 16
+    """Images of an iteration."""
+    iterations: int = 90_000
+    steps: tuple[int, ...] = (60_000, 80_000)
+    """Iterations at which the learning rate is multiplied by ``decay``."""
+    decay: float = 0.1
+    warmup_iterations: int = 1000
+    """Iterations of the linear warm-up."""
+    warmup_factor: float = 0.001
+    """Learning rate at the first iteration of the warm-up, as a share of the peak."""
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    """Weight decay of weights and biases; parameters of norms get none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """When the model is scored, and with which norm statistics."""
+
+    every: int | None = None
+    """Iterations between evaluations; by default there is one at the end."""
+    precise_norm_batches: int = 200
+    """Training batches over which norm statistics are measured anew before an evaluation, in
+    micro-batches of all processes; 0 keeps the running ones."""
+    pictures: int = 12
+    """Test images whose predictions are drawn beside the truth."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneConfig:
+    """Fine-tune a backbone on a downstream task and score it."""
+
+    out: Path
+    """Run directory; must be new or empty."""
+    backbone: str
+    """Run, backbone file or released checkpoint to start from, or ``random``."""
+    task: TaskConfig
+    data: LabelledDataConfig = field(default_factory=LabelledDataConfig)
+    solver: SolverConfig = field(default_factory=SolverConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    logging: LoggingConfig = field(default_factory=LoggingConfig)
+    architecture: str | None = None
+    """The network; by default the one of the backbone file, resnet50 for random weights."""
+    allow_partial: bool = False
+    """Start even if the file lacks tensors of the network or some do not fit."""
+    iterations: int | None = None
+    """Shorten (or lengthen) the schedule to this many iterations, warm-up and decays with it."""
+    batch_size: int | None = None
+    """Images of an iteration over all processes, instead of the protocol's; the learning rate
+    follows in proportion, the schedule does not."""
+    lr: float | None = None
+    """Peak learning rate as it is, instead of the protocol's scaled by the batch."""
+    fraction: float = 1.0
+    """Share of the training images to learn from."""
+    runs: int = 1
+    """Repeat with this many seeds, in sub-directories, and give mean and standard deviation."""
+    micro_batch: int | None = None
+    """Images per forward pass and process, with gradients accumulated over several; by default
+    the whole share of a process."""
+    checkpoint_every: int = 1000
+    """Iterations between checkpoints, of which two are kept."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Number format of the network; losses and weights are always fp32."""
+    sync_norm: bool = True
+    """Share batch-norm statistics between processes."""
+    deterministic: bool = False
+    """Repeat a run bit for bit on the same GPU, which needs a much slower RoIAlign. CPUs always
+    repeat."""
+    seed: int = 0
+    """Determines the head's initial weights, image order, augmentation and sampling."""
+
+    def __post_init__(self) -> None:
+        counts = {
+            "iterations": self.iterations,
+            "batch_size": self.batch_size,
+            "runs": self.runs,
+            "checkpoint_every": self.checkpoint_every,
+            "evaluation.every": self.evaluation.every,
+        }
+        for name, value in counts.items():
+            if value is not None and value < 1:
+                option = name.replace("_", "-")
+                raise UserError(f"{name}={value}: it must be at least 1. Leave out --{option}.")
+        if not 0 < self.fraction <= 1:
+            raise UserError(
+                f"fraction={self.fraction} is no share of the images. Give a number above 0 and "
+                "up to 1, for example --fraction 0.1."
+            )
+        if self.lr is not None and not self.lr > 0:
+            raise UserError(f"lr={self.lr} must be above 0. Leave out --lr for the protocol's.")
+
+    @property
+    def effective_batch(self) -> int:
+        """Images of an iteration."""
+        return self.solver.batch_size if self.batch_size is None else self.batch_size
+
+    @property
+    def peak_lr(self) -> float:
+        """As asked for, or the protocol's in proportion to the batch."""
+        if self.lr is not None:
+            return self.lr
+        return self.solver.lr * self.effective_batch / self.solver.batch_size
+
+    @property
+    def total_iterations(self) -> int:
+        """Iterations of the run."""
+        return self.solver.iterations if self.iterations is None else self.iterations
+
+    def scaled(self, iterations: int) -> int:
+        """A point of the published schedule in this run, which may be shorter."""
+        return round(iterations * self.total_iterations / self.solver.iterations)
+
+    def differences(self) -> list[str]:
+        """How the run leaves the protocol, in sentences; nothing about it is silent."""
+        return [*_differences(self)]
+
+
+def _differences(config: FinetuneConfig) -> Iterator[str]:
+    solver, total, batch = config.solver, config.total_iterations, config.effective_batch
+    if total != solver.iterations:
+        yield (
+            f"{total:,} iterations instead of {solver.iterations:,}: decays at "
+            f"{', '.join(f'{config.scaled(step):,}' for step in solver.steps) or 'none'} and "
+            f"{config.scaled(solver.warmup_iterations):,} of warm-up, in proportion."
+        )
+    if batch != solver.batch_size:
+        yield (
+            f"{batch} images an iteration instead of {solver.batch_size}: the schedule stays at "
+            f"{total:,} iterations, so {batch / solver.batch_size:.3g} times the images are seen."
+        )
+    if config.lr is not None:
+        yield f"The peak learning rate is {config.lr:g} as asked; the protocol has {solver.lr:g}."
+    elif batch != solver.batch_size:
+        yield (
+            f"The peak learning rate is {config.peak_lr:g} instead of {solver.lr:g}, in proportion "
+            "to the batch."
+        )
+    if config.fraction < 1:
+        yield f"Only {100 * config.fraction:g} % of the training images are used."
+    if config.precision != "fp32":
+        yield f"The network runs in {config.precision} instead of fp32."
+
+
+def protocol(name: str, out: Path, backbone: str) -> FinetuneConfig:
+    """The published protocol of a task, complete."""
+    return TASKS.load(name).protocol(out, backbone)
+
+
+def task_summaries() -> dict[str, str]:
+    """What each task is, in one line."""
+    return {
+        name: (TASKS.load(name).__doc__ or "").strip().splitlines()[0] for name in TASKS.names()
+    }

@@ -1,0 +1,88 @@
+"""Recipes for the two baselines: class labels, and no training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from clove_ssl.config.methods.random import RandomConfig
+from clove_ssl.config.methods.supervised import SupervisedConfig, plain_crop
+from clove_ssl.config.pretraining import (
+    BackboneConfig,
+    CheckpointConfig,
+    OptimizerConfig,
+    PretrainConfig,
+)
+
+
+def supervised_r50_100ep(out: Path) -> PretrainConfig:
+    """ResNet-50 on the class labels of ImageNet, 100 epochs, with torchvision's hyperparameters.
+
+    Command: ``torchrun --nproc-per-node 8 -m clove_ssl pretrain supervised-r50-100ep --data
+    "imagenet/{000000..001281}.tar" --out runs/supervised``; a folder with one folder per class
+    does as well.
+    Cost: 128 million images, one view each. Torchvision takes 90 epochs and divides the learning
+    rate by ten at 30 and 60; here it follows a cosine.
+    Expected: not run here; torchvision's weights reach 76.1 % top-1 accuracy.
+    """
+    return PretrainConfig(
+        out=out,
+        method=SupervisedConfig(),
+        backbone=BackboneConfig(zero_init_last=False),
+        optimizer=_sgd(warmup_epochs=0.0),
+        epochs=100,
+        batch_size=256,
+        sync_norm=False,
+        checkpoints=CheckpointConfig(milestone_epochs=50),
+    )
+
+
+def supervised_r18_small(out: Path) -> PretrainConfig:
+    """ResNet-18 on the class labels of a few thousand photos, on one GPU.
+
+    Command: ``clove pretrain supervised-r18-small --data photos/ --out runs/supervised``, where
+    ``photos/`` has one folder per class. Cost: half of a method on two views. Photos without a
+    class are left out. Expected: something to compare with; the values were not tuned.
+    """
+    return PretrainConfig(
+        out=out,
+        method=SupervisedConfig(views=replace(plain_crop(), global_size=160)),
+        backbone=BackboneConfig(name="resnet18"),
+        optimizer=_sgd(warmup_epochs=2.0),
+        epochs=100,
+        batch_size=256,
+        checkpoints=CheckpointConfig(every_epochs=5.0),
+    )
+
+
+def random_r50(out: Path) -> PretrainConfig:
+    """ResNet-50 with random weights, as a finished run without steps.
+
+    Command: ``clove pretrain random-r50 --out runs/random``. Cost: seconds.
+    Expected: whatever is learned from it is owed to no pre-training; ``--seed`` gives other ones.
+    """
+    return PretrainConfig(out=out, method=RandomConfig())
+
+
+def random_r18(out: Path) -> PretrainConfig:
+    """ResNet-18 with random weights, as a finished run without steps.
+
+    Command: ``clove pretrain random-r18 --out runs/random``. Cost: seconds.
+    Expected: as ``random-r50``.
+    """
+    return replace(random_r50(out), backbone=BackboneConfig(name="resnet18"))
+
+
+def _sgd(*, warmup_epochs: float) -> OptimizerConfig:
+    return OptimizerConfig(
+        name="sgd", lr=0.1, weight_decay=1e-4, warmup_epochs=warmup_epochs, final_lr=0.0
+    )
+
+
+RECIPES: dict[str, Callable[[Path], PretrainConfig]] = {
+    "supervised-r50-100ep": supervised_r50_100ep,
+    "supervised-r18-small": supervised_r18_small,
+    "random-r50": random_r50,
+    "random-r18": random_r18,
+}

@@ -1,0 +1,82 @@
+"""Recipes for the methods on views of their own kind: CP2's pasted ones, DetCo's patches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from clove_ssl.config.methods.cp2 import CP2Config, PyramidConfig
+from clove_ssl.config.methods.detco import DetCoConfig, JigsawConfig
+from clove_ssl.config.methods.pooled_views import HeadConfig, QueuedConfig
+from clove_ssl.config.pretraining import BackboneConfig, PretrainConfig
+from clove_ssl.config.recipes.contrastive import moco_r18_small, moco_r50_200ep
+
+
+def cp2_r50_200ep(out: Path) -> PretrainConfig:
+    """CP2 as published: ResNet-50 with a dilated last stage, 200 epochs of ImageNet.
+
+    Command: ``torchrun --nproc-per-node 8 -m clove_ssl pretrain cp2-r50-200ep --data
+    "imagenet/{000000..001281}.tar" --out runs/cp2``. The authors' quick tuning is the same with
+    ``--epochs 20 --backbone.weights moco_v2_800ep.pth``.
+    Cost: 256 million images, two views each, with four times as many cells in the last stage and
+    a pyramid on top. Expected: not run here.
+    """
+    config = moco_r50_200ep(out)
+    return replace(
+        config,
+        method=CP2Config(),
+        backbone=BackboneConfig(zero_init_last=False, output_stride=16),
+        optimizer=replace(config.optimizer, lr=0.015),
+    )
+
+
+def cp2_r18_small(out: Path) -> PretrainConfig:
+    """CP2 with ResNet-18 on one GPU and some ten thousand photos.
+
+    Command: ``clove pretrain cp2-r18-small --data photos/ --out runs/cp2``.
+    Cost: somewhat more than ``moco-r18-small``. A ResNet-18 cannot be dilated, so maps have 5x5
+    cells, and the pyramid's branches lie closer. Expected: nothing was tuned.
+    """
+    pyramid = PyramidConfig(channels=256, dilations=(1, 2, 3))
+    method = CP2Config(pyramid=pyramid, head=HeadConfig(hidden=256))
+    return _small(out, method)
+
+
+def detco_r50_200ep(out: Path) -> PretrainConfig:
+    """DetCo as published: MoCo v2's recipe at four depths with patches, 200 epochs of ImageNet.
+
+    Command: ``torchrun --nproc-per-node 8 -m clove_ssl pretrain detco-r50-200ep --data
+    "imagenet/{000000..001281}.tar" --out runs/detco``.
+    Cost: 256 million images, each two views and 18 patches; the heads of joined patches have 450
+    million weights. Expected: not run here.
+    """
+    return replace(moco_r50_200ep(out), method=DetCoConfig())
+
+
+def detco_r18_small(out: Path) -> PretrainConfig:
+    """DetCo with ResNet-18 on one GPU and some ten thousand photos.
+
+    Command: ``clove pretrain detco-r18-small --data photos/ --out runs/detco``.
+    Cost: nearly twice ``moco-r18-small``. Patches have 48 of 192 pixels, as views are smaller
+    than published. Expected: nothing was tuned.
+    """
+    method = DetCoConfig(jigsaw=JigsawConfig(frame=192, patch=48), local_hidden=512)
+    return _small(out, method)
+
+
+def _small(out: Path, method: QueuedConfig) -> PretrainConfig:
+    """MoCo's small recipe with another method: its views, teacher and queue."""
+    config = moco_r18_small(out)
+    moco = config.method
+    assert isinstance(moco, QueuedConfig)
+    method = replace(method, views=moco.views, teacher=moco.teacher, queue_size=moco.queue_size)
+    return replace(config, method=method)
+
+
+RECIPES: dict[str, Callable[[Path], PretrainConfig]] = {
+    "cp2-r50-200ep": cp2_r50_200ep,
+    "cp2-r18-small": cp2_r18_small,
+    "detco-r50-200ep": detco_r50_200ep,
+    "detco-r18-small": detco_r18_small,
+}

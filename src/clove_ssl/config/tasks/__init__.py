@@ -1,0 +1,1 @@
+"""Configs of the downstream tasks, one class per name of ``clove finetune``."""

@@ -1,0 +1,225 @@
+"""The parts of ``clove bench`` that need no images: the floor, the step and its stages."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from clove_ssl.backbones.build import Backbone
+from clove_ssl.config.methods.base import MethodConfig
+from clove_ssl.config.pretraining import OptimizerConfig
+from clove_ssl.config.views import ViewSpec
+from clove_ssl.engine.benchmark import WARM_UP, Bench, Measurement
+from clove_ssl.engine.compilation import compile_networks
+from clove_ssl.methods.base import Progress
+from clove_ssl.methods.teaching import BackboneEncoder, TaughtMethod
+from clove_ssl.optimizers import build_optimizer
+from clove_ssl.views.batch import View, ViewBatch, joined_pixels
+from clove_ssl.views.geometry import CropGeometry
+
+PROGRESS = Progress(0, 1000)
+
+
+def synthetic_batch(specs: tuple[ViewSpec, ...], images: int, bench: Bench) -> ViewBatch:
+    """Random pixels with plausible geometry and two classes, on the device."""
+    generator = torch.Generator().manual_seed(0)
+    pixels = _random_pixels(specs, images, bench)
+    views = [
+        View(
+            next(pixels[spec.size]),
+            _random_geometry(images, generator, bench),
+            spec.role,
+            _foreground(spec, images, bench),
+        )
+        for spec in specs
+    ]
+    index = torch.arange(images, device=bench.device)
+    return ViewBatch(tuple(views), index, labels=index % 2)
+
+
+def _foreground(spec: ViewSpec, images: int, bench: Bench) -> Tensor | None:
+    """Where another image was pasted, for views that have such a place."""
+    if spec.paste is None:
+        return None
+    box = torch.tensor([0.1, 0.1, 0.9, 0.9], device=bench.device) * spec.size
+    return box.expand(images, 4)
+
+
+def _random_geometry(images: int, generator: torch.Generator, bench: Bench) -> CropGeometry:
+    corner = 100 * torch.rand(images, 2, generator=generator)
+    side = 100 + 100 * torch.rand(images, 2, generator=generator)
+    geometry = CropGeometry(
+        boxes=torch.cat([corner, corner + side], dim=1),
+        flipped=torch.rand(images, generator=generator) < 0.5,
+        flipped_vertically=torch.zeros(images, dtype=torch.bool),
+        image_size=torch.tensor([320, 427]).expand(images, 2).contiguous(),
+    )
+    return geometry.to(bench.device)
+
+
+def _random_pixels(
+    specs: tuple[ViewSpec, ...], images: int, bench: Bench
+) -> dict[int, Iterator[Tensor]]:
+    """Noise for the views of each size, which lie side by side as the renderer leaves them."""
+    counts = Counter(spec.size for spec in specs)
+    noise = {
+        size: torch.randn(count * images, 3, size, size, device=bench.device).to(
+            bench.precision.dtype, memory_format=torch.channels_last
+        )
+        for size, count in counts.items()
+    }
+    return {size: iter(torch.split(together, images)) for size, together in noise.items()}
+
+
+def measure_floor(bench: Bench, batch: ViewBatch) -> Measurement:
+    """Bare backbones on the same views."""
+    torch.manual_seed(0)
+    student = bench.placed(_LastMap(bench.backbone()))
+    teacher = copy.deepcopy(student).requires_grad_(False)
+    if bench.compiles and bench.config.floor == "parts":
+        compile_networks([student, teacher])
+    elif bench.compiles:
+        student.compile(dynamic=False)
+        teacher.compile(dynamic=False)
+
+    def work() -> None:
+        run_networks(bench, student, teacher, batch)
+        student.zero_grad(set_to_none=True)
+
+    return bench.measure("floor", work, images=bench.config.batch)
+
+
+def run_networks(bench: Bench, student: nn.Module, teacher: nn.Module, batch: ViewBatch) -> None:
+    """Student forward and backward on all views, teacher forward on the large ones."""
+    sizes = by_size(batch)
+    with bench.precision.autocast():
+        with torch.no_grad():
+            teacher(sizes[0])
+        outputs = [student(images) for images in sizes]
+    torch.stack([output.float().mean() for output in outputs]).sum().backward()  # type: ignore[no-untyped-call]
+
+
+class _LastMap(nn.Module):
+    """A backbone that hands out its last map alone, as it does in a method."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) -> (B, D, h, w)."""
+        return self.backbone.features(images)
+
+
+def by_size(batch: ViewBatch) -> list[Tensor]:
+    """The pixels of all views of each size, the large ones first."""
+    sizes: dict[int, list[View]] = defaultdict(list)
+    for view in batch.views:
+        sizes[view.pixels.shape[-1]].append(view)
+    return [joined_pixels(sizes[size]) for size in sorted(sizes, reverse=True)]
+
+
+def measure_step(bench: Bench, method: MethodConfig, batch: ViewBatch) -> Measurement:
+    """The whole step, and the shares of its stages."""
+    model = bench.build(method)
+    optimizer = build_optimizer(OptimizerConfig(), model, peak_lr=1e-3)
+    stages = Stages(bench)
+
+    def step() -> None:
+        stages.begin()
+        with bench.precision.autocast():
+            output = model(batch, PROGRESS)
+        stages.end("forward")
+        output.loss.backward()
+        stages.end("backward")
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        model.after_step(PROGRESS)
+        stages.end("optimizer")
+
+    whole = bench.measure("step", step, images=bench.config.batch)
+    for name, milliseconds in stages.milliseconds().items():
+        bench.record_share(f"  {name}", milliseconds, step=whole)
+    if isinstance(model, TaughtMethod) and len(model.networks()) == 2:
+        _measure_parts(bench, model, batch, whole)
+    if bench.config.trace is not None:
+        write_trace(bench, step, bench.config.trace)
+    return whole
+
+
+class Stages:
+    """Where the device is when, step by step."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._on_gpu = bench.device.type == "cuda"
+        self._synchronize = bench.synchronize
+        self._steps: list[list[tuple[str, torch.cuda.Event]]] = []
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._steps.append([])
+        self.end("begin")
+
+    def end(self, stage: str) -> None:
+        """A stage of the step ends here."""
+        if self._on_gpu:
+            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            event.record()
+            self._steps[-1].append((stage, event))
+
+    def milliseconds(self) -> dict[str, float]:
+        """Median time of each stage; nothing on a CPU."""
+        self._synchronize()
+        times: dict[str, list[float]] = defaultdict(list)
+        for marks in self._steps:
+            for (_, before), (stage, after) in zip(marks[:-1], marks[1:], strict=True):
+                times[stage].append(before.elapsed_time(after))
+        return {stage: sorted(values)[len(values) // 2] for stage, values in times.items()}
+
+
+def _measure_parts(
+    bench: Bench, model: TaughtMethod[BackboneEncoder], batch: ViewBatch, step: Measurement
+) -> None:
+    """What forward and backward consist of: networks, teacher, and the rest."""
+    student, teacher = model.networks()
+
+    def networks() -> None:
+        run_networks(bench, student, teacher, batch)
+        model.zero_grad(set_to_none=True)
+
+    def teacher_forward() -> None:
+        with torch.no_grad(), bench.precision.autocast():
+            teacher(by_size(batch)[0])
+
+    def gradients() -> None:
+        with bench.precision.autocast():
+            output = model(batch, PROGRESS)
+        output.loss.backward()
+        model.zero_grad(set_to_none=True)
+
+    together = bench.measure("  networks with heads", networks, images=bench.config.batch)
+    update = bench.device_milliseconds(lambda: model.update_teacher(PROGRESS))
+    bench.record_share("  teacher forward", bench.device_milliseconds(teacher_forward), step=step)
+    bench.record_share("  teacher update", update, step=step)
+    rest = bench.measure("  forward and backward", gradients, images=bench.config.batch)
+    rest_time = rest.milliseconds - together.milliseconds - update
+    bench.record_share("  loss, matching, predictor", max(rest_time, 0.0), step=step)
+
+
+def write_trace(bench: Bench, step: Callable[[], None], path: Path) -> None:
+    """Write a trace of three steps that are warm, and their longest kernels beside it."""
+    for _ in range(WARM_UP):
+        step()
+    with torch.profiler.profile() as profile:
+        for _ in range(3):
+            step()
+        bench.synchronize()
+    profile.export_chrome_trace(str(path))
+    by_time = "self_device_time_total" if bench.device.type == "cuda" else "self_cpu_time_total"
+    kernels = profile.key_averages().table(sort_by=by_time, row_limit=60, max_name_column_width=80)
+    path.with_suffix(".txt").write_text(kernels)

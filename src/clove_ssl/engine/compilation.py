@@ -1,0 +1,52 @@
+"""Compile the networks of a method, piece by piece.
+
+A backbone is compiled block by block, everything around it head by head. A piece
+gets one graph per shape of its input, so a run has one per view size, and pieces of
+equal shape share theirs. Processes that share a cache folder compile once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+import torch._functorch.config
+from torch import nn
+
+from clove_ssl.backbones.build import Backbone
+
+GRAPHS = 512  # of all pieces together; behind its default limit torch would run without them
+
+
+def compile_networks(
+    networks: Iterable[nn.Module], backend: str = "inductor", *, activation_memory: float = 1.0
+) -> None:
+    """Compile all pieces of ``networks``, which happens when they first run.
+
+    Args:
+        networks: What to compile.
+        backend: Who makes the code.
+        activation_memory: Share of the activations that is kept for the backward pass; the
+            compiler reads it for every graph it makes from now on.
+    """
+    torch._functorch.config.activation_memory_budget = activation_memory
+    torch._dynamo.config.recompile_limit = max(GRAPHS, torch._dynamo.config.recompile_limit)
+    torch._dynamo.config.accumulated_recompile_limit = max(
+        GRAPHS, torch._dynamo.config.accumulated_recompile_limit
+    )
+    for network in networks:
+        _compile(network, backend)
+
+
+def _compile(module: nn.Module, backend: str) -> None:
+    if isinstance(module, Backbone):
+        module.compile_in_parts(backend)
+    elif isinstance(module, nn.ModuleList | nn.ModuleDict) or _holds_backbone(module):
+        for child in module.children():
+            _compile(child, backend)
+    elif any(True for _ in module.parameters()):
+        module.compile(dynamic=False, backend=backend)
+
+
+def _holds_backbone(module: nn.Module) -> bool:
+    return any(isinstance(inner, Backbone) for inner in module.modules())

@@ -1,0 +1,148 @@
+"""What can be exported: a run, finished or not, or a file of any program.
+
+The backbone that a finished run hands out is read from its export; the other
+branch, the heads of pre-training and unfinished runs come from a checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from clove_ssl import __version__
+from clove_ssl.backbones.build import Backbone
+from clove_ssl.backbones.weights import load_backbone, read_backbone
+from clove_ssl.config import files
+from clove_ssl.config.exporting import ExportConfig
+from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.engine.cards import card_facts
+from clove_ssl.engine.restoring import restore_method
+from clove_ssl.errors import UserError
+from clove_ssl.export.model_card import ModelCardFacts
+from clove_ssl.methods.base import Method
+from clove_ssl.methods.teaching import TaughtMethod
+from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.metrics import read_metrics
+from clove_ssl.runs.state import read_state
+from clove_ssl.views.batch import IMAGENET_MEAN, IMAGENET_STD
+
+
+@dataclass(frozen=True)
+class ExportSource:
+    """A backbone, what is known about it, and where its exports go."""
+
+    backbone: Backbone
+    encoder: nn.Module | None  # with the heads of pre-training, where asked for
+    facts: ModelCardFacts
+    default_out: Path  # without the suffix of a format
+    is_run: bool
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What every exported file carries along."""
+        facts = self.facts
+        known = {
+            "method": facts.method,
+            "config_hash": facts.config_hash,
+            "branch": facts.branch,
+            "licence": facts.licence,
+        }
+        return {name: value for name, value in known.items() if value}
+
+
+def open_source(config: ExportConfig) -> ExportSource:
+    """The backbone of a run or file, in eval mode."""
+    run = RunDirectory(config.source)
+    source = _open_run(run, config) if run.config.is_file() else _open_file(config)
+    source.backbone.eval()
+    if source.encoder is not None:
+        source.encoder.eval()
+    return source
+
+
+def _open_file(config: ExportConfig) -> ExportSource:
+    if config.projector:
+        raise UserError(
+            f"--projector needs a run, whose checkpoints hold the heads; {config.source} is none. "
+            "Leave it out, or give the run directory."
+        )
+    backbone, report = read_backbone(config.source, branch=config.branch)
+    facts = ModelCardFacts(
+        method=report.method or "unknown",
+        architecture=backbone.name,
+        stage=backbone.stage,
+        output_stride=backbone.output_stride,
+        library_version=__version__,
+        mean=IMAGENET_MEAN,
+        std=IMAGENET_STD,
+        licence=config.licence or report.licence,
+        branch=report.branch,
+    )
+    return ExportSource(backbone, None, facts, config.source.with_suffix(""), is_run=False)
+
+
+def _open_run(run: RunDirectory, config: ExportConfig) -> ExportSource:
+    trained = files.load(PretrainConfig, run.config)
+    handed_out = getattr(trained.method, "export", "student")
+    branch = config.branch or handed_out
+    is_usual = branch == handed_out and run.backbone.is_file()
+    encoder, step = None, None
+    if is_usual and not config.projector:
+        backbone = load_backbone(run.backbone)
+    else:
+        method, step = restore_method(run, trained)
+        backbone, encoder = _choose(method, branch)
+    facts = _facts_of_run(run, trained, backbone, step)
+    facts = replace(
+        facts,
+        licence=config.licence or facts.licence,
+        branch=branch if hasattr(trained.method, "export") else "",
+        probes={**facts.probes, **_probes(run)} if is_usual else {},
+    )
+    name = "backbone" + f"-{branch}" * (branch != handed_out)
+    name += f"-step-{step}" * (not run.backbone.is_file())
+    heads = encoder if config.projector else None
+    return ExportSource(backbone, heads, facts, run.backbone.parent / name, is_run=True)
+
+
+def _facts_of_run(
+    run: RunDirectory, config: PretrainConfig, backbone: Backbone, step: int | None
+) -> ModelCardFacts:
+    metrics = read_metrics(run)
+    state = read_state(run, config, metrics)
+    return card_facts(
+        config,
+        backbone,
+        images=state.images or 0,
+        steps=state.step if step is None else step,
+        figures=metrics[-1] if metrics else {},
+    )
+
+
+def _choose(method: Method, branch: str) -> tuple[Backbone, nn.Module | None]:
+    if isinstance(method, TaughtMethod):
+        encoder = method.teacher.module if branch == "teacher" else method.encoder
+        return encoder.backbone, encoder
+    if branch == "teacher":
+        raise UserError(
+            f"{type(method).__name__} has no teacher, so there is none to export. Leave out "
+            "--branch."
+        )
+    return method.backbone, getattr(method, "encoder", None)
+
+
+def _probes(run: RunDirectory) -> dict[str, float]:
+    """Figures of ``clove probe`` for this very run."""
+    if not run.probes.is_file():
+        return {}
+    entries: list[Mapping[str, Any]] = json.loads(run.probes.read_text())
+    mine = [each for each in entries if Path(each["backbone"]).resolve() == run.path.resolve()]
+    return {
+        f"{each.get('title', 'mIoU')} on {each['data']}": float(each.get("value", each.get("miou")))
+        for each in mine
+    }

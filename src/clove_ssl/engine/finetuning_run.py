@@ -1,0 +1,259 @@
+"""One fine-tuning run: the training loop of pre-training, around a downstream task.
+
+As there, a run is a pure function of its config, and resuming repeats the uninterrupted run bit
+for bit on the same device.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from clove_ssl.config.finetuning import FinetuneConfig
+from clove_ssl.console import Console
+from clove_ssl.data.loading import choose_workers
+from clove_ssl.engine.checkpoints import CheckpointStore
+from clove_ssl.engine.distributed import Process
+from clove_ssl.engine.evaluation import Evaluation
+from clove_ssl.engine.finetuning_outcome import write_report
+from clove_ssl.engine.finetuning_plan import FinetunePlan, plan_finetuning
+from clove_ssl.engine.loop import TrainingLoop
+from clove_ssl.engine.observing import Observer
+from clove_ssl.engine.ownership import owned
+from clove_ssl.engine.precision import Precision, choose_precision
+from clove_ssl.engine.repeatability import start_repeatably
+from clove_ssl.engine.scoring import figures_of, score_predictions, show
+from clove_ssl.engine.self_check import announce, examine_start, write_self_check
+from clove_ssl.engine.starting_point import StartingPoint, open_backbone
+from clove_ssl.engine.task_learning import TaskFeed, TaskLearner
+from clove_ssl.errors import UserError
+from clove_ssl.modules.normalization import synchronize_norms
+from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.metrics import Metrics
+from clove_ssl.runs.provenance import describe_environment, record_start
+from clove_ssl.tasks.base import Reading, Task, TaskData, TaskModel
+
+ADVICE = (
+    "Try a smaller --lr, a longer --solver.warmup-iterations, or --precision fp32 in a new run."
+)
+
+
+@dataclass(frozen=True)
+class FinetuneResult:
+    """What a run leaves behind."""
+
+    run: Path
+    finished: bool
+    step: int
+    scores: dict[str, float]  # of the first process; empty until the run has finished
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What can be built, and found wrong, before anything is written."""
+
+    task: Task
+    start: StartingPoint
+    precision: Precision
+    data: TaskData | None  # none where built-in scenes still have to be written
+
+
+def prepare(config: FinetuneConfig, process: Process, data: TaskData | None = None) -> Parts:
+    """Everything that can be refused before anything is written; ``data`` may be read already."""
+    start_repeatably(
+        config.seed, process.device, deterministic=config.deterministic, sizes_vary=True
+    )
+    precision = choose_precision(config.precision, process.device)
+    task = config.task.build()
+    plan_finetuning(config, images=1, processes=process.world_size)  # refuses what does not divide
+    start = open_backbone(config, task)
+    if data is None and not config.data.uses_scenes:
+        data = task.read(config.data)
+    return Parts(task, start, precision, data)
+
+
+def train(
+    config: FinetuneConfig, run: RunDirectory, process: Process, parts: Parts
+) -> FinetuneResult:
+    with owned(run, process) as console:
+        data = _labelled_data(config, run, process, parts)
+        plan = plan_finetuning(config, images=data.train_images, processes=process.world_size)
+        model = _build_model(config, process, parts, data)
+        loop = _build_loop(config, run, console, process, plan=plan, model=model, parts=parts)
+        _check_unchanged(data, loop.restore())
+        _introduce(config, run, loop, plan, model=model, data=data, start=parts.start)
+        reading = _reading(config, plan, process, start_step=loop.step)
+        evaluation = Evaluation(config, parts.task, data, reading, parts.precision, process)
+        finished, scores = _train_and_evaluate(run, loop, plan, model, evaluation)
+        if process.is_first:
+            _say_how_it_ended(run, evaluation, console, step=loop.step, finished=finished)
+        process.wait()
+        return FinetuneResult(run.path, finished, loop.step, scores)
+
+
+def _say_how_it_ended(
+    run: RunDirectory, evaluation: Evaluation, console: Console, *, step: int, finished: bool
+) -> None:
+    if not finished:
+        console.say(f"Stopped after iteration {step}. Go on with: clove resume {run.path}")
+        return
+    count = evaluation.config.evaluation.pictures
+    if count:
+        test = evaluation.data.test
+        evaluation.task.draw(run.predictions, test, run.pictures, count=count)
+    write_report(run)
+    console.say(f"Done: {step} iterations.")
+    console.choice("scores", str(run.scores))
+    console.choice("report", str(run.report))
+
+
+def _labelled_data(
+    config: FinetuneConfig, run: RunDirectory, process: Process, parts: Parts
+) -> TaskData:
+    data = parts.data
+    if data is None:
+        if process.is_first:
+            parts.task.write_scenes(config.data, run.scenes)
+        process.wait()
+        data = parts.task.read_scenes(run.scenes)
+    if config.fraction < 1:
+        data = parts.task.take_fraction(data, config.fraction, seed=config.seed)
+    return data
+
+
+def _build_model(
+    config: FinetuneConfig, process: Process, parts: Parts, data: TaskData
+) -> TaskModel:
+    model = parts.task.build_model(parts.start.backbone, data, seed=config.seed)
+    if process.world_size > 1 and config.sync_norm:
+        synchronize_norms(model, process.device.type)
+    if process.device.type == "cuda":
+        model = model.to(memory_format=torch.channels_last)
+    return model.to(process.device)
+
+
+def _build_loop(
+    config: FinetuneConfig,
+    run: RunDirectory,
+    console: Console,
+    process: Process,
+    *,
+    plan: FinetunePlan,
+    model: TaskModel,
+    parts: Parts,
+) -> TrainingLoop:
+    solver = config.solver
+    groups = model.parameter_groups(solver.weight_decay)
+    return TrainingLoop(
+        learner=TaskLearner(model),
+        optimizer=torch.optim.SGD(groups, lr=plan.peak_lr, momentum=solver.momentum),
+        lr=plan.lr(),
+        plan=plan,
+        precision=parts.precision,
+        process=process,
+        store=CheckpointStore(run.checkpoints, keep=2, warn=console.warn),
+        console=console,
+        advice=ADVICE,
+    )
+
+
+def _check_unchanged(data: TaskData, state: dict[str, object]) -> None:
+    if state and state["images"] != data.train_images:
+        raise UserError(
+            f"There are {data.train_images} training images, but this run was started with "
+            f"{state['images']}, so their order would change. Restore the files, or start a new "
+            "run with another --out."
+        )
+
+
+def _introduce(
+    config: FinetuneConfig,
+    run: RunDirectory,
+    loop: TrainingLoop,
+    plan: FinetunePlan,
+    *,
+    model: TaskModel,
+    data: TaskData,
+    start: StartingPoint,
+) -> None:
+    """The self-check, said and stored, and the record of this start."""
+    if not loop.process.is_first:
+        return
+    facts = examine_start(config, plan, start, model, data)
+    facts["precision"] = f"{loop.precision.name} ({loop.precision.reason})"
+    announce(config, plan, facts, data, loop.console)
+    if loop.step:
+        loop.console.say(f"Resuming after iteration {loop.step}")
+    else:  # later starts hold trained weights, not the initial ones
+        write_self_check(run, config, facts, model, data)
+    record_start(run, {"step": loop.step, **describe_environment(loop.process.device)})
+
+
+def _reading(
+    config: FinetuneConfig, plan: FinetunePlan, process: Process, *, start_step: int
+) -> Reading:
+    on_gpu = process.device.type == "cuda"
+    workers, _ = choose_workers(
+        config.data, processes_here=process.local_world_size, trains_on_cpu=not on_gpu
+    )
+    return Reading(
+        seed=config.seed,
+        batch_size=plan.batch_size,
+        micro_batch=plan.micro_batch,
+        processes=process.world_size,
+        rank=process.rank,
+        start_step=start_step,
+        stop_step=plan.total_steps,
+        workers=workers,
+        prefetch=config.data.prefetch,
+        pin_memory=on_gpu,
+    )
+
+
+def _train_and_evaluate(
+    run: RunDirectory,
+    loop: TrainingLoop,
+    plan: FinetunePlan,
+    model: TaskModel,
+    evaluation: Evaluation,
+) -> tuple[bool, dict[str, float]]:
+    """Train from evaluation to evaluation; False when asked to stop before the end."""
+    config, process = evaluation.config, loop.process
+    scores: dict[str, float] = {}
+    batches = evaluation.task.training_batches(evaluation.data, evaluation.reading)
+    metrics = Metrics(run, config.logging, start_step=loop.step) if process.is_first else None
+    observer = Observer(config.logging, plan, process, console=loop.console, metrics=metrics)
+    feed = TaskFeed(batches, process, images=evaluation.data.train_images)
+    with closing(feed), closing(observer):
+        for step in plan.evaluations(loop.step):
+            if not loop.run(feed, observer, until=step):
+                return False, {}
+            scores = _evaluated(run, model, evaluation, observer, loop.console, step=step)
+        return True, scores
+
+
+def _evaluated(
+    run: RunDirectory,
+    model: TaskModel,
+    evaluation: Evaluation,
+    observer: Observer,
+    console: Console,
+    *,
+    step: int,
+) -> dict[str, float]:
+    """Scores after ``step`` iterations, unless an earlier start of the run has left them."""
+    last = step == evaluation.config.total_iterations
+    place = run if last else run.evaluation(step)
+    process = evaluation.process
+    if process.gather(place.scores.is_file())[0]:
+        return figures_of(place) if process.is_first else {}
+    evaluation.predict(model, place.predictions, step=step)
+    if not process.is_first:
+        return {}
+    scores = score_predictions(evaluation.task, place, evaluation.data.test)
+    show(scores, console, classes=last)
+    observer.evaluated(step, figures_of(place))
+    return figures_of(place)

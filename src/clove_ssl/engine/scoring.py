@@ -1,0 +1,97 @@
+"""From predictions to scores, without a model or a GPU: the end of a run, and ``clove score``."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from clove_ssl.atomic import write_text
+from clove_ssl.config import files
+from clove_ssl.config.finetuning import FinetuneConfig
+from clove_ssl.console import Console
+from clove_ssl.errors import UserError
+from clove_ssl.runs import directory
+from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.tasks.base import Task
+from clove_ssl.tasks.scoring.scores import Scores, console_lines, read_scores, write_scores
+
+Figures = dict[str, float]
+
+
+def score_run(path: str | Path) -> Figures:
+    """Score the predictions of a finished run, or of several; writes ``scores.json`` anew."""
+    run = directory.find(Path(path))
+    config = replace(files.load(FinetuneConfig, run.config), out=run.path)
+    with Console() as console:
+        if config.runs == 1:
+            return _score_again(run, config, console)
+        for number in range(config.runs):
+            console.say(f"run-{number}")
+            _score_again(run.repetition(number), config, console)
+        return summarize_runs(run, config, console)
+
+
+def score_predictions(task: Task, place: RunDirectory, test: Any) -> Scores:
+    """Score what lies in ``place`` and write its ``scores.json``."""
+    scores = task.score(place.predictions, test)
+    write_scores(place.scores, scores)
+    return scores
+
+
+def figures_of(place: RunDirectory) -> Figures:
+    """The figures that were measured, by name."""
+    figures = read_scores(place.scores).figures()
+    return {name: value for name, value in figures.items() if not math.isnan(value)}
+
+
+def show(scores: Scores, console: Console, *, classes: bool) -> None:
+    """Say the tables."""
+    for line in console_lines(scores, classes=classes):
+        console.say(line)
+
+
+def summarize_runs(whole: RunDirectory, config: FinetuneConfig, console: Console) -> Figures:
+    """Mean and standard deviation over runs that differ in their seed; writes ``summary.json``."""
+    parts = [whole.repetition(number) for number in range(config.runs)]
+    for part in parts:
+        if not part.scores.is_file():
+            raise UserError(
+                f"{part.path} has no scores, because it has not finished. Type: clove resume "
+                f"{whole.path}"
+            )
+    measured = [figures_of(part) for part in parts]
+    names = [name for name in measured[0] if all(name in figures for figures in measured)]
+    summary = {name: _spread([figures[name] for figures in measured]) for name in names}
+    content = {"task": config.task.name, "runs": config.runs, "figures": summary}
+    write_text(whole.summary, json.dumps(content, indent=1) + "\n")
+    console.say(f"{config.runs} runs of {config.task.name}, mean and standard deviation")
+    for name, spread in summary.items():
+        console.choice(name, describe(spread))
+    return {name: float(spread["mean"]) for name, spread in summary.items()}
+
+
+def describe(spread: Mapping[str, Any]) -> str:
+    """Mean and standard deviation in percent."""
+    return f"{100 * spread['mean']:.2f} +- {100 * spread['std']:.2f}"
+
+
+def _spread(values: list[float]) -> dict[str, Any]:
+    return {"mean": fmean(values), "std": stdev(values), "values": values}
+
+
+def _score_again(run: RunDirectory, config: FinetuneConfig, console: Console) -> Figures:
+    if not run.predictions.is_dir():
+        raise UserError(
+            f"{run.path} has no predictions yet; they are written at the end of a run. Type: clove "
+            f"resume {run.path}"
+        )
+    task = config.task.build()
+    scores = score_predictions(task, run, task.read_test(config.data, run.scenes))
+    show(scores, console, classes=True)
+    console.choice("scores", str(run.scores))
+    return figures_of(run)

@@ -1,0 +1,59 @@
+"""The backbone that fine-tuning starts from, and how much of it came from a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clove_ssl.backbones.architectures import DoesNotFit
+from clove_ssl.backbones.build import Backbone, build_backbone
+from clove_ssl.backbones.weights import LoadReport, load_weights, read_backbone
+from clove_ssl.config.finetuning import RANDOM, FinetuneConfig
+from clove_ssl.errors import UserError
+from clove_ssl.tasks.base import Task
+
+DEFAULT_ARCHITECTURE = "resnet50"
+
+
+@dataclass(frozen=True)
+class StartingPoint:
+    """A backbone and where its weights are from."""
+
+    backbone: Backbone
+    origin: str
+    report: LoadReport | None  # none for random weights
+
+    def describe(self) -> str:
+        """One line for people."""
+        name, report = self.backbone.name, self.report
+        if report is None:
+            return f"{name} with random weights"
+        loaded = f"{report.matched} of {report.expected} tensors of {name} from {self.origin}"
+        return f"{loaded} ({report.layout})"
+
+
+def open_backbone(config: FinetuneConfig, task: Task) -> StartingPoint:
+    """The network in the form the task needs, with the weights that were asked for."""
+    if config.backbone == RANDOM:
+        name = config.architecture or DEFAULT_ARCHITECTURE
+        return StartingPoint(build_backbone(task.backbone_config(name)), RANDOM, None)
+    backbone, report = _partial(config, task) if config.allow_partial else _complete(config, task)
+    backbone.requires_grad_(True)
+    return StartingPoint(backbone, config.backbone, report)
+
+
+def _complete(config: FinetuneConfig, task: Task) -> tuple[Backbone, LoadReport]:
+    try:
+        loaded, report = read_backbone(config.backbone, architecture=config.architecture or "")
+    except DoesNotFit as error:
+        raise UserError(
+            f"{error} To start from the tensors that fit, and random ones for the others, add "
+            "--allow-partial --architecture NAME."
+        ) from None
+    backbone = build_backbone(task.backbone_config(loaded.name))
+    backbone.body.load_state_dict(loaded.body.state_dict())  # strides differ, tensors do not
+    return backbone, report
+
+
+def _partial(config: FinetuneConfig, task: Task) -> tuple[Backbone, LoadReport]:
+    backbone = build_backbone(task.backbone_config(config.architecture or DEFAULT_ARCHITECTURE))
+    return backbone, load_weights(backbone, config.backbone, partial=True)

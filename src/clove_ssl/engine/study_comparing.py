@@ -1,0 +1,228 @@
+"""From the results of a study to its tables: ours beside the paper's, and method against method."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from clove_ssl.config.paper_tables import PAPER_TABLES, PaperRow, PaperTable
+from clove_ssl.config.study import FinetuningEntry, PretrainingEntry, ProbeEntry
+from clove_ssl.engine.study_plan import StudyPlan
+from clove_ssl.engine.study_results import (
+    Measure,
+    PretrainingFacts,
+    Results,
+    pretraining_facts,
+    results_of,
+)
+from clove_ssl.engine.study_settings import departures, describe_budget, describe_data
+from clove_ssl.engine.study_statistics import compare, exceeds, summarize
+from clove_ssl.visual.study_tables import OurFigure, Pair, PairedRow, StudyRow, StudyTable
+
+MOST_FIGURES = 6
+_ABLATIONS = tuple(table for table in PAPER_TABLES if table.is_ablation)
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """The figures of a table."""
+
+    names: tuple[str, ...]
+    headings: tuple[str, ...]
+
+
+class StudyComparison:
+    """All tables of a study; what is not measured yet stays empty in them."""
+
+    def __init__(self, plan: StudyPlan) -> None:
+        self._plan = plan
+        self._entries = plan.config.pretrainings
+
+    def tables(self) -> list[StudyTable]:
+        """For every measure one table of all methods, and one for every ablation."""
+        return [table for measure in self._measures for table in self._tables_of(measure)]
+
+    def paired(self) -> list[PairedRow]:
+        """The reference against every other method, on the figure that counts."""
+        return [row for measure in self._measures for row in self._paired_of(measure)]
+
+    def unmeasured(self) -> list[str]:
+        """Tables of the paper that the study has no cells for."""
+        tasks = {each.task for each in self._plan.config.finetunings}
+        wanted = [table for table in PAPER_TABLES if table.is_ablation == bool(self._ablations)]
+        return [f"{table.title} ({table.label})" for table in wanted if table.task not in tasks]
+
+    @property
+    def _measures(self) -> Sequence[Measure]:
+        return (*self._plan.config.probes, *self._plan.config.finetunings)
+
+    @property
+    def _ablations(self) -> list[PaperTable]:
+        return [t for t in _ABLATIONS if any(t.row(entry.rows) for entry in self._entries)]
+
+    @cached_property
+    def _facts(self) -> dict[str, PretrainingFacts | None]:
+        return {entry.label: pretraining_facts(self._plan, entry) for entry in self._entries}
+
+    @cached_property
+    def _results(self) -> dict[tuple[str, str, str], Results]:
+        return {
+            self._key(entry, measure): results_of(self._plan, entry, measure)
+            for measure in self._measures
+            for entry in self._entries
+        }
+
+    def _key(self, entry: PretrainingEntry, measure: Measure) -> tuple[str, str, str]:
+        return entry.label, type(measure).__name__, measure.label
+
+    def _found(self, entry: PretrainingEntry, measure: Measure) -> Results:
+        return self._results[self._key(entry, measure)]
+
+    def _tables_of(self, measure: Measure) -> Iterator[StudyTable]:
+        variants = [e for e in self._entries if any(t.row(e.rows) for t in _ABLATIONS)]
+        methods = [entry for entry in self._entries if entry not in variants]
+        if methods:
+            task = measure.task if isinstance(measure, FinetuningEntry) else ""
+            main = [t for t in PAPER_TABLES if t.task == task and not t.is_ablation]
+            yield self._table(measure, methods, main[0] if main else None)
+        for ablation in self._ablations:
+            yield self._table(measure, variants, ablation)
+
+    def _table(
+        self, measure: Measure, entries: Sequence[PretrainingEntry], paper: PaperTable | None
+    ) -> StudyTable:
+        task = measure.task if isinstance(measure, FinetuningEntry) else None
+        same_measure = paper is not None and paper.task == task
+        columns = self._columns(measure, paper if same_measure else None)
+        title = f"{measure.label}" if paper is None else f"{paper.title}: {measure.label}"
+        label = (
+            measure.label
+            if paper is None
+            else f"{paper.label.removeprefix('tab:')}-{measure.label}"
+        )
+        return StudyTable(
+            identity=f"study:{label}",
+            title=title,
+            note=_note(paper, same_measure=same_measure),
+            headings=columns.headings,
+            rows=tuple(self._rows(measure, entries, paper, columns, same_measure=same_measure)),
+            has_paper=same_measure,
+        )
+
+    def _columns(self, measure: Measure, paper: PaperTable | None) -> _Columns:
+        if paper is not None:
+            return _Columns(paper.figures, paper.headings)
+        found = [self._found(entry, measure).figures for entry in self._entries]
+        names = list(dict.fromkeys(name for figures in found for name in figures))
+        if isinstance(measure, ProbeEntry):
+            names = [measure.figure, *(name for name in names if name != measure.figure)]
+        shown = tuple(names[:MOST_FIGURES]) or ("score",)
+        return _Columns(shown, tuple(name.replace("_", " ") for name in shown))
+
+    def _rows(
+        self,
+        measure: Measure,
+        entries: Sequence[PretrainingEntry],
+        paper: PaperTable | None,
+        columns: _Columns,
+        *,
+        same_measure: bool,
+    ) -> Iterator[StudyRow]:
+        """The paper's rows in their order, then methods that it does not have."""
+        for line in paper.rows if paper else ():
+            ours = [entry for entry in entries if line.key in entry.rows]
+            for entry in ours:
+                yield self._row(measure, entry, columns, (paper, line), same_measure=same_measure)
+            if not ours and same_measure:
+                yield _row_of_paper(line)
+        for entry in entries:
+            if paper is None or (not paper.is_ablation and paper.row(entry.rows) is None):
+                yield self._row(measure, entry, columns, None, same_measure=same_measure)
+
+    def _row(
+        self,
+        measure: Measure,
+        entry: PretrainingEntry,
+        columns: _Columns,
+        line: tuple[PaperTable | None, PaperRow] | None,
+        *,
+        same_measure: bool,
+    ) -> StudyRow:
+        results, facts = self._found(entry, measure), self._facts[entry.label]
+        table, row = line if line else (None, None)
+        values = row.values if row and same_measure else (None,) * len(columns.names)
+        pairs = tuple(
+            Pair(value, _our_figure(results, name, value))
+            for name, value in zip(columns.names, values, strict=True)
+        )
+        measured = next((pair.ours for pair in pairs if pair.ours), None)
+        if measured is None:
+            return StudyRow(_name(entry, row), row.epochs if row else None, pairs)
+        left = departures(facts, results, table, row) if table and row and same_measure else ()
+        return StudyRow(
+            name=_name(entry, row),
+            paper_epochs=row.epochs if row else None,
+            pairs=pairs,
+            budget=describe_budget(self._plan.config, entry, facts, results),
+            data=describe_data(self._plan.config, facts, measure, results),
+            count=measured.count,
+            departures=tuple(left),
+        )
+
+    def _paired_of(self, measure: Measure) -> Iterator[PairedRow]:
+        config = self._plan.config
+        reference = next(e for e in self._entries if e.label == config.reference_label)
+        ours = self._found(reference, measure).figures
+        name = measure.figure if isinstance(measure, ProbeEntry) else next(iter(ours), "")
+        for entry in self._entries:
+            theirs = self._found(entry, measure).figures
+            if entry is reference or name not in ours or name not in theirs:
+                continue
+            found = compare(ours[name], theirs[name])
+            if found is not None:
+                yield PairedRow(
+                    measure=f"{measure.label}, {name.replace('_', ' ')}",
+                    method=f"{reference.label} - {entry.label}",
+                    difference=found.summary.mean,
+                    standard_error=found.summary.standard_error,
+                    interval=found.interval,
+                    count=found.summary.count,
+                    basis=found.summary.basis,
+                    notable=found.is_notable,
+                )
+
+
+def _our_figure(results: Results, name: str, paper: float | None) -> OurFigure | None:
+    measured = results.figures.get(name)
+    if not measured:
+        return None
+    summary = summarize(measured)
+    error = summary.standard_error
+    return OurFigure(
+        mean=summary.mean,
+        deviation=summary.deviation,
+        standard_error=error,
+        basis=summary.basis,
+        count=summary.count,
+        differs=paper is not None and exceeds(summary.mean - paper, error),
+    )
+
+
+def _row_of_paper(line: PaperRow) -> StudyRow:
+    return StudyRow(line.name, line.epochs, tuple(Pair(value, None) for value in line.values))
+
+
+def _name(entry: PretrainingEntry, line: PaperRow | None) -> str:
+    return entry.label if line is None else f"{line.name} ({entry.label})"
+
+
+def _note(paper: PaperTable | None, *, same_measure: bool) -> str:
+    if paper is None:
+        return "The paper has no such table."
+    if not same_measure:
+        return (
+            f"The variants of the paper's table {paper.label}, measured in another way: its "
+            "figures (AP on VOC) cannot stand beside these."
+        )
+    return f"The paper's figures are those of {paper.label}, means of {paper.runs} runs."

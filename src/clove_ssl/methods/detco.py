@@ -1,0 +1,157 @@
+"""DetCo: MoCo at four depths of the backbone, on whole views and on jigsaw patches.
+
+Every stage has a head for whole views and one for the joined patches of a view,
+and every head a queue. Three contrasts are summed at each stage: whole views
+with whole views, patches with patches, and patches with the whole view.
+
+Dimensions: B images, P patches of a view, M levels, C channels of a stage, D of an embedding.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from clove_ssl.backbones.build import STAGES, Backbone
+from clove_ssl.config.methods.detco import DetCoConfig
+from clove_ssl.errors import UserError
+from clove_ssl.losses.contrastive import Contrast
+from clove_ssl.losses.levels import contrast_levels, weigh_levels
+from clove_ssl.methods.base import Progress, StepOutput
+from clove_ssl.methods.teaching import BackboneEncoder, TaughtMethod, contrast_figures
+from clove_ssl.modules.heads import MLPHead
+from clove_ssl.modules.level_queues import LevelQueues
+from clove_ssl.modules.normalization import unit_vectors
+from clove_ssl.modules.shuffling import forward_shuffled
+from clove_ssl.views.batch import View, ViewBatch, joined_pixels
+
+
+class Embedded(NamedTuple):
+    """One view and its patches at all levels, unit vectors."""
+
+    whole: Tensor  # (B, M, D)
+    patches: Tensor  # (B, M, D)
+
+
+class LevelsEncoder(BackboneEncoder):
+    """A backbone with two heads at every stage."""
+
+    def __init__(self, backbone: Backbone, config: DetCoConfig) -> None:
+        super().__init__(backbone)
+        widths, count = [backbone.channels[stage] for stage in STAGES], config.jigsaw.patches
+        out, hidden, local = config.head.out, config.head.hidden, config.local_hidden
+        self.whole_heads = nn.ModuleList(MLPHead(c, hidden or c, out) for c in widths)
+        self.patch_heads = nn.ModuleList(
+            MLPHead(count * c, local or count * c, out) for c in widths
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Whole views (B, 3, H, W), or their patches (B, P, 3, h, w), -> (B, M, D)."""
+        if images.ndim == 4:
+            rows = [each.mean((2, 3)) for each in self.backbone(images).values()]
+            return _apply(self.whole_heads, rows)
+        maps = self.backbone(_patch_by_patch(images)).values()
+        return _apply(self.patch_heads, [join_patches(each, images.shape[1]) for each in maps])
+
+
+class DetCo(TaughtMethod[LevelsEncoder]):
+    """Unsupervised contrastive learning for object detection (Xie et al., 2021)."""
+
+    headline = ("accuracy", "cos_positive", "accuracy_patches")
+
+    def __init__(self, config: DetCoConfig, backbone: Backbone) -> None:
+        if backbone.stage != STAGES[-1]:
+            raise UserError(
+                f"DetCo has a loss on all four stages, but backbone.stage is {backbone.stage}. "
+                "Leave out --backbone.stage."
+            )
+        super().__init__(config, LevelsEncoder(backbone, config))
+        self.config = config
+        size, out = config.queue_size, config.head.out
+        self.whole_queues = LevelQueues(len(STAGES), size, out)
+        self.patch_queues = LevelQueues(len(STAGES), size, out)
+
+    def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
+        """Loss of a micro-batch."""
+        (first, first_patches), (second, second_patches) = self._split(batch)
+        self.before_targets(progress)
+        key = Embedded(self._keys(second, progress), self._keys(second_patches, progress))
+        embedded = self.encoder(first)  # (B, M, D)
+        query = Embedded(unit_vectors(embedded), unit_vectors(self.encoder(first_patches)))
+        contrasts = {
+            "global": self._contrast(query.whole, key.whole, self.whole_queues),
+            "local": self._contrast(query.patches, key.patches, self.patch_queues),
+            "local_to_global": self._contrast(query.patches, key.whole, self.whole_queues),
+        }
+        if self.training:
+            self.whole_queues.collect(key.whole)
+            self.patch_queues.collect(key.patches)
+        return self._output(contrasts, embedded[:, -1].detach())
+
+    def after_step(self, progress: Progress) -> None:
+        """Let the teacher and the queues move on."""
+        super().after_step(progress)
+        self.whole_queues.advance()
+        self.patch_queues.advance()
+
+    def _split(self, batch: ViewBatch) -> list[tuple[Tensor, Tensor]]:
+        """Of both views the pixels (B, 3, H, W) and those of its patches (B, P, 3, h, w)."""
+        count = self.config.jigsaw.patches
+        pairs = []
+        for number in range(2):
+            start = 2 + number * count
+            patches = _stacked(batch.views[start : start + count])
+            pairs.append((batch.views[number].pixels, patches))
+        return pairs
+
+    def _keys(self, images: Tensor, progress: Progress) -> Tensor:
+        groups = self.config.shuffle_groups if self.training else 0
+        keys = forward_shuffled(self.teacher, images, step=progress.step, groups=groups)
+        return unit_vectors(keys)
+
+    def _contrast(self, query: Tensor, key: Tensor, queues: LevelQueues) -> Contrast:
+        temperature = self.config.temperature
+        return contrast_levels(query, key, queues.entries(), temperature=temperature)
+
+    def _output(self, contrasts: dict[str, Contrast], embeddings: Tensor) -> StepOutput:
+        losses = {
+            f"loss_{name}": weigh_levels(each.loss, self.config.level_weights)
+            for name, each in contrasts.items()
+        }
+        deepest = {name: Contrast(*(x[:, -1] for x in each)) for name, each in contrasts.items()}
+        patches = contrast_figures(deepest["local"])
+        figures = {
+            **contrast_figures(deepest["global"]),
+            **{f"{name}_patches": value for name, value in patches.items()},
+            **{name: loss.detach() for name, loss in losses.items()},
+        }
+        return StepOutput(
+            torch.stack(list(losses.values())).sum(), figures, {"embeddings": embeddings}
+        )
+
+
+def join_patches(maps: Tensor, patches: int) -> Tensor:
+    """Maps (P * B, C, h, w), patch after patch, as one row per image: (B, P * C)."""
+    rows = maps.mean((2, 3)).view(patches, -1, maps.shape[1])  # (P, B, C)
+    return rows.transpose(0, 1).flatten(1)
+
+
+def _stacked(patches: tuple[View, ...]) -> Tensor:
+    """P views as (B, P, 3, h, w), in the memory they have where they lie side by side."""
+    together = joined_pixels(patches)  # (P * B, 3, h, w)
+    return together.view(len(patches), -1, *together.shape[1:]).transpose(0, 1)
+
+
+def _patch_by_patch(patches: Tensor) -> Tensor:
+    """(B, P, 3, h, w) as (P * B, 3, h, w), with the memory layout that views come in."""
+    together = patches.transpose(0, 1).flatten(0, 1)
+    # Shuffled patches are copied here, which would lose the layout that convolutions are fast in.
+    interleaved = patches.stride(2) == 1
+    return together.contiguous(memory_format=torch.channels_last) if interleaved else together
+
+
+def _apply(heads: nn.ModuleList, rows: list[Tensor]) -> Tensor:
+    """One head per level: M x (B, C) -> (B, M, D)."""
+    return torch.stack([head(row) for head, row in zip(heads, rows, strict=True)], dim=1)

@@ -1,0 +1,144 @@
+"""What the engine asks of a downstream task.
+
+A task reads its data, builds a model around a backbone, brings batches, and turns what the model
+says about test images into files that are scored later, without a model.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from clove_ssl.backbones.build import Backbone
+from clove_ssl.config.finetuning import LabelledDataConfig
+from clove_ssl.config.pretraining import BackboneConfig
+from clove_ssl.tasks.scoring.scores import Scores
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """Images to learn from and to be tested on, in the form that the task reads."""
+
+    train: Any
+    test: Any
+    train_images: int
+    test_images: int
+    class_names: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    """What a user should know about the data, such as what was left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """Which batches a process reads, and how."""
+
+    seed: int
+    batch_size: int
+    """Images of an iteration over all processes."""
+    micro_batch: int
+    """Images of one forward pass of one process."""
+    processes: int
+    rank: int
+    start_step: int
+    stop_step: int
+    workers: int
+    prefetch: int
+    pin_memory: bool
+
+    def between(self, start_step: int, stop_step: int) -> Reading:
+        """The batches of other iterations."""
+        return replace(self, start_step=start_step, stop_step=stop_step)
+
+
+class TaskModel(nn.Module):
+    """A backbone with a head for a task."""
+
+    headline: tuple[str, ...] = ()
+    """Losses worth a place on the progress line, besides their sum."""
+    predictors: tuple[str, ...] = ()
+    """Names of the last layers, whose initial spread is part of a protocol."""
+
+    @property
+    def backbone(self) -> Backbone:
+        """The network that is fine-tuned."""
+        raise NotImplementedError
+
+    def losses(self, batch: Any, *, step: int) -> dict[str, Tensor]:
+        """The losses of a batch by name; their sum is minimised."""
+        raise NotImplementedError
+
+    def predict(self, batch: Any) -> list[Any]:
+        """What the model says about every image of a test batch, on the host."""
+        raise NotImplementedError
+
+    def parameter_groups(self, weight_decay: float) -> list[dict[str, Any]]:
+        """Trainable parameters with the decay that each of them gets."""
+        raise NotImplementedError
+
+    def facts(self) -> Mapping[str, str]:
+        """What the self-check shows of a model besides what can be measured."""
+        raise NotImplementedError
+
+
+class Task(ABC):
+    """A downstream task."""
+
+    @abstractmethod
+    def write_scenes(self, config: LabelledDataConfig, folder: Path) -> None:
+        """Write the built-in scenes in the layout that the task reads; again is no harm."""
+
+    @abstractmethod
+    def read_scenes(self, folder: Path) -> TaskData:
+        """Read what :meth:`write_scenes` wrote."""
+
+    @abstractmethod
+    def read(self, config: LabelledDataConfig) -> TaskData:
+        """Read the files of a user, and refuse what cannot be learned from."""
+
+    @abstractmethod
+    def read_test(self, config: LabelledDataConfig, scenes: Path) -> Any:
+        """The test part alone, which is all that scoring needs."""
+
+    @abstractmethod
+    def take_fraction(self, data: TaskData, share: float, *, seed: int) -> TaskData:
+        """The same data with a random share of the training images."""
+
+    @abstractmethod
+    def backbone_config(self, architecture: str) -> BackboneConfig:
+        """How the backbone of the task is built; refuses networks that it cannot use."""
+
+    @abstractmethod
+    def build_model(self, backbone: Backbone, data: TaskData, *, seed: int) -> TaskModel:
+        """The model with a fresh head."""
+
+    @abstractmethod
+    def training_batches(self, data: TaskData, reading: Reading) -> Iterable[Any]:
+        """Training batches in an order that the seed alone decides."""
+
+    @abstractmethod
+    def test_batches(self, data: TaskData, reading: Reading) -> Iterable[Any]:
+        """Every test image once, over all processes."""
+
+    @abstractmethod
+    def write_predictions(
+        self,
+        folder: Path,
+        predictions: Sequence[Any],
+        data: TaskData,
+        *,
+        header: Mapping[str, Any],
+    ) -> None:
+        """Write the predictions of all test images; complete or not at all."""
+
+    @abstractmethod
+    def score(self, folder: Path, test: Any) -> Scores:
+        """Score the predictions that lie in ``folder``."""
+
+    @abstractmethod
+    def draw(self, folder: Path, test: Any, pictures: Path, *, count: int) -> list[Path]:
+        """Draw predictions beside the truth for some test images."""

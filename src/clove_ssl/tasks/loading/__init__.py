@@ -1,0 +1,1 @@
+"""From labelled images on disk to batches of a detector: selection, order, geometry, workers."""

@@ -1,0 +1,186 @@
+"""What a model predicted, as files that scores can be made from later and elsewhere.
+
+Detections are a list in COCO's result format: ``image_id`` (COCO's number or VOC's name),
+``category_id``, ``score``, ``bbox`` (x, y, width, height), and where there are any
+``segmentation`` (compressed runs) and ``keypoints`` (x, y, score; x and y name pixels, as in COCO's
+annotations). Class maps are one ``.npz`` with an array ``maps/<name>`` for every image.
+
+Beside each lies a header, ``<name>.header.json``: what was predicted with what, and the digest of
+the file. Entries are in the order of the dataset, whoever predicted them, so the file does not
+depend on the number of processes.
+
+Dimensions: N detections, P keypoints, H x W pixels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from clove_ssl.atomic import cause, replacing, write_text
+from clove_ssl.errors import UserError
+from clove_ssl.tasks.datasets.rle import encode_mask, write_counts
+from clove_ssl.tasks.datasets.samples import PIXEL_MIDDLE, Sample
+from clove_ssl.tasks.models.instances import ImageDetections
+
+Record = dict[str, Any]
+LabelMap = NDArray[np.uint8]
+
+_MAPS = "maps/"  # a folder in the archive, so that an image may have any name
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Detections of a test set, and what their header says; empty without a header."""
+
+    records: list[Record]
+    header: Mapping[str, Any] = field(default_factory=dict)
+
+
+def detection_records(
+    found: ImageDetections, sample: Sample, *, category_ids: Sequence[int]
+) -> list[Record]:
+    """The detections of one image in COCO's result format."""
+    boxes = found.boxes.double().cpu()
+    sides = torch.cat([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], dim=1)  # (N, 4)
+    records: list[Record] = [
+        {
+            "image_id": sample.identifier,
+            "category_id": category_ids[category],
+            "bbox": box,
+            "score": score,
+        }
+        for box, score, category in zip(
+            sides.tolist(), found.scores.tolist(), found.classes.tolist(), strict=True
+        )
+    ]
+    if found.masks is not None:
+        for record, mask in zip(records, found.masks.cpu().numpy(), strict=True):
+            rle = encode_mask(mask)
+            counts = write_counts(rle.counts)
+            record["segmentation"] = {"size": [rle.height, rle.width], "counts": counts}
+    if found.keypoints is not None:
+        points = found.keypoints.double().cpu()
+        points = points - points.new_tensor([PIXEL_MIDDLE, PIXEL_MIDDLE, 0.0])  # (N, P, 3)
+        for record, row in zip(records, points.flatten(1).tolist(), strict=True):
+            record["keypoints"] = row
+    return records
+
+
+def write_detections(
+    path: Path, records: Iterable[Record], *, samples: Sequence[Sample], header: Mapping[str, Any]
+) -> None:
+    """Write the detections of all samples; records of one image keep their order."""
+    position = {sample.identifier: number for number, sample in enumerate(samples)}
+    ordered = sorted(records, key=lambda record: position[record["image_id"]])
+    facts = {"images": len(samples), "detections": len(ordered)}
+    text = "[" + ",\n".join(json.dumps(record) for record in ordered) + "]\n"
+    _write(path, text.encode(), facts | dict(header))
+
+
+def read_detections(path: Path) -> Predictions:
+    """Read what :func:`write_detections` wrote, or any file in COCO's result format."""
+    data = _read(path)
+    try:
+        records = json.loads(data)
+    except ValueError as error:
+        raise UserError(f"{path} is no JSON: {error}. Predict again.") from None
+    if not isinstance(records, list) or not all(isinstance(entry, dict) for entry in records):
+        raise UserError(
+            f"{path} is no list of detections. Expected COCO's result format: [{{image_id, "
+            "category_id, bbox, score}, ...]; an annotation file is something else."
+        )
+    return Predictions(records, _read_header(path, data))
+
+
+def write_label_maps(
+    path: Path, maps: Mapping[str, LabelMap], *, header: Mapping[str, Any]
+) -> None:
+    """Write a class for every pixel of every image, by the names of the images."""
+    _make_folder(path)
+    try:
+        with replacing(path) as file:
+            arrays: dict[str, Any] = {_MAPS + name: labels for name, labels in maps.items()}
+            np.savez_compressed(file, **arrays)
+        _write_header(path, path.read_bytes(), {"images": len(maps)} | dict(header))
+    except OSError as error:
+        raise unwritable(path, error) from None
+
+
+def read_label_maps(path: Path) -> dict[str, LabelMap]:
+    """Read what :func:`write_label_maps` wrote."""
+    _read_header(path, _read(path))
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name.removeprefix(_MAPS): labels for name, labels in arrays.items()}
+    except (ValueError, zipfile.BadZipFile, EOFError) as error:
+        raise UserError(f"{path} is no file of class maps: {error}. Predict again.") from None
+
+
+def header_path(path: Path) -> Path:
+    """The file that says where predictions come from."""
+    return path.with_name(f"{path.stem}.header.json")
+
+
+def _write(path: Path, data: bytes, header: Mapping[str, Any]) -> None:
+    _make_folder(path)
+    try:
+        with replacing(path) as file:
+            file.write(data)
+        _write_header(path, data, header)
+    except OSError as error:
+        raise unwritable(path, error) from None
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(path, error) from None
+
+
+def _write_header(path: Path, data: bytes, header: Mapping[str, Any]) -> None:
+    content = dict(header) | {"sha256": hashlib.sha256(data).hexdigest()}
+    write_text(header_path(path), json.dumps(content, indent=1) + "\n")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be read: {error.strerror}. Expected predictions there; predict first."
+        ) from None
+
+
+def _read_header(path: Path, data: bytes) -> dict[str, Any]:
+    header = header_path(path)
+    if not header.is_file():
+        return {}
+    try:
+        content: dict[str, Any] = json.loads(header.read_text())
+    except ValueError as error:
+        raise UserError(f"{header} is no JSON: {error}. Predict again.") from None
+    if content.get("sha256") != hashlib.sha256(data).hexdigest():
+        raise UserError(
+            f"{path} is not the file that {header.name} describes. Predict again, or remove "
+            f"{header.name} if the predictions were replaced on purpose."
+        )
+    return content
+
+
+def unwritable(path: Path, error: OSError) -> UserError:
+    """The error for predictions that cannot be written."""
+    return UserError(
+        f"Predictions cannot be written to {path}: {cause(error)}. Give a folder with room that "
+        "you may write to."
+    )

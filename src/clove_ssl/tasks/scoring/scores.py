@@ -1,0 +1,169 @@
+"""Scores of a set of predictions: figures, a table by class, curves; and their file.
+
+Values lie between 0 and 1 here and in ``scores.json``; people read them in percent. A figure
+that nothing could be measured for is NaN here and null in the file.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from clove_ssl.atomic import cause, write_text
+from clove_ssl.errors import UserError
+
+_NOTHING = "–"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Precision at growing recall, for an overlap of one half."""
+
+    recall: tuple[float, ...]
+    precision: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class ScoreTable:
+    """What one rule says about the predictions."""
+
+    name: str  # what is judged: box, mask, keypoints, pixels
+    rule: str  # how, for people
+    summary: dict[str, float]
+    by_class: dict[str, dict[str, float]]
+    curves: dict[str, Curve] = field(default_factory=dict)  # by class, where there is one
+
+
+@dataclass(frozen=True)
+class Scores:
+    """All scores of a set of predictions; the first table is the one that is reported."""
+
+    tables: tuple[ScoreTable, ...]
+    images: int
+
+    def figures(self) -> dict[str, float]:
+        """Every figure of every summary by a name such as ``box_AP50``."""
+        return {
+            f"{table.name}_{figure}": value
+            for table in self.tables
+            for figure, value in table.summary.items()
+        }
+
+    @property
+    def headline(self) -> tuple[str, float]:
+        """The first figure of the first table."""
+        name, value = next(iter(self.figures().items()))
+        return name, value
+
+
+def write_scores(path: Path, scores: Scores, *, header: Mapping[str, Any] | None = None) -> None:
+    """Write ``scores.json``; the header says what was scored."""
+    content = dict(header or {}) | asdict(scores)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, json.dumps(_without_nan(content), indent=1, allow_nan=False) + "\n")
+    except OSError as error:
+        raise UserError(
+            f"Scores cannot be written to {path}: {cause(error)}. Give a folder with room that "
+            "you may write to."
+        ) from None
+
+
+def read_scores(path: Path) -> Scores:
+    """Read what :func:`write_scores` wrote."""
+    try:
+        content = json.loads(path.read_text())
+        return Scores(tuple(map(_table, content["tables"])), int(content["images"]))
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be read: {error.strerror}. Score the run first: clove score "
+            f"{path.parent}"
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(
+            f"{path} is no file of scores. Make it again: clove score {path.parent}"
+        ) from None
+
+
+def markdown(scores: Scores, *, classes: bool = True) -> str:
+    """All tables in Markdown, in percent."""
+    blocks = []
+    for table in scores.tables:
+        blocks.append(f"**{table.name}** ({table.rule}, {scores.images:,} images)")
+        blocks.append(_markdown_table(summary_rows(table)))
+        if classes and table.by_class:
+            blocks.append(_markdown_table(class_rows(table)))
+    return "\n\n".join(blocks) + "\n"
+
+
+def console_lines(scores: Scores, *, classes: bool = False) -> Iterator[str]:
+    """The same for a terminal, in columns."""
+    for table in scores.tables:
+        yield f"{table.name}: {table.rule}, {scores.images:,} images"
+        yield from _columns(summary_rows(table))
+        if classes and table.by_class:
+            yield from _columns(class_rows(table))
+
+
+def summary_rows(table: ScoreTable) -> list[list[str]]:
+    """Names of figures, and the figures in percent."""
+    return [list(table.summary), [_percent(value) for value in table.summary.values()]]
+
+
+def class_rows(table: ScoreTable) -> list[list[str]]:
+    """A row of figures for every class, below their names."""
+    figures = list(next(iter(table.by_class.values()), {}))
+    rows = [
+        [name, *(_shown(figure, values[figure]) for figure in figures)]
+        for name, values in table.by_class.items()
+    ]
+    return [["class", *figures], *rows]
+
+
+def _shown(figure: str, value: float) -> str:
+    return f"{value:.0f}" if figure == "objects" else _percent(value)
+
+
+def _percent(value: float) -> str:
+    return _NOTHING if math.isnan(value) else f"{100 * value:.2f}"
+
+
+def _markdown_table(rows: Sequence[Sequence[str]]) -> str:
+    head, *body = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows]
+    return "\n".join([head, "|" + "---|" * len(rows[0]), *body])
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
+        yield "  " + "  ".join(cells)
+
+
+def _table(content: Mapping[str, Any]) -> ScoreTable:
+    return ScoreTable(
+        name=content["name"],
+        rule=content["rule"],
+        summary=_numbers(content["summary"]),
+        by_class={name: _numbers(values) for name, values in content["by_class"].items()},
+        curves={
+            name: Curve(tuple(curve["recall"]), tuple(curve["precision"]))
+            for name, curve in content["curves"].items()
+        },
+    )
+
+
+def _numbers(values: Mapping[str, float | None]) -> dict[str, float]:
+    return {name: math.nan if value is None else value for name, value in values.items()}
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nan(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(part) for part in value]
+    return None if isinstance(value, float) and math.isnan(value) else value

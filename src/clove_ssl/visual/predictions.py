@@ -1,0 +1,193 @@
+"""Predictions beside the truth: boxes, masks, keypoints and class maps drawn over images.
+
+A picture is an image with what is in it; pictures stand side by side in a row, rows below each
+other on a sheet. Small images are enlarged, because class names do not get smaller with them.
+
+Dimensions: N objects, P keypoints, H x W pixels of the image.
+"""
+
+from __future__ import annotations
+
+import colorsys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from clove_ssl.atomic import cause, replacing
+from clove_ssl.errors import UserError
+
+Colour = tuple[int, int, int]
+Pixels = NDArray[np.uint8]  # (H, W, 3)
+Rectangle = tuple[float, float, float, float]
+
+_WIDTH = 480  # pixels of a picture; smaller images are enlarged to it, larger ones reduced
+_LETTERS = 14  # pixels
+_MARGIN = 6
+_OPACITY = 0.45
+_SHIFTS = (0, 1, -1, 2, -2, 3, -3)  # heights of a name that it may be moved by
+_IGNORE = 255
+_PAGE, _INK, _NOBODY = (255, 255, 255), (20, 20, 20), (224, 224, 224)
+
+
+@dataclass(frozen=True)
+class Things:
+    """Objects of an image, as they are drawn."""
+
+    boxes: NDArray[np.floating]  # (N, 4) x0, y0, x1, y1
+    labels: tuple[str, ...]  # N
+    tones: tuple[int, ...]  # N; equal numbers have one colour
+    masks: NDArray[np.bool_] | None = None  # (N, H, W)
+    keypoints: NDArray[np.floating] | None = None  # (N, P, 3) x, y, drawn if above 0
+    bones: tuple[tuple[int, int], ...] = ()  # pairs of keypoints with a line between them
+
+
+@dataclass
+class _Page:
+    """A picture in the making: its drawing, its scale, and where names stand already."""
+
+    picture: Image.Image
+    scale: float
+    taken: list[Rectangle] = field(default_factory=list)
+
+    @property
+    def pen(self) -> ImageDraw.ImageDraw:
+        return ImageDraw.Draw(self.picture)
+
+
+def draw_things(image: Pixels, things: Things, *, caption: str) -> Image.Image:
+    """An image with objects and a line of text above it."""
+    if things.masks is not None:
+        image = _tint(image, things.masks, things.tones)
+    page = _enlarge(image)
+    colours = [tone_colour(tone) for tone in things.tones]
+    for number, (box, colour) in enumerate(zip(things.boxes, colours, strict=True)):
+        _draw_box(page, box, colour)
+        if things.keypoints is not None:
+            _draw_keypoints(page, things.keypoints[number], things.bones, colour)
+    # Names come last, else the next box would cross them; the last object is the most important.
+    for box, name, colour in reversed(list(zip(things.boxes, things.labels, colours, strict=True))):
+        _draw_name(page, box, name, colour)
+    return _with_caption(page.picture, caption)
+
+
+def draw_classes(
+    image: Pixels, labels: NDArray[np.uint8], class_names: Sequence[str], *, caption: str
+) -> Image.Image:
+    """An image tinted by the class (H, W) of its pixels, with the names of those that occur.
+
+    Class 0 is the background and has no colour; pixels that nobody judged (255) are grey.
+    """
+    present = [number for number in np.unique(labels).tolist() if number not in (0, _IGNORE)]
+    masks = [labels == number for number in present]
+    tinted = _tint(image, np.array(masks).reshape(-1, *labels.shape), present)
+    tinted = np.where((labels == _IGNORE)[..., None], np.uint8(_NOBODY[0]), tinted)
+    page = _enlarge(tinted)
+    for row, number in enumerate(present):
+        place = np.array([2, 2 + row * (_LETTERS + 6), 2, 2]) / page.scale
+        _draw_name(page, place, class_names[number], tone_colour(number))
+    return _with_caption(page.picture, caption)
+
+
+def write_sheet(path: Path, rows: Sequence[Sequence[Image.Image]]) -> Path:
+    """Write pictures as one PNG, a row below the other."""
+    heights = [max(picture.height for picture in row) + _MARGIN for row in rows]
+    width = max(sum(picture.width + _MARGIN for picture in row) for row in rows)
+    sheet = Image.new("RGB", (width + _MARGIN, sum(heights) + _MARGIN), _PAGE)
+    top = _MARGIN
+    for row, height in zip(rows, heights, strict=True):
+        left = _MARGIN
+        for picture in row:
+            sheet.paste(picture, (left, top))
+            left += picture.width + _MARGIN
+        top += height
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            sheet.save(file, format="PNG")
+    except OSError as error:
+        raise UserError(
+            f"Pictures cannot be written to {path}: {cause(error)}. Give a folder with room that "
+            "you may write to."
+        ) from None
+    return path
+
+
+def tone_colour(number: int) -> Colour:
+    """A colour that differs from those of the neighbouring numbers."""
+    hue = number * 0.618034 % 1  # steps of the golden ratio never come close to each other soon
+    red, green, blue = colorsys.hsv_to_rgb(hue, 0.75 if number % 2 else 0.95, 0.95)
+    return round(255 * red), round(255 * green), round(255 * blue)
+
+
+def _tint(image: Pixels, masks: NDArray[np.bool_], tones: Sequence[int]) -> Pixels:
+    tinted = image.astype(np.float32)
+    for mask, number in zip(masks, tones, strict=True):
+        colour = np.array(tone_colour(number), np.float32)
+        tinted[mask] += _OPACITY * (colour - tinted[mask])
+    return tinted.round().astype(np.uint8)
+
+
+def _enlarge(image: Pixels) -> _Page:
+    height, width = image.shape[:2]
+    scale = _WIDTH / width
+    size = (_WIDTH, max(1, round(scale * height)))
+    return _Page(Image.fromarray(image).resize(size, Image.Resampling.BICUBIC), scale)
+
+
+def _draw_box(page: _Page, box: NDArray[np.floating], colour: Colour) -> None:
+    x0, y0, x1, y1 = (box * page.scale).tolist()
+    page.pen.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=colour, width=2)
+
+
+def _draw_keypoints(
+    page: _Page,
+    points: NDArray[np.floating],
+    bones: Sequence[tuple[int, int]],
+    colour: Colour,
+) -> None:
+    places = [(x * page.scale, y * page.scale) for x, y in points[:, :2].tolist()]
+    shown = (points[:, 2] > 0).tolist()
+    for start, end in bones:
+        if shown[start] and shown[end]:
+            page.pen.line((*places[start], *places[end]), fill=colour, width=2)
+    for (x, y), visible in zip(places, shown, strict=True):
+        if visible:
+            page.pen.ellipse((x - 3, y - 3, x + 3, y + 3), fill=colour, outline=_PAGE)
+
+
+def _draw_name(page: _Page, box: NDArray[np.floating], name: str, colour: Colour) -> None:
+    """A name above its box, or at a free place near that; none where names are in the way."""
+    font = ImageFont.load_default(size=_LETTERS)
+    width, height = font.getlength(name) + 6, _LETTERS + 4
+    left = min(max(0.0, box[0] * page.scale), max(0.0, page.picture.width - width))
+    above = box[1] * page.scale - height
+    for shift in _SHIFTS:
+        top = min(max(0.0, above + shift * (height + 1)), page.picture.height - height)
+        place = (left, top, left + width, top + height)
+        if not any(_meet(place, other) for other in page.taken):
+            page.taken.append(place)
+            page.pen.rectangle(place, fill=colour)
+            page.pen.text((left + 3, top), name, font=font, fill=_readable_on(colour))
+            return
+
+
+def _meet(a: Rectangle, b: Rectangle) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+def _readable_on(colour: Colour) -> Colour:
+    red, green, blue = colour
+    return _INK if 0.3 * red + 0.59 * green + 0.11 * blue > 120 else _PAGE
+
+
+def _with_caption(picture: Image.Image, caption: str) -> Image.Image:
+    band = _LETTERS + 8
+    whole = Image.new("RGB", (picture.width, picture.height + band), _PAGE)
+    whole.paste(picture, (0, band))
+    font = ImageFont.load_default(size=_LETTERS)
+    ImageDraw.Draw(whole).text((2, 2), caption, font=font, fill=_INK)
+    return whole

@@ -1,0 +1,230 @@
+"""The tables of a study as text: Markdown, CSV and LaTeX.
+
+A table stands figure by figure: the paper's value, then ours with its standard deviation. What is
+not known is a dash. All values are in percent where they are shares.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+NOTHING = "–"
+MARK = "*"
+
+
+@dataclass(frozen=True)
+class OurFigure:
+    """What we measured."""
+
+    mean: float
+    deviation: float | None
+    standard_error: float | None
+    basis: str
+    count: str  # such as 2 x 3: pre-trainings x fine-tunings
+    differs: bool = False  # from the paper's by more than two standard errors
+
+    def shown(self) -> str:
+        """Mean, deviation and mark."""
+        spread = "" if self.deviation is None else f" ± {self.deviation:.1f}"
+        return f"{self.mean:.1f}{spread}{MARK * self.differs}"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One figure of one row, theirs and ours."""
+
+    paper: float | None
+    ours: OurFigure | None
+
+
+@dataclass(frozen=True)
+class StudyRow:
+    """A method or variant."""
+
+    name: str
+    paper_epochs: int | None
+    pairs: tuple[Pair, ...]
+    budget: str = ""  # what ours was made with
+    data: str = ""
+    count: str = ""
+    departures: tuple[str, ...] = ()  # from the paper's setting
+
+
+@dataclass(frozen=True)
+class StudyTable:
+    """One table, ready to be written."""
+
+    identity: str  # for file names and LaTeX labels
+    title: str
+    note: str
+    headings: tuple[str, ...]  # of figures
+    rows: tuple[StudyRow, ...]
+    has_paper: bool  # whether the paper has these figures
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether anything in it is ours."""
+        return any(pair.ours for row in self.rows for pair in row.pairs)
+
+
+@dataclass(frozen=True)
+class PairedRow:
+    """One method against the reference, seed by seed."""
+
+    measure: str
+    method: str
+    difference: float
+    standard_error: float | None
+    interval: tuple[float, float] | None
+    count: str
+    basis: str
+    notable: bool
+
+
+LEGEND = (
+    "Ours: mean ± standard deviation of a single run, in percent. n is the number of pre-training "
+    f"seeds x fine-tuning seeds. {MARK} differs from the paper's figure by more than twice our "
+    "standard error; the paper prints no spread. A row with another budget, other data or another "
+    "network than the paper's says so in its last column and is no reproduction."
+)
+PAIRED_LEGEND = (
+    f"Differences on the same seeds, in points; {MARK} exceeds twice its standard error. Intervals "
+    "are 95 % bootstraps over pre-trainings and the fine-tunings within them; with two or three "
+    "seeds they are rough. Where n has one pre-training, only the luck of fine-tuning is in them."
+)
+
+
+def header(table: StudyTable) -> list[str]:
+    """The names of all columns."""
+    figures = [
+        name
+        for heading in table.headings
+        for name in ([f"{heading} paper", f"{heading} ours"] if table.has_paper else [heading])
+    ]
+    return [
+        "method",
+        *(["ep paper"] * table.has_paper),
+        *figures,
+        "n",
+        "budget",
+        "data",
+        *_last(table),
+    ]
+
+
+def cells(table: StudyTable, row: StudyRow) -> list[str]:
+    """One row as text."""
+    figures = [
+        text
+        for pair in row.pairs
+        for text in ([_paper(pair)] if table.has_paper else []) + [_ours(pair)]
+    ]
+    epochs = [str(row.paper_epochs or NOTHING)] * table.has_paper
+    departures = ["; ".join(row.departures) or NOTHING] * table.has_paper
+    known = [row.count or NOTHING, row.budget or NOTHING, row.data or NOTHING]
+    return [row.name, *epochs, *figures, *known, *departures]
+
+
+def markdown(tables: Sequence[StudyTable], paired: Sequence[PairedRow], *, title: str) -> str:
+    """All tables as one page."""
+    parts = [f"# {title}", LEGEND]
+    for table in tables:
+        parts += [f"## {table.title}", table.note]
+        parts.append(_markdown_grid(header(table), [cells(table, row) for row in table.rows]))
+    if paired:
+        parts += ["## Paired comparisons", PAIRED_LEGEND]
+        parts.append(_markdown_grid(PAIRED_HEADER, [paired_cells(row) for row in paired]))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+PAIRED_HEADER = ["measure", "method", "difference", "standard error", "95 % interval", "n"]
+
+
+def paired_cells(row: PairedRow) -> list[str]:
+    """One comparison as text."""
+    error = NOTHING if row.standard_error is None else f"{row.standard_error:.2f}"
+    interval = NOTHING
+    if row.interval is not None:
+        interval = f"{row.interval[0]:+.2f} to {row.interval[1]:+.2f}"
+    difference = f"{row.difference:+.2f}{MARK * row.notable}"
+    return [row.measure, row.method, difference, error, interval, row.count]
+
+
+def csv_text(tables: Sequence[StudyTable]) -> str:
+    """One line per figure of a row, with everything that is known about it."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(
+        ["table", "method", "figure", "paper", "paper_epochs", "mean", "deviation"]
+        + ["standard_error", "basis", "n", "differs", "budget", "data", "departures"]
+    )
+    for table in tables:
+        for row in table.rows:
+            for heading, pair in zip(table.headings, row.pairs, strict=True):
+                writer.writerow([table.identity, row.name, heading, *_csv_cells(row, pair)])
+    return file.getvalue()
+
+
+def latex(tables: Sequence[StudyTable]) -> str:
+    """All tables for ``\\input``, with booktabs."""
+    return "\n\n".join(map(_latex_table, tables)) + "\n"
+
+
+def _last(table: StudyTable) -> list[str]:
+    return ["not as in the paper"] * table.has_paper
+
+
+def _paper(pair: Pair) -> str:
+    return NOTHING if pair.paper is None else f"{pair.paper:.1f}"
+
+
+def _ours(pair: Pair) -> str:
+    return NOTHING if pair.ours is None else pair.ours.shown()
+
+
+def _markdown_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(c.replace('|', '/') for c in line)} |" for line in lines)
+
+
+def _csv_cells(row: StudyRow, pair: Pair) -> list[object]:
+    ours = pair.ours
+    epochs = "" if row.paper_epochs is None else row.paper_epochs
+    theirs: list[object] = ["" if pair.paper is None else pair.paper, epochs]
+    if ours is None:
+        return [*theirs, "", "", "", "", "", "", "", "", ""]
+    spread = ["" if value is None else value for value in (ours.deviation, ours.standard_error)]
+    facts = [row.budget, row.data, "; ".join(row.departures)]
+    return [*theirs, ours.mean, *spread, ours.basis, ours.count, int(ours.differs), *facts]
+
+
+def _latex_table(table: StudyTable) -> str:
+    head = header(table)
+    lines = [
+        r"\begin{table}",
+        r"  \centering\footnotesize",
+        rf"  \caption{{{_escaped(table.title)}. {_escaped(table.note)}}}",
+        rf"  \label{{{table.identity}}}",
+        rf"  \begin{{tabular}}{{l{'c' * (len(head) - 1)}}}",
+        r"    \toprule",
+        f"    {' & '.join(map(_escaped, head))} \\\\",
+        r"    \midrule",
+        *(f"    {' & '.join(map(_escaped, cells(table, row)))} \\\\" for row in table.rows),
+        r"    \bottomrule",
+        r"  \end{tabular}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines)
+
+
+def _escaped(text: str) -> str:
+    """Text as LaTeX prints it."""
+    commands = (("\\", r"\textbackslash "), ("$", r"\$"), ("±", r"$\pm$"), (NOTHING, "--"))
+    for sign, command in commands:
+        text = text.replace(sign, command)
+    for sign in "%&#_{}":
+        text = text.replace(sign, rf"\{sign}")
+    return text.replace("~", r"\textasciitilde ").replace("^", r"\textasciicircum ")

@@ -1,0 +1,148 @@
+"""Every downstream task from built-in scenes to scores, interrupted and not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from references.interruptions import assert_same, crash_after, figures, final_state
+from references.tiny_finetuning import tiny_finetuning
+
+from clove_ssl import cli
+from clove_ssl.config.finetuning import EvaluationConfig
+from clove_ssl.engine import finetuning
+from clove_ssl.errors import UserError
+from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.metrics import read_metrics
+from clove_ssl.tasks.scoring.scores import read_scores
+
+HEADLINES = {
+    "voc-semantic": "pixels_mIoU",
+    "voc-c4": "voc_AP",
+    "coco-c4": "box_AP",
+    "coco-fpn": "box_AP",
+    "coco-keypoints": "keypoints_AP",
+    "lvis-fpn": "box_AP",
+    "cityscapes-fpn": "mask_AP",
+}
+
+
+@pytest.mark.parametrize("task", list(HEADLINES))
+def test_a_task_runs_from_scenes_to_scores(
+    tmp_path: Path, task: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = finetuning.finetune(tiny_finetuning(task, tmp_path / "run"))
+    run = RunDirectory(result.run)
+    assert result.finished
+    assert HEADLINES[task] in result.scores
+    assert all(0 <= value <= 1 for value in result.scores.values())
+    for path in (run.config, run.self_check, run.provenance, run.metrics, run.log, run.report):
+        assert path.is_file(), path
+    assert list(run.pictures.glob("*.png"))
+    before = run.scores.read_text()
+    run.scores.unlink()
+    capsys.readouterr()
+    assert cli.main(["score", str(run.path)]) == 0
+    assert run.scores.read_text() == before
+    assert "person" in capsys.readouterr().out
+    for verb in ("doctor", "resume"):
+        assert cli.main([verb, str(run.path)]) == 0
+
+
+@pytest.mark.parametrize("task", ["voc-semantic", "coco-fpn"])
+def test_a_crashed_run_ends_like_an_uninterrupted_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
+) -> None:
+    changes = {"iterations": 4, "checkpoint_every": 1}
+    whole = finetuning.finetune(tiny_finetuning(task, tmp_path / "whole", **changes))
+    torn = tiny_finetuning(task, tmp_path / "torn", **changes)
+    crash_after(2, monkeypatch, torn, finetuning.finetune)
+    assert cli.main(["resume", str(tmp_path / "torn")]) == 0
+    assert_same(final_state(tmp_path / "torn"), final_state(tmp_path / "whole"))
+    assert figures(tmp_path / "torn") == figures(tmp_path / "whole")
+    one, other = (RunDirectory(tmp_path / name).predictions for name in ("torn", "whole"))
+    for file in other.iterdir():
+        assert (one / file.name).read_bytes() == file.read_bytes()
+    again = finetuning.resume(tmp_path / "whole")
+    assert again.scores == whole.scores
+
+
+def test_evaluations_on_the_way_do_not_change_the_training(tmp_path: Path) -> None:
+    config = tiny_finetuning("voc-semantic", tmp_path / "often", iterations=4)
+    often = replace(config.evaluation, every=2)
+    finetuning.finetune(replace(config, evaluation=often))
+    finetuning.finetune(replace(config, out=tmp_path / "once"))
+    assert_same(final_state(tmp_path / "often"), final_state(tmp_path / "once"))
+    run = RunDirectory(tmp_path / "often")
+    middle = read_scores(run.evaluation(2).scores)
+    logged = [line["step"] for line in read_metrics(run) if "pixels_mIoU" in line]
+    assert logged == [2, 4]
+    assert middle.images == read_scores(run.scores).images
+
+
+def test_an_interrupted_evaluation_is_made_up_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny_finetuning("voc-semantic", tmp_path / "run", iterations=4)
+    config = replace(config, evaluation=replace(config.evaluation, every=2))
+    finetuning.finetune(replace(config, out=tmp_path / "whole"))
+    with monkeypatch.context() as patch:
+        patch.setattr("clove_ssl.engine.finetuning_run.score_predictions", _fail)
+        with pytest.raises(RuntimeError):
+            finetuning.finetune(config)
+    finetuning.resume(config.out)
+    run, whole = RunDirectory(config.out), RunDirectory(tmp_path / "whole")
+    assert run.evaluation(2).scores.read_text() == whole.evaluation(2).scores.read_text()
+    assert figures(run.path) == figures(whole.path)
+
+
+def _fail(*_: object) -> None:
+    raise RuntimeError("the machine went down")
+
+
+def test_several_runs_give_mean_and_deviation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny_finetuning("voc-semantic", tmp_path / "all", runs=2, seed=5)
+    crash_after(1, monkeypatch, config, finetuning.finetune)
+    result = finetuning.resume(config.out)
+    whole = RunDirectory(config.out)
+    values = [read_scores(whole.repetition(n).scores).figures()["pixels_mIoU"] for n in (0, 1)]
+    spread = json.loads(whole.summary.read_text())["figures"]["pixels_mIoU"]
+    assert spread["values"] == values
+    assert result.scores["pixels_mIoU"] == pytest.approx(sum(values) / 2)
+    assert values[0] != values[1]
+    alone = finetuning.finetune(replace(config, out=tmp_path / "alone", runs=1, seed=6))
+    assert alone.scores["pixels_mIoU"] == values[1]
+    assert cli.main(["score", str(whole.path)]) == 0
+    assert whole.report.is_file()
+
+
+def test_the_self_check_says_how_the_run_leaves_its_protocol(tmp_path: Path) -> None:
+    config = tiny_finetuning("voc-semantic", tmp_path / "run", fraction=0.5)
+    finetuning.finetune(replace(config, evaluation=EvaluationConfig(precise_norm_batches=0)))
+    content = json.loads(RunDirectory(config.out).self_check.read_text())
+    said = " ".join(content["differences"])
+    for part in ("2 iterations instead of 33,000", "2 images", "0.000375 instead of 0.003", "50 %"):
+        assert part in said
+    facts = content["facts"]
+    assert facts["norms"] == "22 trained batch norm"
+    assert facts["channel order"] == "RGB"
+    assert facts["mean"] == "123.675 116.28 103.53"
+    assert facts["training"].startswith("3 images")
+    assert content["head_spreads"]["predictor"] == pytest.approx(0.01, rel=0.2)
+    page = RunDirectory(config.out).report.read_text()
+    assert all(difference in page for difference in content["differences"])
+
+
+def test_other_data_than_at_the_start_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny_finetuning("voc-semantic", tmp_path / "run", checkpoint_every=1)
+    crash_after(1, monkeypatch, config, finetuning.finetune)
+    names = config.out / "scenes/VOC2012/ImageSets/Segmentation/train.txt"
+    names.write_text("\n".join(names.read_text().split()[:-1]))
+    with pytest.raises(UserError, match="5 training images, but this run was started with 6"):
+        finetuning.resume(config.out)

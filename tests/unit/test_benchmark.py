@@ -1,0 +1,98 @@
+"""``clove bench`` on a network small enough for a test: what it measures and what it writes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from references.compiling import activation_memory_in_use
+from references.method_runs import small_method
+from references.tiny_runs import tiny_method
+from references.view_batches import made_up_photos
+
+from clove_ssl import cli
+from clove_ssl.config.benching import BenchConfig
+from clove_ssl.config.views import ViewsConfig
+from clove_ssl.engine import benchmark_data
+from clove_ssl.engine.benchmark import Bench, run_bench
+from clove_ssl.engine.benchmark_growth import slope
+
+
+@pytest.fixture(autouse=True)
+def few_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmark_data, "DIFFERENT", 4)
+    monkeypatch.setattr(benchmark_data, "REPEATS", 4)
+
+
+def tiny_bench(out: Path | None = None) -> BenchConfig:
+    views = ViewsConfig(global_size=32, local_count=2, local_size=32)
+    return BenchConfig(
+        backbone="resnet18",
+        method=replace(tiny_method(), views=views),
+        batch=2,
+        workers=0,
+        steps=1,
+        run_steps=3,
+        device="cpu",
+        out=out,
+    )
+
+
+def test_every_part_is_measured_and_written(tmp_path: Path) -> None:
+    measured = run_bench(tiny_bench(tmp_path / "results.jsonl"))
+    written = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert [line["name"] for line in written] == [one.name for one in measured]
+    names = [one.name.strip() for one in measured]
+    assert names[:2] == ["floor", "step"]
+    assert {"teacher update", "loss, matching, predictor", "networks with heads"} <= set(names)
+    assert names[-1].startswith("end to end")
+    assert all(one.images_per_second > 0 for one in measured)
+    assert {line["device"] for line in written} == {"cpu"}
+
+
+def test_parts_can_be_chosen() -> None:
+    measured = run_bench(replace(tiny_bench(), parts=("data",)))
+    assert [one.name.split(",")[0] for one in measured] == ["decode and render", "reading"]
+
+
+def test_any_method_can_be_measured() -> None:
+    method = small_method("byol", size=32)
+    measured = run_bench(replace(tiny_bench(), method=method, parts=("step",)))
+    assert [one.name for one in measured][:2] == ["floor", "step"]
+
+
+def test_a_method_that_needs_classes_gets_made_up_ones() -> None:
+    method = small_method("supervised", size=32, classes=None)
+    measured = run_bench(replace(tiny_bench(), method=method))
+    names = [one.name.strip() for one in measured]
+    assert names[:2] == ["floor", "step"]
+    assert names[-1].startswith("end to end")
+
+
+def test_photos_without_classes_are_refused_where_classes_are_needed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, scene in enumerate(made_up_photos([(32, 32)] * 2)):
+        Image.fromarray(scene.permute(1, 2, 0).numpy()).save(tmp_path / f"{number}.png")
+    command = ["bench", "supervised-r18-small", "--data", str(tmp_path), "--device", "cpu"]
+    assert cli.main(command) == 2
+    assert "one folder per class" in " ".join(capsys.readouterr().err.split())
+
+
+def test_what_does_not_train_has_no_speed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "random-r18", "--device", "cpu"]) == 2
+    assert "trains nothing" in capsys.readouterr().err
+
+
+def test_the_share_of_activations_reaches_the_compiler(fresh_compiler: None) -> None:
+    config = replace(tiny_bench(), compile="always", activation_memory=0.25)
+    Bench(config).build(config.method)  # compiles at its first call, which never comes
+    assert activation_memory_in_use() == 0.25
+
+
+@pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
+def test_the_exponent_of_a_power_law_is_found(power: float) -> None:
+    assert slope([(x, 3 * x**power) for x in (2, 4, 16)]) == pytest.approx(power)

@@ -1,0 +1,261 @@
+"""Exports: each opens in the program it is made for, and gives the same features there."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torchvision
+from references.detectron2_resnet import Detectron2ResNet
+from torch import nn
+
+from clove_ssl.backbones.build import Backbone, build_backbone
+from clove_ssl.backbones.weights import load_backbone
+from clove_ssl.config.exporting import FORMATS as DESCRIPTIONS
+from clove_ssl.config.exporting import FormatName
+from clove_ssl.config.pretraining import BackboneConfig
+from clove_ssl.errors import UserError
+from clove_ssl.export import formats
+from clove_ssl.export.exported import Exported
+from clove_ssl.export.formats import FORMATS, Format, write_checked
+from clove_ssl.export.hub_folder import front_matter
+from clove_ssl.export.usage import describe_usage
+
+METADATA = {"method": "clove", "config_hash": "0123", "licence": "MIT"}
+IMAGES = torch.randn(2, 3, 96, 64, generator=torch.Generator().manual_seed(3))
+
+
+def build(name: str, **options: Any) -> Backbone:
+    torch.manual_seed(2)
+    backbone = build_backbone(BackboneConfig(name=name, zero_init_last=False, **options))
+    for module in backbone.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.uniform_(-0.1, 0.1)
+            module.running_var.uniform_(0.5, 1.5)
+    return backbone.eval()
+
+
+@pytest.fixture(scope="module")
+def resnet18() -> Exported:
+    return Exported(build("resnet18"), METADATA)
+
+
+def write(exported: Exported, name: FormatName, folder: Path) -> Path:
+    path = folder / f"backbone{FORMATS[name].suffix}"
+    assert write_checked(exported, name, path) < 1e-5
+    return path
+
+
+def snippet(exported: Exported, name: FormatName, path: Path) -> str:
+    found = re.findall(r"```python\n(.*?)```", describe_usage(exported, name, str(path)), re.S)
+    return found[-1]
+
+
+def run_snippet(exported: Exported, name: FormatName, path: Path) -> dict[str, Any]:
+    """Do what the model card says."""
+    names: dict[str, Any] = {"images": IMAGES}
+    with torch.no_grad():
+        exec(snippet(exported, name, path), names)
+    return names
+
+
+def expected_maps(exported: Exported) -> dict[str, torch.Tensor]:
+    with torch.no_grad():
+        return exported.backbone(IMAGES)
+
+
+def assert_same_maps(found: Any, exported: Exported) -> None:
+    expected = list(expected_maps(exported).values())
+    assert len(found) == len(expected)
+    for mine, theirs in zip(expected, found, strict=True):
+        assert_close(torch.as_tensor(theirs), mine)
+
+
+def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    """Within a hundred-thousandth of the largest value."""
+    tolerance = 1e-5 * (1 + float(expected.abs().max()))
+    torch.testing.assert_close(found, expected, rtol=0, atol=tolerance)
+
+
+def test_every_format_is_described() -> None:
+    assert DESCRIPTIONS.keys() == FORMATS.keys()
+
+
+def test_safetensors_comes_back(resnet18: Exported, tmp_path: Path) -> None:
+    path = write(resnet18, "safetensors", tmp_path)
+    maps = run_snippet(resnet18, "safetensors", path)["maps"]
+    assert_same_maps(maps.values(), resnet18)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("resnet18", {}), ("resnet50", {"output_stride": 16}), ("convnext_tiny", {})],
+    ids=["resnet18", "dilated resnet50", "convnext_tiny"],
+)
+def test_torchvision_loads_it_strictly(name: str, options: dict[str, Any], tmp_path: Path) -> None:
+    exported = Exported(build(name, **options), METADATA)
+    network = run_snippet(exported, "torchvision", write(exported, "torchvision", tmp_path))
+    pooled = network["network"].eval()(IMAGES)
+    expected = expected_maps(exported)["c5"].mean((2, 3))
+    assert_close(pooled.flatten(1), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("resnet18", {}), ("convnext_tiny", {}), ("timm:convnext_atto", {"stage": "c4"})],
+    ids=["resnet18", "convnext_tiny", "timm cut at c4"],
+)
+def test_timm_loads_it_strictly(name: str, options: dict[str, Any], tmp_path: Path) -> None:
+    pytest.importorskip("timm")
+    exported = Exported(build(name, **options), METADATA)
+    path = write(exported, "timm", tmp_path)
+    maps = run_snippet(exported, "timm", path)["network"].eval()(IMAGES)
+    assert_same_maps(maps[-len(exported.backbone.channels) :], exported)
+
+
+def test_detectron2_finds_every_name_and_computes_the_same(
+    resnet18: Exported, tmp_path: Path
+) -> None:
+    path = write(resnet18, "detectron2", tmp_path)
+    content = pickle.loads(path.read_bytes())
+    assert content["matching_heuristics"] is True
+    network = Detectron2ResNet(18)
+    assert content["model"].keys() == network.state_dict().keys()
+    network.load_state_dict({name: torch.from_numpy(a) for name, a in content["model"].items()})
+    assert_same_maps(network.eval()(IMAGES).values(), resnet18)
+
+
+def test_names_of_a_resnet50_are_detectron2s_key_for_key(tmp_path: Path) -> None:
+    exported = Exported(build("resnet50"), METADATA)
+    formats.FORMATS["detectron2"].write(exported, tmp_path / "r50.pkl")
+    model = pickle.loads((tmp_path / "r50.pkl").read_bytes())["model"]
+    reference = Detectron2ResNet(50).state_dict()
+    assert {name: array.shape for name, array in model.items()} == {
+        name: tuple(tensor.shape) for name, tensor in reference.items()
+    }
+    assert "res4.0.shortcut.norm.running_var" in model
+    assert "stem.conv1.norm.weight" in model
+
+
+def test_the_pickle_is_readable_with_numpy_1(resnet18: Exported, tmp_path: Path) -> None:
+    content = write(resnet18, "detectron2", tmp_path).read_bytes()
+    assert b"numpy._core" not in content
+    assert content.count(b"numpy.core.multiarray") == 1
+
+
+def test_mmdetection_finds_torchvisions_names(resnet18: Exported, tmp_path: Path) -> None:
+    content = torch.load(write(resnet18, "mmdetection", tmp_path), weights_only=True)
+    assert content["meta"] == METADATA
+    names = [n for n in torchvision.models.resnet18().state_dict() if not n.startswith("fc.")]
+    assert list(content["state_dict"]) == names
+    network = torchvision.models.resnet18()
+    network.fc = nn.Identity()
+    network.load_state_dict(content["state_dict"])
+    expected = expected_maps(resnet18)["c5"].mean((2, 3))
+    assert_close(network.eval()(IMAGES), expected)
+
+
+def test_onnx_runs_at_any_batch_and_size(resnet18: Exported, tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    runtime = pytest.importorskip("onnxruntime")
+    path = write(resnet18, "onnx", tmp_path)
+    assert_same_maps(run_snippet(resnet18, "onnx", path)["outputs"], resnet18)
+    session = runtime.InferenceSession(str(path))
+    assert session.get_inputs()[0].shape == ["batch", 3, "height", "width"]
+    assert [output.name for output in session.get_outputs()] == ["c2", "c3", "c4", "c5"]
+    assert session.get_modelmeta().custom_metadata_map["licence"] == "MIT"
+    for shape in ((1, 3, 64, 64), (3, 3, 97, 65), (1, 3, 33, 160)):
+        images = torch.randn(shape)
+        with torch.no_grad():
+            expected = resnet18.backbone(images)["c5"]
+        found = torch.from_numpy(session.run(["c5"], {"images": images.numpy()})[0])
+        assert_close(found, expected)
+
+
+def test_torch_export_of_one_stage_runs_at_any_batch_and_size(tmp_path: Path) -> None:
+    exported = Exported(build("resnet18", stage="c3"), METADATA, stage="c3")
+    path = tmp_path / "backbone.pt2"
+    assert write_checked(exported, "torch-export", path) < 1e-5
+    (found,) = run_snippet(exported, "torch-export", path)["outputs"]
+    assert_close(found, expected_maps(exported)["c3"])
+    program = torch.export.load(path)
+    with torch.no_grad():
+        assert program.module()(torch.zeros(5, 3, 65, 97))[0].shape == (5, 128, 9, 13)
+    convolutions = [node for node in program.graph.nodes if "conv2d" in str(node.target)]
+    assert len(convolutions) == 10  # those of the stem, layer1 and layer2
+
+
+def test_a_hub_folder_opens_with_timm_and_with_this_library(
+    resnet18: Exported, tmp_path: Path
+) -> None:
+    path = tmp_path / "hub"
+    assert write_checked(resnet18, "hub", path) == 0
+    config = json.loads((path / "config.json").read_text())
+    assert (config["architecture"], config["clove_ssl"]["method"]) == ("resnet18", "clove")
+    assert load_backbone(path).name == "resnet18"
+    pytest.importorskip("timm")
+    network = run_snippet(resnet18, "hub", path)["network"].eval()
+    expected = expected_maps(resnet18)["c5"]
+    assert_close(network.forward_features(IMAGES), expected)
+
+
+def test_the_head_of_a_hub_card_is_yaml() -> None:
+    import yaml
+
+    head = front_matter('mine: "all" of it')
+    assert yaml.safe_load(head.strip("-\n"))["license_name"] == 'mine: "all" of it'
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("timm:convnext_atto", "torchvision"),
+        ("timm:convnext_atto", "detectron2"),
+        ("regnet_y_400mf", "timm"),
+        ("convnext_tiny", "mmdetection"),
+        ("resnet50_caffe", "torchvision"),
+        ("resnet50_caffe", "detectron2"),
+    ],
+)
+def test_a_library_without_such_a_network_is_refused(
+    name: str, target: FormatName, tmp_path: Path
+) -> None:
+    if name.startswith("timm:"):
+        pytest.importorskip("timm")
+    exported = Exported(build_backbone(BackboneConfig(name=name)).eval(), METADATA)
+    with pytest.raises(UserError, match=f"{name} cannot be exported.*onnx or safetensors"):
+        write_checked(exported, target, tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stage_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("timm")
+    backbone = build_backbone(BackboneConfig(name="timm:convnext_atto", stage="c3")).eval()
+    exported = Exported(backbone, METADATA, stage="c5")
+    with pytest.raises(UserError, match="ends at c3. Choose one of c2, c3"):
+        write_checked(exported, "torch-export", tmp_path / "x.pt2")
+
+
+def test_what_does_not_agree_is_not_left_behind(
+    resnet18: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = FORMATS["safetensors"]
+    wrong = Format(real.suffix, real.write, lambda exported, path: 0.1, "a program")
+    monkeypatch.setitem(FORMATS, "safetensors", wrong)
+    with pytest.raises(UserError, match="features of a program differ by 1.0e-01"):
+        write_checked(resnet18, "safetensors", tmp_path / "b.safetensors")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_onnx_that_is_not_installed_is_explained(
+    resnet18: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(UserError, match=r'pip install "clove-ssl\[onnx\]"'):
+        write_checked(resnet18, "onnx", tmp_path / "b.onnx")

@@ -1,0 +1,148 @@
+"""Semantic segmentation: crops and labels stay together, and the loss is the mean over pixels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from clove_ssl.backbones.build import build_backbone
+from clove_ssl.config.finetuning import LabelledDataConfig
+from clove_ssl.config.pretraining import BackboneConfig
+from clove_ssl.config.tasks.semantic import VOCSemanticConfig
+from clove_ssl.data.labelled import IGNORE
+from clove_ssl.errors import UserError
+from clove_ssl.tasks.base import Reading
+from clove_ssl.tasks.models.pixels import PIXEL_MEAN
+from clove_ssl.tasks.semantic import SemanticTask
+from clove_ssl.tasks.semantic_loading import SemanticBatch, load_crops, load_whole_images
+from clove_ssl.tasks.semantic_model import SemanticNetwork
+
+READING = Reading(
+    seed=3,
+    batch_size=4,
+    micro_batch=4,
+    processes=1,
+    rank=0,
+    start_step=0,
+    stop_step=3,
+    workers=0,
+    prefetch=2,
+    pin_memory=False,
+)
+
+
+class Telling:
+    """Images whose red tells the label of a pixel and whose green its column."""
+
+    class_names = tuple("abcdefg")
+
+    def __len__(self) -> int:
+        return 5
+
+    def load(self, index: int) -> tuple[Tensor, Tensor]:
+        height, width = 20 + index, 30
+        labels = torch.arange(height * width).view(height, width).remainder(7).to(torch.uint8)
+        image = torch.zeros(3, height, width, dtype=torch.uint8)
+        image[0], image[1] = 30 * labels, torch.arange(width).to(torch.uint8)
+        return image, labels
+
+
+def crops(crop: int, reading: Reading = READING) -> list[SemanticBatch]:
+    config = VOCSemanticConfig(crop=crop, scales=(1.0, 1.0))
+    return list(load_crops(Telling(), config, reading))
+
+
+def test_labels_follow_their_pixels() -> None:
+    for batch in crops(16):
+        assert torch.equal(batch.images[:, 0], 30 * batch.labels)
+        steps = batch.images[:, 1].int().diff(dim=-1)
+        assert steps.abs().eq(1).all()
+    directions = {
+        int(step) for b in crops(16) for step in b.images[:, 1].int().diff(dim=-1)[:, 0, 0]
+    }
+    assert directions == {-1, 1}  # some were mirrored
+
+
+def test_a_crop_beyond_the_border_is_filled_and_not_judged() -> None:
+    (batch, *_) = crops(40)
+    outside = batch.labels[0] == IGNORE
+    assert outside[:, 30:].all()
+    assert not outside[:20, :30].any()
+    filled = batch.images[0][:, outside]
+    assert torch.equal(filled[:, 0], torch.tensor([round(value) for value in PIXEL_MEAN]).byte())
+
+
+def test_a_restart_and_other_processes_see_the_same_crops() -> None:
+    whole = crops(16)
+    (last,) = crops(16, READING.between(2, 3))
+    assert torch.equal(last.images, whole[2].images)
+    halves = [
+        Reading(**{**vars(READING), "processes": 2, "rank": rank, "micro_batch": 2})
+        for rank in (0, 1)
+    ]
+    for batch, *parts in zip(whole, *(crops(16, half) for half in halves), strict=True):
+        assert torch.equal(torch.cat([part.images for part in parts]), batch.images)
+
+
+def test_every_test_image_comes_once_over_all_processes() -> None:
+    keys = []
+    for rank in (0, 1):
+        reading = Reading(**{**vars(READING), "processes": 2, "rank": rank})
+        batches = load_whole_images(Telling(), VOCSemanticConfig(), reading)
+        keys += [int(batch.keys[0]) for batch in batches]
+    assert sorted(keys) == list(range(5))
+
+
+def test_large_test_images_shrink_and_their_labels_do_not() -> None:
+    (batch, *_) = load_whole_images(Telling(), VOCSemanticConfig(test_longest=15), READING)
+    assert batch.images.shape == (1, 3, 10, 15)
+    assert batch.labels.shape == (1, 20, 30)
+
+
+@pytest.fixture(scope="module")
+def network() -> SemanticNetwork:
+    torch.manual_seed(0)
+    backbone = build_backbone(BackboneConfig(name="resnet18"))
+    config = VOCSemanticConfig(head_width=8, head_dilation=1)
+    return SemanticNetwork(config, backbone, classes=7).eval()
+
+
+def test_the_loss_is_the_mean_over_judged_pixels(network: SemanticNetwork) -> None:
+    (batch, *_) = crops(40)
+    logits = torch.nn.functional.interpolate(
+        network(batch.images), size=(40, 40), mode="bilinear", align_corners=False
+    ).log_softmax(1)
+    judged = [
+        -logits[image, int(label), row, column].item()
+        for (image, row, column), label in np.ndenumerate(batch.labels.numpy())
+        if label != IGNORE
+    ]
+    loss = network.losses(batch, step=0)["loss_pixel"]
+    assert loss.item() == pytest.approx(np.mean(judged), rel=1e-5)
+
+
+def test_a_batch_that_nobody_judged_has_no_loss(network: SemanticNetwork) -> None:
+    (batch, *_) = crops(16)
+    blank = SemanticBatch(batch.images, torch.full_like(batch.labels, IGNORE), batch.keys)
+    assert network.losses(blank, step=0)["loss_pixel"].item() == 0
+
+
+def test_networks_are_dilated_where_they_can_be() -> None:
+    task = SemanticTask(VOCSemanticConfig())
+    assert task.backbone_config("resnet50").output_stride == 16
+    assert task.backbone_config("resnet18").output_stride == 32
+
+
+def test_lists_are_found_or_named(tmp_path: Path) -> None:
+    task = SemanticTask(VOCSemanticConfig())
+    task.write_scenes(LabelledDataConfig(scenes_train=3, scenes_test=2, scenes_size=32), tmp_path)
+    found = task.read(LabelledDataConfig(root=tmp_path))
+    assert (found.train_images, found.test_images) == (3, 2)
+    named = LabelledDataConfig(root=tmp_path, train_lists=("2012:test",))
+    assert task.read(named).train_images == 2
+    with pytest.raises(UserError, match="one list of VOC 2012"):
+        task.read(LabelledDataConfig(root=tmp_path, train_lists=("2012:train", "2012:test")))
