@@ -71,7 +71,7 @@ def made_up_batch(images: int, short_side: int) -> DetectionBatch:
                 torch.from_numpy(boxes).float(),
                 torch.from_numpy(rng.integers(0, CLASSES, OBJECTS)),
                 polygons=tuple((outline.reshape(-1),) for outline in outlines),
-            )
+            ).prepared()  # as it comes from a worker
         )
         sizes.append((height, width))
     return DetectionBatch(tuple(pixels), tuple(targets), tuple(sizes), torch.arange(images))

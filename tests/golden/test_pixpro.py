@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 import torch
-from references.two_view_runs import NoBackbone, RecordedGeometry
+from references.two_view_runs import RecordedGeometry
+from references.vector_batches import Passed
 from torch import Tensor, nn
 
 from clove_ssl.config.methods.clove import ProjectorConfig, TeacherConfig
@@ -91,7 +92,7 @@ def recorded_method(recorded: dict[str, Tensor], *, instance: bool) -> PixPro:
         projector=ProjectorConfig(hidden=4, out=channels, bias=True, last_norm="none"),
         instance=InstanceConfig(weight=float(instance), hidden=4, out=channels),
     )
-    method = PixPro(config, NoBackbone(channels)).double()  # type: ignore[arg-type]
+    method = PixPro(config, Passed(channels)).double()  # type: ignore[arg-type]
     for encoder, mark in ((method.encoder, ""), (method.teacher.module, "_k")):
         encoder.projector = convolution(recorded, f"projector{mark}")
         if instance:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 import torch
-from references.two_view_runs import NoBackbone, RecordedGeometry
+from references.two_view_runs import RecordedGeometry
+from references.vector_batches import Passed
 from torch import Tensor
 
 from clove_ssl.config.methods.clove import MatchingConfig, TeacherConfig
@@ -61,7 +62,7 @@ def build(record: dict[str, Tensor], group: str) -> SetSim:
         ),
         shuffle_groups=2,
     )
-    method = SetSim(config, NoBackbone(record["x_q"].shape[1])).double()  # type: ignore[arg-type]
+    method = SetSim(config, Passed(record["x_q"].shape[1])).double()  # type: ignore[arg-type]
     method.queue.entries.copy_(record["queue_before"].T)
     method.dense_queue.entries.copy_(record["queue2_before"].T)
     with torch.no_grad():

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 import torch
-from references.two_view_runs import NoBackbone
+from references.vector_batches import Passed
 from torch import Tensor
 
 from clove_ssl.config.methods.slotcon import SlotConConfig, SlotHeadConfig
@@ -117,7 +117,7 @@ def recorded_method(arrays: Arrays) -> SlotCon:
         prototypes=prototypes,
         head=SlotHeadConfig(hidden=hidden, out=out),
     )
-    method = SlotCon(config, NoBackbone(channels)).double()  # type: ignore[arg-type]
+    method = SlotCon(config, Passed(channels)).double()  # type: ignore[arg-type]
     branches = {"encoder.": "q", "teacher.module.": "k"}
     state = {"center": torch.from_numpy(arrays["center_before"][0])}
     for prefix, mark in branches.items():

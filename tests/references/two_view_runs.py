@@ -1,4 +1,4 @@
-"""Small batches and a stand-in backbone for methods on views of an image."""
+"""Small batches for methods on views of an image."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from references.pasted_views import random_boxes
-from torch import Tensor, nn
+from torch import Tensor
 
 from clove_ssl.config.methods.base import MethodConfig
 from clove_ssl.config.methods.supervised import SupervisedConfig
@@ -14,17 +14,6 @@ from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.geometry import CropGeometry
 
 IMAGES = 4
-
-
-class NoBackbone(nn.Module):
-    """Takes recorded feature maps for images."""
-
-    def __init__(self, out_channels: int) -> None:
-        super().__init__()
-        self.out_channels = out_channels
-
-    def features(self, maps: Tensor) -> Tensor:
-        return maps
 
 
 @dataclass(frozen=True)

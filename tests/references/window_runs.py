@@ -1,4 +1,4 @@
-"""Small configs of ReSim and SetSim, and batches for them."""
+"""Small configs of ReSim and SetSim."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from typing import Any
 import torch
 from references.tiny_backbone import TinyBackbone
 from references.tiny_pyramid import TinyPyramid
-from references.two_view_runs import two_views
 
 from clove_ssl.config.methods.clove import TeacherConfig
 from clove_ssl.config.methods.pooled_views import HeadConfig, QueuedConfig
 from clove_ssl.config.methods.resim import ReSimConfig, WindowConfig
 from clove_ssl.config.methods.setsim import SetsConfig, SetSimConfig
 from clove_ssl.config.views import ViewsConfig
-from clove_ssl.views.batch import ViewBatch
 
 NAMES = ("resim", "setsim")
 SIZE = {"resim": 64, "setsim": 16}
@@ -48,8 +46,3 @@ def built(config: QueuedConfig) -> Any:
         for parameter in method.teacher.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     return method
-
-
-def small_batch(config: QueuedConfig, seed: int = 0, **changes: Any) -> ViewBatch:
-    """Two views of four images whose crops overlap."""
-    return two_views(config, seed, **changes)

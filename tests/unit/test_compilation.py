@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def outputs_and_gradient(network: nn.Module, images: Tensor) -> tuple[Tensor, Te
     return output.detach(), torch.cat([p.grad.flatten() for p in network.parameters()])
 
 
-@pytest.mark.parametrize("name", ["resnet18", "resnet50", "regnet_x_400mf", "convnext_tiny"])
+@pytest.mark.parametrize("name", ["resnet18", "resnet50", "regnet_x_400mf"])
 def test_a_network_in_pieces_gives_what_it_gave_before(name: str) -> None:
     plain = encoder(name)
     pieces = copy.deepcopy(plain)
@@ -48,11 +49,46 @@ def test_a_network_in_pieces_gives_what_it_gave_before(name: str) -> None:
     assert counters["stats"]["unique_graphs"] > 2
 
 
-def test_blocks_of_one_shape_share_a_graph() -> None:
-    network = encoder("resnet50")  # 16 blocks of 8 shapes, a stem, a head
+def test_pieces_of_one_shape_share_a_graph() -> None:
+    network = encoder("resnet50")
     compile_networks([network], backend="eager")
     network(torch.randn(2, 3, 64, 64))
-    assert counters["stats"]["unique_graphs"] == 8 + 2
+    start, end, head = 1, 1, 1
+    # Of 15 cuts between 16 blocks: behind the first of a stage, inside it, and to the next stage.
+    assert counters["stats"]["unique_graphs"] == start + (3 + 3 + 3 + 2) + end + head
+
+
+def test_blocks_of_one_shape_share_a_graph() -> None:
+    backbone = build_backbone(BackboneConfig(name="resnet50"))  # 16 blocks of 8 shapes, a stem
+    compile_networks([backbone], backend="eager")
+    backbone(torch.randn(2, 3, 64, 64))
+    assert counters["stats"]["unique_graphs"] == 8 + 1
+
+
+def kept_bytes(run: Callable[[Tensor], Tensor], network: nn.Module) -> int:
+    """Memory of what the backward pass needs, besides the weights."""
+    weights = {p.untyped_storage().data_ptr() for p in network.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        output = run(torch.randn(4, 3, 64, 64))
+    total = sum(size for place, size in kept.items() if place not in weights)
+    output.sum().backward()
+    return total
+
+
+def test_pieces_keep_no_more_for_the_backward_pass_than_the_whole() -> None:
+    whole = build_backbone(BackboneConfig(name="resnet18")).train()
+    pieces = copy.deepcopy(whole)
+    partitioned = "aot_eager_decomp_partition"
+    compile_networks([pieces], backend=partitioned)
+    compiled = torch.compile(whole.features, backend=partitioned, dynamic=False)
+    # The stem's padded pixels are 3 % here; a mask of every block's ReLU would be 4 % more.
+    assert kept_bytes(pieces.features, pieces) <= 1.04 * kept_bytes(compiled, whole)
 
 
 def test_student_and_teacher_of_two_sizes_stay_compiled() -> None:

@@ -62,7 +62,7 @@ def plain(value: object) -> object:
 def by_key(batches: list[DetectionBatch]) -> dict[int, tuple[torch.Tensor, object]]:
     """Pixels and targets of every image."""
     return {
-        int(key): (image, plain(tuple(vars(target).values())))
+        int(key): (image, plain(tuple(vars(target.prepared()).values())))
         for batch in batches
         for key, image, target in zip(batch.keys, batch.images, batch.targets, strict=True)
     }

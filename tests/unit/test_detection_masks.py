@@ -19,6 +19,7 @@ from clove_ssl.tasks.models.keypoints import (
     regions_with_keypoints,
 )
 from clove_ssl.tasks.models.masks import (
+    _paste_together,
     mask_loss,
     paste_masks,
     paste_probabilities,
@@ -147,6 +148,19 @@ def test_boxes_without_area_or_outside_the_image_paste_nothing(box: list[float])
     mask, boxes = torch.ones(1, 28, 28), torch.tensor([box])
     assert not paste_masks(mask, boxes, image_size=(8, 8)).any()
     assert paste_probabilities(mask, boxes, image_size=(8, 8)).sum() == 0
+
+
+def test_masks_are_pasted_together_as_box_by_box() -> None:
+    source = torch.Generator().manual_seed(0)
+    masks = torch.rand(40, 14, 14, generator=source)
+    corners, sides = (torch.rand(40, 2, generator=source) * 50 - each for each in (10, 0))
+    boxes = torch.cat([corners, corners + sides], dim=1)
+    boxes[5, 2:] = boxes[5, :2]
+    apart = paste_masks(masks, boxes, image_size=(37, 50))
+    together = _paste_together(masks, boxes, image_size=(37, 50), threshold=0.5)
+    assert torch.equal(together, apart)
+    nothing = _paste_together(masks[:0], NONE, image_size=(5, 6), threshold=0.5)
+    assert nothing.shape == (0, 5, 6)
 
 
 def test_no_masks_paste_to_none() -> None:

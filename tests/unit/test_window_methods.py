@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from references.sets import slow_attention_pairs, slow_set_loss
 from references.tiny_pyramid import TinyPyramid
-from references.two_view_runs import IMAGES
-from references.window_runs import NAMES, SIZE, built, small_batch, small_method
+from references.two_view_runs import IMAGES, two_views
+from references.window_runs import NAMES, SIZE, built, small_method
 from references.windows import slow_pool, slow_window_loss
 from torch import Tensor
 
@@ -70,7 +70,7 @@ def slow_level(batch: ViewBatch, query: Tensor, key: Tensor, level: str, config:
 def test_resim_adds_the_losses_of_images_and_of_both_levels() -> None:
     weighted = WindowConfig(window=24, stride=12, weight=0.5)
     config = small_method("resim", teacher=STILL, shuffle_groups=0, c4=weighted)
-    method, batch = built(config), small_batch(config)
+    method, batch = built(config), two_views(config)
     with torch.no_grad():
         query = method.encoder(batch.views[0].pixels)
         key = method.teacher.module(batch.views[1].pixels)
@@ -85,7 +85,7 @@ def test_resim_adds_the_losses_of_images_and_of_both_levels() -> None:
 
 def test_resim_shuffles_all_that_the_teacher_gives() -> None:
     config = small_method("resim", teacher=STILL)
-    method, batch = built(config), small_batch(config)
+    method, batch = built(config), two_views(config)
     pixels = batch.views[1].pixels
     shuffled = method._key(pixels, Progress(4, 10))
     plain = method.teacher.module(pixels)
@@ -100,7 +100,7 @@ def test_resim_shuffles_all_that_the_teacher_gives() -> None:
 def test_resim_without_common_windows_still_contrasts_images() -> None:
     config = small_method("resim")
     method = built(config)
-    output = method(small_batch(config, apart=True), START)
+    output = method(two_views(config, apart=True), START)
     assert output.loss.detach() == output.metrics["loss_global"]
     assert output.metrics["windows_kept_c4"] == output.metrics["windows_kept_c3"] == 0
     output.loss.backward()
@@ -131,7 +131,7 @@ def test_negatives_come_from_groups_of_images() -> None:
 def test_setsim_contrasts_cells_with_sets(kind: str, nearest: str) -> None:
     sets = SetsConfig(kind=kind, nearest=nearest, attention=0.3)  # type: ignore[arg-type]
     config = small_method("setsim", teacher=STILL, shuffle_groups=0, sets=sets, dense_weight=0.3)
-    method, batch = built(config), small_batch(config)
+    method, batch = built(config), two_views(config)
     student, teacher = method.encoder, method.teacher.module
     with torch.no_grad():
         maps = student(batch.views[0].pixels), teacher(batch.views[1].pixels)
@@ -170,7 +170,7 @@ def slow_pairs(query_map: Tensor, key_map: Tensor, batch: ViewBatch, sets: SetsC
 @pytest.mark.parametrize("name", NAMES)
 def test_the_student_is_one_graph_for_the_compiler(name: str) -> None:
     config = small_method(name)
-    network, batch = built(config).networks()[0].eval(), small_batch(config)
+    network, batch = built(config).networks()[0].eval(), two_views(config)
     compiled = torch.compile(network, backend="eager", fullgraph=True)
     found, expected = compiled(batch.views[0].pixels), network(batch.views[0].pixels)
     torch.testing.assert_close(found, expected)
@@ -184,7 +184,7 @@ def test_resim_needs_all_stages_of_its_backbone() -> None:
 
 def test_resim_takes_views_of_any_size_that_hold_its_windows() -> None:
     config = small_method("resim", size=72)  # maps of 9 and 4 cells
-    assert built(config)(small_batch(config), START).loss.isfinite()
+    assert built(config)(two_views(config), START).loss.isfinite()
     assert TinyPyramid()(torch.zeros(1, 3, 72, 72))["c4"].shape[2:] == (4, 4)
     with pytest.raises(UserError, match="global-size 49"):
         ReSimConfig(views=ViewsConfig(local_count=0, global_size=48))

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torchvision import models
 from torchvision.models.resnet import Bottleneck
 
-from clove_ssl.backbones.pieces import compiled_steps
+from clove_ssl.backbones.pieces import RecutResNet, compiled_steps, recut
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.errors import UserError, unknown_name
 
@@ -75,6 +75,9 @@ class Backbone(nn.Module):
         self.name = name
         self.parts = dict(parts)
         self.stage = stage
+        # Neither is a submodule, so the names of parameters stay.
+        self._compiled: dict[str, list[nn.Module]] = {}
+        self._recut: RecutResNet | None = None
         self.channels, self.strides = self._measure()
 
     @property
@@ -93,6 +96,8 @@ class Backbone(nn.Module):
 
     def features(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) -> (B, out_channels, h, w); stages after ``stage`` do not run."""
+        if self._recut is not None:
+            return self._recut(images)
         return self._run(images, self.stage)[self.stage]
 
     def freeze_unused(self) -> None:
@@ -102,18 +107,22 @@ class Backbone(nn.Module):
                 self.body.get_submodule(path).requires_grad_(False)
 
     def compile_in_parts(self, backend: str = "inductor") -> None:
-        """Compile every block on its own, and what stands between rows of blocks."""
-        compiled = {
-            stage: compiled_steps([self.body.get_submodule(path) for path in paths], backend)
-            for stage, paths in self.parts.items()
-        }
-        self.__dict__["_compiled"] = compiled  # no submodule: names of parameters stay
+        """Compile the network in pieces, each of them when it first runs.
+
+        For :meth:`features` a ResNet is cut where it costs least; the maps of all stages come
+        from whole blocks.
+        """
+        plain = {stage: self._steps(stage) for stage in self.parts}
+        needed = STAGES[: STAGES.index(self.stage) + 1]
+        self._recut = recut(step for stage in needed for step in plain[stage])
+        if self._recut is not None:
+            self._recut.compile(backend)
+        self._compiled = {stage: compiled_steps(steps, backend) for stage, steps in plain.items()}
 
     def _steps(self, stage: str) -> list[nn.Module]:
         """The modules that lead to a stage from the one before."""
-        compiled: dict[str, list[nn.Module]] = self.__dict__.get("_compiled", {})
         plain = [self.body.get_submodule(path) for path in self.parts[stage]]
-        return compiled.get(stage, plain)
+        return self._compiled.get(stage, plain)
 
     def _run(self, images: Tensor, last: str) -> dict[str, Tensor]:
         maps: dict[str, Tensor] = {}

@@ -1,8 +1,11 @@
 """The pieces of a backbone that are compiled, each on its own.
 
-Blocks of one shape share a compiled graph, so compiling them takes a fraction of
-the time that compiling the whole network takes. What stands between rows of blocks,
-such as a stem, is one piece each.
+Pieces of one shape share a compiled graph, so compiling them takes a fraction of the
+time that compiling the whole network takes. Where a network is cut decides what that
+costs. A block of a ResNet ends with a sum and a ReLU; a cut right there would make the
+backward pass keep a mask of the ReLU beside its result, and write the gradient of the
+sum once more. So a piece of a ResNet reaches from the last convolution of one block to
+the last convolution of the next: what crosses the cut is in memory anyway.
 
 A stem gets special treatment: its first convolution sees three channels, for which
 no fast kernel exists. Two by two pixels are therefore moved into channels, where the
@@ -13,11 +16,15 @@ Dimensions: B images, H x W pixels, D channels.
 
 from __future__ import annotations
 
-from itertools import groupby
-from typing import TypeGuard
+from collections.abc import Iterable
+from itertools import groupby, pairwise
+from typing import Any, TypeAlias, TypeGuard
 
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torchvision.models.resnet import BasicBlock, Bottleneck
+
+Block: TypeAlias = Any  # BasicBlock or Bottleneck; torchvision has no types
 
 STEM_KERNEL = 7
 CHANNELS = 16  # three colours of 2 x 2 pixels, and four empty channels to align them
@@ -42,6 +49,98 @@ class Chain(nn.Module):
             return convolve_by_depth(running, module.weight)
         result: Tensor = module(running)
         return result
+
+
+class Start(nn.Module):
+    """From pixels to the last convolution of the first block."""
+
+    def __init__(self, stem: list[nn.Module], block: Block) -> None:
+        super().__init__()
+        self.stem = Chain(stem)
+        self.block = block
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, 3, H, W) -> what the block adds up, before its norms."""
+        return open_block(self.block, self.stem(images))
+
+
+class Joint(nn.Module):
+    """From the last convolution of one block to the last one of the next."""
+
+    def __init__(self, before: Block, after: Block) -> None:
+        super().__init__()
+        self.before = before
+        self.after = after
+
+    def forward(self, main: Tensor, side: Tensor) -> tuple[Tensor, Tensor]:
+        """What the one block adds up -> what the next one does, both before their norms."""
+        return open_block(self.after, close_block(self.before, main, side))
+
+
+class End(nn.Module):
+    """From the last convolution of the last block to its map."""
+
+    def __init__(self, block: Block) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, main: Tensor, side: Tensor) -> Tensor:
+        """What the block adds up -> (B, D, h, w)."""
+        return close_block(self.block, main, side)
+
+
+class RecutResNet:
+    """A ResNet of torchvision that runs piece by piece, and gives its last map alone."""
+
+    def __init__(self, stem: list[nn.Module], blocks: list[Block]) -> None:
+        self.start = Start(stem, blocks[0])
+        self.joints = [Joint(before, after) for before, after in pairwise(blocks)]
+        self.end = End(blocks[-1])
+
+    def __call__(self, images: Tensor) -> Tensor:
+        main, side = self.start(images)
+        for joint in self.joints:
+            main, side = joint(main, side)
+        result: Tensor = self.end(main, side)
+        return result
+
+    def compile(self, backend: str) -> None:
+        """Compile every piece."""
+        for piece in (self.start, *self.joints, self.end):
+            piece.compile(dynamic=False, backend=backend)
+
+
+def recut(modules: Iterable[nn.Module]) -> RecutResNet | None:
+    """The modules of a ResNet in running order, cut anew; nothing for other networks."""
+    stem: list[nn.Module] = []
+    blocks: list[Block] = []
+    for module in modules:
+        if _is_row_of_blocks(module):
+            blocks += module.children()
+        elif blocks:
+            return None
+        else:
+            stem.append(module)
+    fits = blocks and all(isinstance(block, BasicBlock | Bottleneck) for block in blocks)
+    return RecutResNet(stem, blocks) if fits else None
+
+
+def open_block(block: Block, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """A block up to its last convolution, and its shortcut up to where that has a norm."""
+    running = F.relu(block.bn1(block.conv1(inputs)))
+    running = block.conv2(running)
+    if isinstance(block, Bottleneck):
+        running = block.conv3(F.relu(block.bn2(running)))
+    side = inputs if block.downsample is None else block.downsample[0](inputs)
+    return running, side
+
+
+def close_block(block: Block, main: Tensor, side: Tensor) -> Tensor:
+    """The rest of a block: norms, sum and ReLU."""
+    norm = block.bn3 if isinstance(block, Bottleneck) else block.bn2
+    if block.downsample is not None:
+        side = block.downsample[1](side)
+    return F.relu(norm(main) + side)
 
 
 def is_stem_convolution(module: nn.Module) -> TypeGuard[nn.Conv2d]:

@@ -36,8 +36,8 @@ class BenchConfig:
     """Share of the activations that the compiled networks of a method keep for the backward pass,
     as for ``clove pretrain``; the floor keeps all."""
     floor: Literal["whole", "parts"] = "whole"
-    """Compile the bare backbones of the floor as whole networks, which takes minutes, or block by
-    block as in training."""
+    """Compile the bare backbones of the floor as whole networks, which takes minutes, or in pieces
+    as in training."""
     parts: tuple[Literal["step", "data", "run", "growth"], ...] = ("step", "data", "run")
     """What to measure: the floor and the step; reading and rendering; a whole run; how cost grows
     with batch, view sizes, small views and grid."""

@@ -26,7 +26,8 @@ class LabelledDataConfig:
     """Images with annotations to learn from and to be tested on."""
 
     root: Annotated[Path | None, tyro.conf.arg(aliases=["--data"])] = None
-    """Folder of VOC (VOCdevkit) or COCO; without it built-in scenes are written into the run."""
+    """Folder of VOC (VOCdevkit), COCO, LVIS or Cityscapes; without it built-in scenes are written
+    into the run."""
     train_annotations: Path | None = None
     """Annotation file to learn from, in COCO's format, instead of the one below ``root``."""
     train_images: Path | None = None

@@ -1,6 +1,6 @@
 """Compile the networks of a method, piece by piece.
 
-A backbone is compiled block by block, everything around it head by head. A piece
+A backbone is compiled in pieces, everything around it head by head. A piece
 gets one graph per shape of its input, so a run has one per view size, and pieces of
 equal shape share theirs. Processes that share a cache folder compile once.
 """

@@ -67,7 +67,7 @@ class Evaluation:
         batches = self.task.training_batches(self.data, reading.between(total, total + steps))
         for batch in islice(batches, count):
             with self.precision.autocast():
-                model.losses(batch.to(self.process.device), step=total)
+                model.losses(batch.to(self.process.device, non_blocking=True), step=total)
             yield
 
     def _predictions(self, model: TaskModel) -> list[Any]:
@@ -75,7 +75,7 @@ class Evaluation:
         found: list[Any] = []
         with torch.no_grad(), self.precision.autocast():
             for batch in self.task.test_batches(self.data, self.reading):
-                found += model.predict(batch.to(self.process.device))
+                found += model.predict(batch.to(self.process.device, non_blocking=True))
         return found
 
 

@@ -91,7 +91,6 @@ class CLoVE(TaughtMethod[Encoder]):
         large = [view for view in batch.views if view.role == "global"]
         small = [view for view in batch.views if view.role == "local"]
         self.before_targets(progress)
-        # The teacher goes first: what it needs is free again before the student's maps pile up.
         targets = self._by_view(self.teacher, large)
         teacher = self._place(unit_vectors(targets, dim=1), large)
         projected = self._by_view(self.encoder, large)  # V * (B, D, h, w), joined

@@ -25,8 +25,6 @@ from clove_ssl.views.batch import ViewBatch
 class SetSim(DenseCL):
     """Exploring set similarity for dense self-supervised learning (Wang et al., 2022)."""
 
-    headline = ("accuracy", "cos_positive", "cos_positive_dense")
-
     def __init__(self, config: SetSimConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
         self.options = config

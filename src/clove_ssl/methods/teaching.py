@@ -78,7 +78,11 @@ class TaughtMethod(Method, Generic[Encoder]):
         return self.encoder, self.teacher.module
 
     def before_targets(self, progress: Progress) -> None:
-        """To be called before the teacher's forward pass of a micro-batch."""
+        """To be called before the teacher's forward pass of a micro-batch.
+
+        That pass comes before the student's: what it needs is free again before the maps that the
+        student keeps for its backward pass pile up.
+        """
         if progress.closes_step and self._taught.teacher.update == "before-forward":
             self.update_teacher(progress)
 

@@ -25,6 +25,7 @@ from clove_ssl.errors import UserError, unknown_name
 from clove_ssl.tasks.datasets.coco_annotations import SLACK, Faulty
 from clove_ssl.tasks.datasets.rle import RLE, encode_places
 from clove_ssl.tasks.datasets.samples import Box
+from clove_ssl.tasks.ragged import first_items
 
 InstanceMap = NDArray[np.int32]  # (H, W)
 Record = Mapping[str, Any]
@@ -148,7 +149,7 @@ def visible_things(instances: InstanceMap) -> Iterator[Visible]:
     places = np.flatnonzero(is_thing[labels])
     order = np.argsort(pixels[places], kind="stable")
     places, numbers = places[order], pixels[places[order]]
-    begins = np.flatnonzero(np.diff(numbers, prepend=-1))
+    begins = first_items(numbers)
     classes = list(THINGS.values())
     for number, own in zip(numbers[begins].tolist(), np.split(places, begins[1:]), strict=False):
         columns, rows = np.divmod(own, height)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clove_ssl.tasks.datasets.rle import FIRST, MORE, MOST_GROUPS, SIGN
+from clove_ssl.tasks.ragged import first_items, places_in_rows
 
 Integers = NDArray[np.int64]
 Bits = NDArray[np.bool_]
@@ -50,7 +51,7 @@ def _measure(texts: Sequence[str]) -> RunTotals:
     sound[owner[ends[~is_last[ends]]]] = False
     is_last[ends] = True  # a number that goes on must not reach into the next mask
     values, holder = _numbers(groups, is_last, owner, sound)  # (V,), (V,)
-    place = _places(holder)  # (V,) of a number in its mask
+    place = places_in_rows(holder)  # (V,) of a number in its mask
     inside = place % 2 == 1
     # From the fourth on a number is a difference to the one two before it.
     for chosen in (inside, (place > 0) & ~inside):
@@ -68,7 +69,9 @@ def _numbers(
 ) -> tuple[Integers, Integers]:
     """The numbers that groups of five bits make up, and whose they are: (V,), (V,)."""
     first = np.flatnonzero(np.concatenate([[True], is_last[:-1]]))[: np.count_nonzero(is_last)]
-    place = _places(np.repeat(np.arange(len(first)), np.diff(first, append=len(groups))))  # (C,)
+    place = places_in_rows(
+        np.repeat(np.arange(len(first)), np.diff(first, append=len(groups)))
+    )  # (C,)
     sound[owner[place > MOST_GROUPS]] = False
     place = np.minimum(place, MOST_GROUPS)
     parts = (groups & (MORE - 1)) << (5 * place)
@@ -78,15 +81,9 @@ def _numbers(
     return values, owner[first]
 
 
-def _places(holder: Integers) -> Integers:
-    """The place of every item among those of its holder, whose items follow each other."""
-    first = np.flatnonzero(np.diff(holder, prepend=-1))
-    return np.arange(len(holder)) - np.repeat(first, np.diff(first, append=len(holder)))
-
-
 def _cumulated(values: Integers, holder: Integers) -> Integers:
     """Running sums that begin anew with every holder."""
-    first = np.flatnonzero(np.diff(holder, prepend=-1))
+    first = first_items(holder)
     sums = np.cumsum(values)
     before = sums[first] - values[first]
     result: Integers = sums - np.repeat(before, np.diff(first, append=len(holder)))

@@ -21,6 +21,7 @@ from clove_ssl.data.names import IntArray
 from clove_ssl.data.sampling import copy_uniforms, shuffled
 from clove_ssl.tasks.datasets.samples import Sample
 from clove_ssl.tasks.loading.order import GroupedOrder
+from clove_ssl.tasks.ragged import places_in_rows
 
 Floats = npt.NDArray[np.float64]
 
@@ -80,8 +81,7 @@ class RepeatedOrder(GroupedOrder):
     def _images_of(self, epoch: int) -> IntArray:
         copies = self.copies(epoch)
         image = np.repeat(np.arange(self.count), copies)
-        number = np.arange(len(image)) - np.repeat(np.cumsum(copies) - copies, copies)
-        names: IntArray = image + self.count * number
+        names: IntArray = image + self.count * places_in_rows(image)
         return names[shuffled(self.seed, epoch, len(names))]
 
     def _kinds_of(self, images: IntArray) -> IntArray:

@@ -44,7 +44,9 @@ class AnchorLayout:
         cells = [_cell_corners(sizes, self.ratios) for sizes in self.sizes]
         rows = [corners for cell in cells for corners in cell]
         table = send(rows, device or torch.device("cpu"), dtype=torch.float32)
-        levels = zip(table.split(self.anchors_per_cell()), grid_sizes, self.strides, strict=True)
+        levels = zip(
+            torch.split(table, list(self.anchors_per_cell())), grid_sizes, self.strides, strict=True
+        )
         return [grid_anchors(cell, grid, stride=stride) for cell, grid, stride in levels]
 
 

@@ -46,7 +46,7 @@ def decode_boxes(source: Tensor, offsets: Tensor, *, weights: Weights) -> Tensor
     # In half precision a pixel of a large image is already below one unit in the last place.
     dtype = torch.promote_types(offsets.dtype, torch.float32)
     center, size = _center_size(source.to(dtype)[..., None, :])  # (..., 1, 2)
-    per_class = offsets.to(dtype).unflatten(-1, (offsets.shape[-1] // 4, 4))
+    per_class = offsets.to(dtype).reshape(*offsets.shape[:-1], offsets.shape[-1] // 4, 4)
     scaled = per_class / send_like(weights, center)  # (..., K, 4)
     moved = scaled[..., :2] * size + center  # (..., K, 2)
     half = 0.5 * scaled[..., 2:].clamp(max=LARGEST_LOG_SCALE).exp() * size  # (..., K, 2)

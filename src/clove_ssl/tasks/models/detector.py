@@ -18,7 +18,13 @@ from clove_ssl.config.detection import DetectorConfig
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.models.drawing import Priorities, RandomPriorities
 from clove_ssl.tasks.models.features import C4Features, PyramidFeatures
-from clove_ssl.tasks.models.head_losses import box_terms, keypoint_term, mask_term, plan_losses
+from clove_ssl.tasks.models.head_losses import (
+    RegionTask,
+    box_terms,
+    keypoint_term,
+    mask_term,
+    plan_losses,
+)
 from clove_ssl.tasks.models.heads import KeypointHead, MaskHead
 from clove_ssl.tasks.models.instances import DetectionBatch, ImageDetections
 from clove_ssl.tasks.models.keypoints import find_keypoints
@@ -133,26 +139,39 @@ class Detector(nn.Module):
         self, levels: Sequence[Tensor], regions: TrainingRegions, batch: DetectionBatch
     ) -> dict[str, Tensor]:
         """The losses of the second stage."""
+        # First all whose size depends on values, for which the host waits; then the networks,
+        # which it can queue without a pause.
         task = plan_losses(
             regions,
             batch.targets,
             num_classes=self.classes,
+            mask_side=self.features.mask_side if self.mask_head is not None else None,
             keypoints=self.keypoint_head is not None,
         )
         maps = self.features.region_maps(levels, regions.regions)
+        mask_maps = self._mask_maps(levels, maps, task)
+        keypoint_maps = self._keypoint_maps(levels, task)
         logits, offsets = self.predict_boxes(maps)
         losses = box_terms(logits, offsets, task, beta=self.config.box.loss_beta)
-        if self.mask_head is not None:
-            shown = (
-                maps[task.foreground]
-                if self.features.shares_maps
-                else self.features.head_maps(levels, task.on_objects.regions)
-            )
-            losses["loss_mask"] = mask_term(self.mask_head, shown, task)
-        if self.keypoint_head is not None and task.with_keypoints is not None:
-            shown = self.features.head_maps(levels, task.with_keypoints.regions)
-            losses["loss_keypoint"] = keypoint_term(self.keypoint_head, shown, task)
+        if self.mask_head is not None and mask_maps is not None:
+            losses["loss_mask"] = mask_term(self.mask_head, mask_maps, task)
+        if self.keypoint_head is not None and keypoint_maps is not None:
+            losses["loss_keypoint"] = keypoint_term(self.keypoint_head, keypoint_maps, task)
         return losses
+
+    def _mask_maps(self, levels: Sequence[Tensor], maps: Tensor, task: RegionTask) -> Tensor | None:
+        """What the mask head sees, if there is one."""
+        if self.mask_head is None:
+            return None
+        if self.features.shares_maps:
+            return maps[task.foreground]
+        return self.features.head_maps(levels, task.on_objects.regions)
+
+    def _keypoint_maps(self, levels: Sequence[Tensor], task: RegionTask) -> Tensor | None:
+        """What the keypoint head sees, if there is one."""
+        if task.with_keypoints is None:
+            return None
+        return self.features.head_maps(levels, task.with_keypoints.regions)
 
     def predict_boxes(self, maps: Tensor) -> tuple[Tensor, Tensor]:
         """Maps of regions (R, C, S, S) -> class logits (R, K+1) and offsets (R, 4K), in fp32."""

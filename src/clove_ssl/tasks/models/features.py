@@ -34,6 +34,8 @@ class C4Features(nn.Module):
 
     shares_maps = True
     """The mask head sees the same maps of a region as the box head."""
+    mask_side = HEAD_SIDE
+    """Pixels of a mask; the last stage of the backbone halves, the mask head doubles."""
 
     def __init__(self, config: DetectorConfig, backbone: Backbone) -> None:
         super().__init__()
@@ -86,6 +88,8 @@ class PyramidFeatures(nn.Module):
 
     shares_maps = False
     """The mask and the keypoint head pool regions of their own."""
+    mask_side = 2 * HEAD_SIDE
+    """Pixels of a mask, which the head doubles."""
 
     def __init__(self, config: DetectorConfig, backbone: Backbone) -> None:
         super().__init__()

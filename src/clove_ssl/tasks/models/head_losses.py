@@ -45,6 +45,7 @@ class RegionTask:
     objects: Sequence[ImageTargets]
     foreground: Tensor  # (F,) rows of ``regions``
     on_objects: TrainingRegions  # F
+    masks: Tensor | None  # (F, M, M) bool
     with_keypoints: TrainingRegions | None  # V
     keypoints: KeypointTargets | None  # (V, P)
     counts: Tensor  # (3,) R, F and visible keypoints, the mean over processes
@@ -60,9 +61,10 @@ def plan_losses(
     objects: Sequence[ImageTargets],
     *,
     num_classes: int,
+    mask_side: int | None,
     keypoints: bool,
 ) -> RegionTask:
-    """Find the regions that the mask and the keypoint head learn from."""
+    """Find the regions that the mask and the keypoint head learn from, and their targets."""
     foreground = torch.nonzero(regions.classes < num_classes).squeeze(1)  # (F,)
     on_objects = regions.take(foreground)
     shown, cells = _with_keypoints(on_objects, objects) if keypoints else (None, None)
@@ -73,6 +75,7 @@ def plan_losses(
         objects=objects,
         foreground=foreground,
         on_objects=on_objects,
+        masks=None if mask_side is None else object_masks(objects, on_objects, size=mask_side),
         with_keypoints=shown,
         keypoints=cells,
         counts=mean_over_processes(torch.cat([known, visible[None]])),
@@ -102,8 +105,8 @@ def mask_term(head: nn.Module, maps: Tensor, task: RegionTask) -> Tensor:
     if len(maps) == 0 and (not _shares_statistics(head) or not bool(task.counts[1] > 0)):
         return idle_loss(head)
     logits = wide(head(maps, task.on_objects.classes))  # (F, M, M)
-    targets = object_masks(task.objects, task.on_objects, size=logits.shape[-1])
-    return mask_loss(logits, targets, normalizer=task.divisors[1])
+    assert task.masks is not None
+    return mask_loss(logits, task.masks, normalizer=task.divisors[1])
 
 
 def keypoint_term(head: nn.Module, maps: Tensor, task: RegionTask) -> Tensor:

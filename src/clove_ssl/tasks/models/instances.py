@@ -10,12 +10,18 @@ an original one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from clove_ssl.tasks.models.packing import PackedTensors, pack
+from clove_ssl.tasks.models.polygons import PackedOutlines, pack_outlines
 
 # The outlines of one object: each polygon is x0, y0, x1, y1, ... of float64.
 Outlines = tuple[NDArray[np.float64], ...]
@@ -34,19 +40,38 @@ class ImageTargets:
     polygons: tuple[Outlines, ...] | None = None
     bitmaps: Tensor | None = None  # (N, h, w) bool
     keypoints: Tensor | None = None  # (N, P, 3): x, y, visibility
+    outlines: PackedOutlines | None = None  # the polygons as tensors, once they have travelled
 
     def __len__(self) -> int:
         """Return the number of objects."""
         return len(self.classes)
 
+    def prepared(self) -> ImageTargets:
+        """Return the targets with their polygons as tensors, too."""
+        if self.polygons is None or self.outlines is not None:
+            return self
+        return replace(self, outlines=pack_outlines(self.polygons))
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors, in the order in which :meth:`with_tensors` takes them."""
+        alone = [self.boxes, self.classes, self.bitmaps, self.keypoints]
+        return [*(each for each in alone if each is not None), *(self.outlines or ())]
+
+    def with_tensors(self, tensors: Iterator[Tensor]) -> ImageTargets:
+        """Return the targets with other tensors in the place of their own."""
+        return replace(
+            self,
+            boxes=next(tensors),
+            classes=next(tensors),
+            bitmaps=None if self.bitmaps is None else next(tensors),
+            keypoints=None if self.keypoints is None else next(tensors),
+            outlines=None if self.outlines is None else PackedOutlines(*islice(tensors, 4)),
+        )
+
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> ImageTargets:
         """Return the targets with every tensor on ``device``."""
-        return ImageTargets(
-            boxes=self.boxes.to(device, non_blocking=non_blocking),
-            classes=self.classes.to(device, non_blocking=non_blocking),
-            polygons=self.polygons,
-            bitmaps=_moved(self.bitmaps, device, non_blocking=non_blocking),
-            keypoints=_moved(self.keypoints, device, non_blocking=non_blocking),
+        return self.with_tensors(
+            each.to(device, non_blocking=non_blocking) for each in self.tensors()
         )
 
 
@@ -88,6 +113,7 @@ class DetectionBatch:
     targets: tuple[ImageTargets, ...]  # empty at test time
     original_sizes: tuple[tuple[int, int], ...]  # (H, W) of each image before resizing
     keys: Tensor  # (B,) int64
+    packed: PackedTensors | None = None  # what all other tensors but the keys are views of
 
     def __len__(self) -> int:
         """Return the number of images."""
@@ -100,36 +126,53 @@ class DetectionBatch:
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> DetectionBatch:
         """Return the batch on ``device``; the keys stay on the host, where draws are seeded."""
-        return DetectionBatch(
-            images=tuple(image.to(device, non_blocking=non_blocking) for image in self.images),
-            targets=tuple(
-                objects.to(device, non_blocking=non_blocking) for objects in self.targets
-            ),
-            original_sizes=self.original_sizes,
-            keys=self.keys,
-        )
+        if self.packed is not None:
+            return self._with_packed(self.packed.to(device, non_blocking=non_blocking))
+        moved = (each.to(device, non_blocking=non_blocking) for each in self._tensors())
+        return self._with_tensors(moved)
 
     def pin_memory(self) -> DetectionBatch:
-        """Return the batch in page-locked memory, as data loaders ask for."""
-        return DetectionBatch(
-            images=tuple(image.pin_memory() for image in self.images),
-            targets=tuple(_pinned(objects) for objects in self.targets),
-            original_sizes=self.original_sizes,
-            keys=self.keys,
-        )
+        """Return the batch in one block of page-locked memory, as data loaders ask for."""
+        ready = self._prepared()
+        return ready._with_packed((ready.packed or pack(ready._tensors())).pin_memory())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """One block instead of many tensors, for the way from a worker."""
+        ready = self._prepared()
+        packed = ready.packed or pack(ready._tensors())
+        empty = ready._with_tensors(torch.empty(0) for _ in packed.shapes)
+        return vars(self) | {
+            "images": empty.images,
+            "targets": empty.targets,
+            "packed": packed,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Find the tensors in the block again."""
+        vars(self).update(state)
+        vars(self).update(vars(self._with_packed(state["packed"])))
+
+    def _prepared(self) -> DetectionBatch:
+        if self.packed is not None:
+            return self
+        return self._base(targets=tuple(objects.prepared() for objects in self.targets))
+
+    def _tensors(self) -> list[Tensor]:
+        return [*self.images, *(each for objects in self.targets for each in objects.tensors())]
+
+    def _with_tensors(self, tensors: Iterator[Tensor]) -> DetectionBatch:
+        images = tuple(islice(tensors, len(self.images)))
+        targets = tuple(objects.with_tensors(tensors) for objects in self.targets)
+        return self._base(images=images, targets=targets, packed=None)
+
+    def _with_packed(self, packed: PackedTensors) -> DetectionBatch:
+        return replace(self._with_tensors(iter(packed.tensors())), packed=packed)
+
+    def _base(self, **changes: Any) -> DetectionBatch:
+        """This part of the batch with some fields changed; subclasses add theirs."""
+        own = {field.name: getattr(self, field.name) for field in fields(DetectionBatch)}
+        return DetectionBatch(**own | changes)
 
 
-def _moved(
-    tensor: Tensor | None, device: torch.device | str, *, non_blocking: bool = False
-) -> Tensor | None:
-    return None if tensor is None else tensor.to(device, non_blocking=non_blocking)
-
-
-def _pinned(objects: ImageTargets) -> ImageTargets:
-    return ImageTargets(
-        boxes=objects.boxes.pin_memory(),
-        classes=objects.classes.pin_memory(),
-        polygons=objects.polygons,
-        bitmaps=None if objects.bitmaps is None else objects.bitmaps.pin_memory(),
-        keypoints=None if objects.keypoints is None else objects.keypoints.pin_memory(),
-    )
+def _moved(tensor: Tensor | None, device: torch.device | str) -> Tensor | None:
+    return None if tensor is None else tensor.to(device)

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 HEATMAP_SIDE = 56
+_IGNORED = -1
 
 
 class KeypointTargets(NamedTuple):
@@ -68,9 +69,10 @@ def keypoint_loss(
 
     Without a valid keypoint the loss is 0, with a gradient.
     """
-    maps = logits.flatten(2)[targets.valid]  # (V, S*S)
-    total = F.cross_entropy(maps, targets.cells[targets.valid], reduction="sum")
-    return total / (max(len(maps), 1) if normalizer is None else normalizer)
+    maps = logits.flatten(2).flatten(0, 1)  # (R*P, S*S)
+    cells = targets.cells.masked_fill(~targets.valid, _IGNORED).flatten()  # (R*P,)
+    total = F.cross_entropy(maps, cells, reduction="sum", ignore_index=_IGNORED)
+    return total / (targets.valid.sum().clamp(min=1) if normalizer is None else normalizer)
 
 
 @torch.no_grad()

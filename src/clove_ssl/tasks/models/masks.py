@@ -13,6 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from clove_ssl.tasks.models.boxes import has_area
+
+_PIXELS_TOGETHER = 1 << 25  # of masks that a GPU pastes at once
+
 
 def mask_loss(
     logits: Tensor,  # (R, M, M) of the foreground regions and their true classes
@@ -43,6 +47,8 @@ def paste_masks(
     A pixel belongs to a mask if the probability at its centre reaches ``threshold``. The box is
     used as it is, without a border around it.
     """
+    if boxes.is_cuda:
+        return _paste_together(probabilities, boxes, image_size=image_size, threshold=threshold)
     pasted = torch.zeros(len(boxes), *image_size, dtype=torch.bool, device=boxes.device)
     for canvas, mask, box, corners in zip(
         pasted, probabilities, boxes, boxes.tolist(), strict=True
@@ -67,6 +73,37 @@ def paste_probabilities(
         rows, columns = _pixels_of(corners, image_size)
         canvas[rows, columns] = _resample(mask, box, rows, columns)
     return pasted
+
+
+def _paste_together(
+    probabilities: Tensor,  # (R, M, M)
+    boxes: Tensor,  # (R, 4)
+    *,
+    image_size: tuple[int, int],
+    threshold: float,
+) -> Tensor:
+    """Masks of the whole image without a look at the boxes, some at a time: (R, H, W) bool.
+
+    A GPU rather computes all pixels than wait for the host, box by box.
+    """
+    height, width = image_size
+    some = max(_PIXELS_TOGETHER // (height * width), 1)
+    parts = [
+        _whole_image(*part, image_size=image_size) >= threshold
+        for part in zip(torch.split(probabilities, some), torch.split(boxes, some), strict=True)
+    ]
+    return torch.cat(parts) & has_area(boxes)[:, None, None]
+
+
+def _whole_image(mask: Tensor, boxes: Tensor, *, image_size: tuple[int, int]) -> Tensor:
+    """Bilinear values of masks (R, M, M) at all pixels of the image: (R, H, W)."""
+    height, width = image_size
+    x1, y1, x2, y2 = boxes[..., None].unbind(1)  # (R, 1)
+    x, y = _places(slice(0, width), x1, x2), _places(slice(0, height), y1, y2)  # (R, W), (R, H)
+    shape = (len(boxes), height, width)
+    places = [x[:, None].expand(shape), y[:, :, None].expand(shape)]
+    grid = torch.stack(places, dim=-1).to(mask.dtype)  # (R, H, W, 2)
+    return F.grid_sample(mask[:, None], grid, align_corners=False)[:, 0]
 
 
 def _pixels_of(corners: list[float], image_size: tuple[int, int]) -> tuple[slice, slice]:

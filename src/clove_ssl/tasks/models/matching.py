@@ -71,10 +71,10 @@ def match_same_boxes(boxes: Tensor, truth: Sequence[Tensor], rule: MatchRule) ->
     rows = [_at_least_one(each) for each in truth]
     counts = [len(each) for each in rows]
     overlap = pairwise_iou(torch.cat(rows), boxes)  # (sum of G_b, N)
-    best, matched = zip(*(each.max(dim=0) for each in overlap.split(counts)), strict=True)
+    best, matched = zip(*(each.max(dim=0) for each in torch.split(overlap, counts)), strict=True)
     rescued = None
     if rule.rescue:
-        tied = _reaches_largest(overlap).split(counts)
+        tied = torch.split(_reaches_largest(overlap), counts)
         rescued = torch.stack([each.any(dim=0) for each in tied])  # (B, N)
     return Match(torch.stack(matched), rule.label(torch.stack(best), rescued))
 

@@ -36,7 +36,7 @@ class PackedOutlines(NamedTuple):
     """The polygons of many objects; an object may have several."""
 
     corners: Tensor  # (V, 2) float64, x, y
-    following: Tensor  # (V,) int64, the next corner of the same polygon
+    following: Tensor  # (V,) int64, how far away the next corner of the same polygon is
     polygon: Tensor  # (V,) int64, counted in every object
     object_sizes: Tensor  # (2, G) int64, corners and polygons of each object
 
@@ -62,8 +62,8 @@ def pack_outlines(objects: Sequence[Sequence[Polygon]]) -> PackedOutlines:
     sizes = np.array([len(polygon) // 2 for polygon in polygons], np.int64)  # (Q,)
     ends = sizes.cumsum()
     flat = np.concatenate(polygons) if polygons else np.zeros(0)
-    following = np.arange(1, len(flat) // 2 + 1)
-    following[ends[sizes > 0] - 1] = (ends - sizes)[sizes > 0]
+    following = np.ones(len(flat) // 2, np.int64)
+    following[ends[sizes > 0] - 1] = 1 - sizes[sizes > 0]
     number = np.array([number for each in objects for number in range(len(each))], np.int64)
     per_object = [[sum(len(polygon) // 2 for polygon in each), len(each)] for each in objects]
     return PackedOutlines(
@@ -71,6 +71,16 @@ def pack_outlines(objects: Sequence[Sequence[Polygon]]) -> PackedOutlines:
         torch.from_numpy(following),
         torch.from_numpy(np.repeat(number, sizes)),
         torch.tensor(per_object, dtype=torch.int64).view(-1, 2).T,
+    )
+
+
+def join_outlines(parts: Sequence[PackedOutlines]) -> PackedOutlines:
+    """The outlines of the objects of several images, one image behind the other."""
+    return PackedOutlines(
+        corners=torch.cat([part.corners for part in parts]),
+        following=torch.cat([part.following for part in parts]),
+        polygon=torch.cat([part.polygon for part in parts]),
+        object_sizes=torch.cat([part.object_sizes for part in parts], dim=1),
     )
 
 
@@ -95,7 +105,7 @@ def masks_in_boxes(
     scale = size / (boxes[:, 2:] - low).clamp(min=SMALLEST_SIDE)  # (R, 2)
     start, end = (
         (outlines.corners[each] - low[region]) * scale[region]
-        for each in (corner, outlines.following[corner])
+        for each in (corner, corner + outlines.following[corner])
     )  # (V, 2)
     number = outlines.polygon[corner] + before[1, region]  # (V,)
     filled = _fill(start, end, number, polygons, height=size, width=size)  # (Q, size, size)
@@ -109,7 +119,7 @@ def fill_polygons(polygons: Sequence[Polygon], *, height: int, width: int) -> Ma
     outlines = pack_outlines([polygons])
     filled = _fill(
         outlines.corners,
-        outlines.corners[outlines.following],
+        outlines.corners[torch.arange(len(outlines.corners)) + outlines.following],
         outlines.polygon,
         len(polygons),
         height=height,

@@ -73,7 +73,7 @@ def pool_pyramid(
     places = torch.arange(len(features), device=levels.device)
     # One question to the device instead of one per level.
     counts = (levels == places[:, None]).sum(dim=1).tolist()
-    parts = regions[order].split(counts)
+    parts = torch.split(regions[order], counts)
     # A level without regions is pooled as well: all parameters must stay in the graph.
     sorted_maps = torch.cat(
         [

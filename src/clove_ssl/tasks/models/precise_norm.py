@@ -44,9 +44,9 @@ class _Moments:
         rows = layer_input.detach().movedim(1, -1).flatten(0, -2)  # (n, C)
         if len(rows):
             variance, mean = torch.var_mean(wide(rows), dim=0, correction=0)
-            self.merge(self.count.new_tensor(len(rows)), mean.double(), variance.double())
+            self.merge(len(rows), mean.double(), variance.double())
 
-    def merge(self, count: Tensor, mean: Tensor, variance: Tensor) -> None:
+    def merge(self, count: int, mean: Tensor, variance: Tensor) -> None:
         """Pool with ``count`` values of a given mean and variance."""
         total = self.count + count
         shift = mean - self.mean

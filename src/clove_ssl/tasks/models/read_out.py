@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from clove_ssl.tasks.models.boxes import clip_boxes, has_area
@@ -31,7 +32,7 @@ def in_original_pixels(
 ) -> ImageDetections:
     """Scale to the original ``(height, width)``, clip there, and drop what has no area left."""
     boxes = clip_boxes(resize_boxes(found.boxes, seen, original), original)  # (D, 4)
-    kept = has_area(boxes)  # (D,)
+    kept = torch.nonzero(has_area(boxes)).squeeze(1)  # what is left of D
     return ImageDetections(
         boxes=boxes[kept],
         scores=found.scores[kept],

@@ -17,8 +17,13 @@ from torch.nn.utils.rnn import pad_sequence
 from torchvision.ops import roi_align
 
 from clove_ssl.config.detection import BoxHeadConfig
-from clove_ssl.tasks.models.instances import ImageTargets, Outlines
-from clove_ssl.tasks.models.polygons import masks_in_boxes, pack_outlines
+from clove_ssl.tasks.models.instances import ImageTargets
+from clove_ssl.tasks.models.polygons import (
+    PackedOutlines,
+    join_outlines,
+    masks_in_boxes,
+    pack_outlines,
+)
 from clove_ssl.tasks.models.proposals import Proposals, append_ground_truth
 from clove_ssl.tasks.models.roi_heads import LabelledRegions, label_regions, sample_regions
 from clove_ssl.tasks.models.transfers import send
@@ -115,10 +120,8 @@ def object_keypoints(targets: Sequence[ImageTargets], chosen: TrainingRegions) -
 
 def object_masks(targets: Sequence[ImageTargets], chosen: TrainingRegions, *, size: int) -> Tensor:
     """The masks of the objects of some foreground regions, in their boxes: (R, M, M) bool."""
-    outlines = pack_outlines([shape for each in targets for shape in _polygons(each)])
-    masks = masks_in_boxes(
-        outlines.to(chosen.boxes.device), chosen.objects, chosen.boxes, size=size
-    )
+    outlines = join_outlines([_outlines(objects) for objects in targets])
+    masks = masks_in_boxes(outlines, chosen.objects, chosen.boxes, size=size)
     for image, (objects, start) in enumerate(zip(targets, _first_objects(targets), strict=True)):
         if objects.bitmaps is not None:
             here = torch.nonzero(chosen.regions[:, 0] == image).squeeze(1)
@@ -135,10 +138,14 @@ def _first_objects(targets: Sequence[ImageTargets]) -> list[int]:
     return starts[:-1]
 
 
-def _polygons(objects: ImageTargets) -> Sequence[Outlines]:
+def _outlines(objects: ImageTargets) -> PackedOutlines:
+    """The outlines of the objects of an image; none where they have bitmaps."""
+    if objects.outlines is not None:
+        return objects.outlines
     if objects.polygons is None and objects.bitmaps is None:
         raise ValueError("a mask detector is trained on images whose objects have masks")
-    return objects.polygons if objects.polygons is not None else [()] * len(objects)
+    polygons = [()] * len(objects) if objects.polygons is None else objects.polygons
+    return pack_outlines(polygons).to(objects.boxes.device)
 
 
 def _crop(bitmaps: Tensor, rows: Tensor, boxes: Tensor, *, size: int) -> Tensor:

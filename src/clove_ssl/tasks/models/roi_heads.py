@@ -127,7 +127,8 @@ def box_losses(
     num_classes = logits.shape[1] - 1
     foreground = (classes < num_classes)[:, None]  # (R, 1)
     columns = classes.clamp(max=num_classes - 1)[:, None, None].expand(-1, 1, 4)  # (R, 1, 4)
-    own = offsets.unflatten(1, (num_classes, 4)).gather(1, columns)[:, 0]  # (R, 4)
+    per_class = offsets.reshape(len(offsets), num_classes, 4)  # (R, K, 4)
+    own = per_class.gather(1, columns)[:, 0]  # (R, 4)
     target = encode_boxes(boxes, truth, weights=ROI_WEIGHTS)  # (R, 4)
     # Background counts as moved right. Its target may be NaN, so it must not reach the loss.
     distance = F.smooth_l1_loss(
@@ -157,9 +158,10 @@ def detect(
     decoded = decode_boxes(boxes, offsets, weights=ROI_WEIGHTS)  # (R, 4K)
     scores = logits.to(decoded.dtype).softmax(dim=1)  # (R, K+1)
     finite = decoded.isfinite().all(dim=1) & scores.isfinite().all(dim=1)  # (R,)
-    scores = scores[finite, :-1]  # (R, K)
-    decoded = clip_boxes(decoded[finite].reshape(*scores.shape, 4), image_size)  # (R, K, 4)
-    rows, classes = torch.nonzero(scores > score_above, as_tuple=True)
+    scores = scores[:, :-1]  # (R, K)
+    decoded = clip_boxes(decoded.reshape(*scores.shape, 4), image_size)  # (R, K, 4)
+    rows, classes = torch.nonzero((scores > score_above) & finite[:, None], as_tuple=True)
     candidates, candidate_scores = decoded[rows, classes], scores[rows, classes]
     keep = batched_nms(candidates, candidate_scores, classes, nms_overlap)[:count]
-    return Detections(candidates[keep], candidate_scores[keep], classes[keep], rows[keep])
+    among_finite = (finite.cumsum(0) - 1)[rows[keep]]
+    return Detections(candidates[keep], candidate_scores[keep], classes[keep], among_finite)

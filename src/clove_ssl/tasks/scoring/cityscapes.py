@@ -32,8 +32,8 @@ from clove_ssl.tasks.datasets.cityscapes_maps import (
     read_instance_map,
 )
 from clove_ssl.tasks.datasets.rle import read_counts
+from clove_ssl.tasks.ragged import whole_ranges
 from clove_ssl.tasks.scoring.coco import mean_of_present
-from clove_ssl.tasks.scoring.federated import whole_ranges
 from clove_ssl.tasks.scoring.results import Record
 from clove_ssl.tasks.scoring.scores import Curve
 

@@ -22,6 +22,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from clove_ssl.tasks.ragged import first_items, places_in_rows, whole_ranges
+
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Bits = NDArray[np.bool_]
@@ -80,9 +82,9 @@ def match(
     shape = (left_out.shape[1], len(thresholds))
     free = np.ones((len(objects.group), *shape), bool)
     result = Matches(*(np.zeros((len(found.group), *shape), bool) for _ in range(2)))
-    starts = np.flatnonzero(np.diff(pairs.detection, prepend=-1))  # of a detection's pairs
+    starts = first_items(pairs.detection)  # of a detection's pairs
     ends = np.append(starts[1:], len(pairs.detection))
-    ranks = _ranks(found.group[pairs.detection[starts]])  # of a detection in its group
+    ranks = places_in_rows(found.group[pairs.detection[starts]])  # of a detection in its group
     order = np.argsort(ranks, kind="stable")
     for chosen in np.split(order, np.flatnonzero(np.diff(ranks[order])) + 1):
         if len(chosen):
@@ -99,7 +101,7 @@ def _choose(
     enough = pairs.overlap[:, None, None] >= np.minimum(thresholds, _JUST_BELOW)  # (P, 1, T)
     open_to = free[pairs.thing] & enough  # (P, A, T)
     counts = open_to & ~left_out[pairs.thing][:, :, None]
-    starts = np.flatnonzero(np.diff(pairs.detection, prepend=-1))  # (N,)
+    starts = first_items(pairs.detection)  # (N,)
     lengths = np.diff(starts, append=len(pairs.detection))
     better = np.repeat(np.logical_or.reduceat(counts, starts), lengths, axis=0)  # (P, A, T)
     open_to &= counts | ~better
@@ -121,7 +123,7 @@ def _pieces(groups: Integers, counts: Integers) -> list[Integers]:
     some = np.flatnonzero(counts)
     if not len(some):
         return []
-    first = np.flatnonzero(np.diff(groups[some], prepend=-1))  # of every group
+    first = first_items(groups[some])  # of every group
     pairs = np.add.reduceat(counts[some], first)
     piece = (np.cumsum(pairs) - pairs) // _TOGETHER
     return np.split(some, first[np.flatnonzero(np.diff(piece)) + 1])
@@ -130,17 +132,3 @@ def _pieces(groups: Integers, counts: Integers) -> list[Integers]:
 def _pairs_of(chosen: Integers, low: Integers, counts: Integers) -> tuple[Integers, Integers]:
     detection = np.repeat(chosen, counts[chosen])
     return detection, whole_ranges(low[chosen], (low + counts)[chosen])
-
-
-def whole_ranges(starts: Integers, ends: Integers) -> Integers:
-    """Whole numbers from every start to its end, one range behind the other."""
-    lengths = ends - starts
-    before = np.cumsum(lengths) - lengths
-    whole: Integers = np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
-    return whole
-
-
-def _ranks(groups: Integers) -> Integers:
-    """The place of every item among those of its group."""
-    first = np.flatnonzero(np.diff(groups, prepend=-1))
-    return np.arange(len(groups)) - np.repeat(first, np.diff(first, append=len(groups)))

@@ -20,6 +20,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from clove_ssl.tasks.datasets.lvis import FREQUENCIES, Frequency, LVISDataset
+from clove_ssl.tasks.ragged import places_in_rows
 from clove_ssl.tasks.scoring.coco import COCOScores, mean_of_present
 from clove_ssl.tasks.scoring.federated import (
     Bits,
@@ -162,10 +163,8 @@ def _select(
 def _among_the_best(image: Integers, score: Floats) -> Bits:
     """Whether a detection is one of the best of its image; of equal ones the first are."""
     order = np.lexsort((-score, image))
-    first = np.flatnonzero(np.diff(image[order], prepend=-1))
-    ranks = np.arange(len(order)) - np.repeat(first, np.diff(first, append=len(order)))
     best = np.zeros(len(image), bool)
-    best[order[ranks < LIMIT]] = True
+    best[order[places_in_rows(image[order]) < LIMIT]] = True
     return best
 
 

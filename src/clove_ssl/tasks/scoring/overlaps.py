@@ -18,6 +18,7 @@ from clove_ssl.errors import UserError
 from clove_ssl.tasks.datasets.rle import RLE, write_counts
 from clove_ssl.tasks.datasets.rle_batches import measure_runs
 from clove_ssl.tasks.datasets.samples import Annotation, Sample
+from clove_ssl.tasks.ragged import first_items
 from clove_ssl.tasks.scoring.federated import Floats, Integers, Overlaps
 from clove_ssl.tasks.scoring.results import Record
 
@@ -82,8 +83,8 @@ class Masks:
         """Of masks; the pairs of a group are all its detections with all its objects."""
 
         def compare(detection: Integers, thing: Integers) -> Floats:
-            rows = np.flatnonzero(np.diff(detection, prepend=-1))  # where a detection begins
-            begins = rows[np.flatnonzero(np.diff(thing[rows], prepend=-1))]  # where a group does
+            rows = first_items(detection)  # where a detection begins
+            begins = rows[first_items(thing[rows])]  # where a group does
             ends = np.append(begins[1:], len(detection))
             overlap = np.zeros(len(detection))
             for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
