@@ -11,7 +11,8 @@ import pytest
 from hypothesis import settings
 
 # The first call of a test pays for torch's lazy start-up, which no deadline survives.
-settings.register_profile("clove", deadline=None, max_examples=50, derandomize=True)
+EXAMPLES = int(os.environ.get("CLOVE_EXAMPLES", "30"))  # of a property; more find more
+settings.register_profile("clove", deadline=None, max_examples=EXAMPLES, derandomize=True)
 settings.load_profile("clove")
 
 GOLDEN = Path(os.environ.get("CLOVE_GOLDEN", Path(__file__).parent / "golden"))

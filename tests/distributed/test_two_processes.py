@@ -29,7 +29,7 @@ from clove_ssl.runs.metrics import read_metrics
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.geometry import CropGeometry
 
-BATCH, STEPS = 8, 3
+BATCH, STEPS = 4, 3
 VARIANTS: dict[str, dict[str, Any]] = {
     "intra": {},
     "inter": {"negatives": "inter", "queue_size": 20},

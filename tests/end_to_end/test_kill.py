@@ -17,10 +17,10 @@ from clove_ssl.engine import pretraining
 
 
 @pytest.mark.slow
-def test_a_run_killed_again_and_again_ends_with_the_same_weights(tmp_path: Path) -> None:
+def test_a_killed_run_ends_with_the_same_weights(tmp_path: Path) -> None:
     config = tiny_config(tmp_path / "whole", steps=12)
     pretraining.pretrain(config)
-    run_with_kills(tiny_config(tmp_path / "killed", steps=12), kills=2, seed=0)
+    run_with_kills(tiny_config(tmp_path / "killed", steps=12), kills=1, seed=0)
     assert weights_hash(tmp_path / "whole") == weights_hash(tmp_path / "killed")
 
 

@@ -61,7 +61,6 @@ def test_an_installed_method_trains_from_the_command_line(site: Path, tmp_path: 
     assert "step 3/3" in said
     assert "channels: 64\n" in (run / "config.yaml").read_text()
     assert (run / "export" / "backbone.safetensors").is_file()
-    assert "Done: 3 steps" in clove(site, "resume", str(run))
 
 
 def test_without_the_package_its_name_is_unknown(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def outputs_and_gradient(network: nn.Module, images: Tensor) -> tuple[Tensor, Te
     return output.detach(), torch.cat([p.grad.flatten() for p in network.parameters()])
 
 
-@pytest.mark.parametrize("name", ["resnet18", "resnet50", "regnet_x_400mf"])
+@pytest.mark.parametrize("name", ["resnet18", "regnet_x_400mf"])
 def test_a_network_in_pieces_gives_what_it_gave_before(name: str) -> None:
     plain = encoder(name)
     pieces = copy.deepcopy(plain)
