@@ -125,7 +125,7 @@ class TestFolders:
         scandir = os.scandir
 
         def deny(path: str) -> object:
-            if path.endswith("secret"):
+            if str(path).endswith("secret"):
                 raise PermissionError(13, "Permission denied", path)
             return scandir(path)
 
