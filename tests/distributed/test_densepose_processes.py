@@ -3,36 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
-import torch.multiprocessing as mp
-from references.interruptions import final_state
+from references.paired_processes import assert_same_training, finetune_alone_and_in_pairs
 from references.tiny_densepose import scenes, tiny_densepose_run
 
-from clove_ssl.config.finetuning import FinetuneConfig, LabelledDataConfig
-from clove_ssl.engine import finetuning
-from clove_ssl.runs.directory import RunDirectory
-from clove_ssl.runs.metrics import read_metrics
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def work(rank: int, config: FinetuneConfig, port: int) -> None:
-    """What torchrun does for a process."""
-    torch.set_num_threads(1)
-    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    os.environ.update({name: str(value) for name, value in {**place, **meeting}.items()})
-    finetuning.finetune(config)
+from clove_ssl.config.finetuning import LabelledDataConfig
 
 
 def rarely_labelled(folder: Path) -> LabelledDataConfig:
@@ -68,16 +46,5 @@ def test_two_processes_equal_one(tmp_path: Path, rare: bool) -> None:
     if rare:
         task = replace(config.task, mirror=False, scores=("segm",))
         config = replace(config, data=rarely_labelled(tmp_path / "data"), task=task)
-    finetuning.finetune(config)
-    together = replace(config, out=tmp_path / "two")
-    mp.start_processes(work, (together, free_port()), nprocs=2, start_method="fork")
-    one, two = (RunDirectory(tmp_path / name) for name in ("one", "two"))
-    for mine, theirs in zip(read_metrics(one), read_metrics(two), strict=True):
-        terms = [name for name in mine if name.startswith("loss")]
-        assert [theirs[name] for name in terms] == pytest.approx(
-            [mine[name] for name in terms], rel=1e-4, abs=1e-7
-        )
-    ours, others = (final_state(run.path)["learner"] for run in (one, two))
-    assert ours.keys() == others.keys()
-    for name, value in ours.items():
-        torch.testing.assert_close(others[name], value, rtol=1e-3, atol=5e-5, msg=name)
+    one, two = finetune_alone_and_in_pairs(config, tmp_path / "two")
+    assert_same_training(one, two, loss_abs=1e-7, weight_abs=5e-5)

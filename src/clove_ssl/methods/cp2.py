@@ -21,13 +21,13 @@ from clove_ssl.losses.contrastive import contrast
 from clove_ssl.losses.copy_paste import align_foreground, pool_foreground
 from clove_ssl.methods import health
 from clove_ssl.methods.base import Progress, StepOutput
-from clove_ssl.methods.teaching import BackboneEncoder, TaughtMethod, contrast_figures
+from clove_ssl.methods.queueing import QueueingMethod
+from clove_ssl.methods.teaching import BackboneEncoder, contrast_figures
 from clove_ssl.methods.two_views import view_pair
 from clove_ssl.modules.aspp import AtrousPyramid
 from clove_ssl.modules.heads import ConvHead
 from clove_ssl.modules.key_bank import KeyBank
 from clove_ssl.modules.normalization import unit_vectors
-from clove_ssl.modules.shuffling import forward_shuffled
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.pasting import foreground_mask
 
@@ -55,7 +55,7 @@ class PyramidEncoder(BackboneEncoder):
         return embedded
 
 
-class CP2(TaughtMethod[PyramidEncoder]):
+class CP2(QueueingMethod[PyramidEncoder]):
     """Copy-paste contrastive pre-training (Wang et al., 2022)."""
 
     headline = ("accuracy", "cos_positive", "loss_dense")
@@ -69,7 +69,7 @@ class CP2(TaughtMethod[PyramidEncoder]):
         """Loss of a micro-batch."""
         first, second = view_pair(batch)
         self.before_targets(progress)
-        key = foreground_of(second, self._keys(second.pixels, progress))
+        key = foreground_of(second, self.keys_of(second.pixels, progress))
         embedded = self.encoder(first.pixels)  # (B, D, h, w)
         query = foreground_of(first, embedded)
         negatives, temperature = self.queue.entries, self.config.temperature
@@ -86,15 +86,6 @@ class CP2(TaughtMethod[PyramidEncoder]):
         }
         loss = between_images + self.config.dense_weight * between_cells
         return StepOutput(loss, figures, {"embeddings": health.embedding_rows(embedded)})
-
-    def after_step(self, progress: Progress) -> None:
-        """Let the teacher and the queue move on."""
-        super().after_step(progress)
-        self.queue.advance()
-
-    def _keys(self, images: Tensor, progress: Progress) -> Tensor:
-        groups = self.config.shuffle_groups if self.training else 0
-        return forward_shuffled(self.teacher, images, step=progress.step, groups=groups)
 
 
 def foreground_of(view: View, embedded: Tensor) -> Foreground:

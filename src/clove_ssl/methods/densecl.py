@@ -18,12 +18,12 @@ from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.methods.densecl import DenseCLConfig
 from clove_ssl.losses.contrastive import Contrast, contrast, most_similar_cells
 from clove_ssl.methods.base import Progress, StepOutput
-from clove_ssl.methods.teaching import BackboneEncoder, TaughtMethod, contrast_figures
+from clove_ssl.methods.queueing import QueueingMethod
+from clove_ssl.methods.teaching import BackboneEncoder, contrast_figures
 from clove_ssl.methods.two_views import view_pair
 from clove_ssl.modules.heads import ConvHead, MLPHead
 from clove_ssl.modules.key_bank import KeyBank
 from clove_ssl.modules.normalization import unit_vectors
-from clove_ssl.modules.shuffling import forward_shuffled
 from clove_ssl.views.batch import ViewBatch
 
 
@@ -64,7 +64,7 @@ class DenseEncoder(BackboneEncoder):
         return Embedded(feature_map, image, self.cell_head(feature_map).flatten(2).mT)
 
 
-class DenseCL(TaughtMethod[DenseEncoder]):
+class DenseCL(QueueingMethod[DenseEncoder]):
     """Dense contrastive learning (Wang et al., 2021)."""
 
     headline = ("accuracy", "cos_positive", "cos_positive_dense")
@@ -104,12 +104,6 @@ class DenseCL(TaughtMethod[DenseEncoder]):
         figures = {f"{name}_dense": value for name, value in contrast_figures(result).items()}
         return DenseTerm(result.loss.mean(), figures)
 
-    def after_step(self, progress: Progress) -> None:
-        """Let the teacher and the queues move on."""
-        super().after_step(progress)
-        self.queue.advance()
-        self.dense_queue.advance()
-
     def dense_weight(self, progress: Progress) -> float:
         """Lambda at a step."""
         started = progress.step >= self.config.dense_from_step
@@ -117,9 +111,7 @@ class DenseCL(TaughtMethod[DenseEncoder]):
 
     @torch.no_grad()
     def _key(self, images: Tensor, progress: Progress) -> Embedded:
-        groups = self.config.shuffle_groups if self.training else 0
-        maps = forward_shuffled(self.teacher, images, step=progress.step, groups=groups)
-        return self.teacher.module.embed(maps)
+        return self.teacher.module.embed(self.keys_of(images, progress))
 
     def _contrast(self, query: Tensor, positive: Tensor, queue: KeyBank) -> Contrast:
         query, positive = unit_vectors(query), unit_vectors(positive)

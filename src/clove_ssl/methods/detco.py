@@ -20,11 +20,11 @@ from clove_ssl.errors import UserError
 from clove_ssl.losses.contrastive import Contrast
 from clove_ssl.losses.levels import contrast_levels, weigh_levels
 from clove_ssl.methods.base import Progress, StepOutput
-from clove_ssl.methods.teaching import BackboneEncoder, TaughtMethod, contrast_figures
+from clove_ssl.methods.queueing import QueueingMethod
+from clove_ssl.methods.teaching import BackboneEncoder, contrast_figures
 from clove_ssl.modules.heads import MLPHead
 from clove_ssl.modules.level_queues import LevelQueues
 from clove_ssl.modules.normalization import unit_vectors
-from clove_ssl.modules.shuffling import forward_shuffled
 from clove_ssl.views.batch import View, ViewBatch, joined_pixels
 
 
@@ -56,7 +56,7 @@ class LevelsEncoder(BackboneEncoder):
         return _apply(self.patch_heads, [join_patches(each, images.shape[1]) for each in maps])
 
 
-class DetCo(TaughtMethod[LevelsEncoder]):
+class DetCo(QueueingMethod[LevelsEncoder]):
     """Unsupervised contrastive learning for object detection (Xie et al., 2021)."""
 
     headline = ("accuracy", "cos_positive", "accuracy_patches")
@@ -90,12 +90,6 @@ class DetCo(TaughtMethod[LevelsEncoder]):
             self.patch_queues.collect(key.patches)
         return self._output(contrasts, embedded[:, -1].detach())
 
-    def after_step(self, progress: Progress) -> None:
-        """Let the teacher and the queues move on."""
-        super().after_step(progress)
-        self.whole_queues.advance()
-        self.patch_queues.advance()
-
     def _split(self, batch: ViewBatch) -> list[tuple[Tensor, Tensor]]:
         """Of both views the pixels (B, 3, H, W) and those of its patches (B, P, 3, h, w)."""
         count = self.config.jigsaw.patches
@@ -107,9 +101,7 @@ class DetCo(TaughtMethod[LevelsEncoder]):
         return pairs
 
     def _keys(self, images: Tensor, progress: Progress) -> Tensor:
-        groups = self.config.shuffle_groups if self.training else 0
-        keys = forward_shuffled(self.teacher, images, step=progress.step, groups=groups)
-        return unit_vectors(keys)
+        return unit_vectors(self.keys_of(images, progress))
 
     def _contrast(self, query: Tensor, key: Tensor, queues: LevelQueues) -> Contrast:
         temperature = self.config.temperature

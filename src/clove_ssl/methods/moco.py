@@ -9,22 +9,20 @@ Dimensions: B images, D channels.
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.methods.moco import MoCoConfig
 from clove_ssl.losses.contrastive import contrast
 from clove_ssl.methods.base import Progress, StepOutput
-from clove_ssl.methods.teaching import PooledEncoder, TaughtMethod, contrast_figures
+from clove_ssl.methods.queueing import QueueingMethod
+from clove_ssl.methods.teaching import PooledEncoder, contrast_figures
 from clove_ssl.methods.two_views import view_pair
 from clove_ssl.modules.heads import MLPHead
 from clove_ssl.modules.key_bank import KeyBank
 from clove_ssl.modules.normalization import unit_vectors
-from clove_ssl.modules.shuffling import forward_shuffled
 from clove_ssl.views.batch import ViewBatch
 
 
-class MoCo(TaughtMethod[PooledEncoder]):
+class MoCo(QueueingMethod[PooledEncoder]):
     """Momentum contrast, version 2 (Chen et al., 2020)."""
 
     headline = ("accuracy", "cos_positive")
@@ -39,7 +37,7 @@ class MoCo(TaughtMethod[PooledEncoder]):
         """Loss of a micro-batch."""
         first, second = view_pair(batch)
         self.before_targets(progress)
-        keys = unit_vectors(self._keys(second.pixels, progress))  # (B, D)
+        keys = unit_vectors(self.keys_of(second.pixels, progress))  # (B, D)
         embedded = self.encoder(first.pixels)  # (B, D)
         negatives, temperature = self.queue.entries, self.config.temperature
         result = contrast(unit_vectors(embedded), keys, negatives, temperature=temperature)
@@ -47,12 +45,3 @@ class MoCo(TaughtMethod[PooledEncoder]):
             self.queue.collect(keys)
         samples = {"embeddings": embedded.detach()}
         return StepOutput(result.loss.mean(), contrast_figures(result), samples)
-
-    def after_step(self, progress: Progress) -> None:
-        """Let the teacher and the queue move on."""
-        super().after_step(progress)
-        self.queue.advance()
-
-    def _keys(self, images: Tensor, progress: Progress) -> Tensor:
-        groups = self.config.shuffle_groups if self.training else 0
-        return forward_shuffled(self.teacher, images, step=progress.step, groups=groups)

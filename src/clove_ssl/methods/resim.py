@@ -21,16 +21,16 @@ from clove_ssl.errors import UserError
 from clove_ssl.losses.contrastive import Contrast, contrast
 from clove_ssl.losses.windows import averaged_cells, contrast_windows, mean_where
 from clove_ssl.methods.base import Progress, StepOutput
-from clove_ssl.methods.teaching import BackboneEncoder, TaughtMethod, contrast_figures
+from clove_ssl.methods.queueing import QueueingMethod
+from clove_ssl.methods.teaching import BackboneEncoder, contrast_figures
 from clove_ssl.methods.two_views import view_pair
 from clove_ssl.modules.heads import MLPHead
 from clove_ssl.modules.key_bank import KeyBank
 from clove_ssl.modules.normalization import unit_vectors
 from clove_ssl.modules.precise_pooling import precise_pool
 from clove_ssl.modules.pyramid import PartialPyramid
-from clove_ssl.modules.queue import gather_rows
+from clove_ssl.modules.queue import gather_rows, mean_over_processes
 from clove_ssl.modules.shuffled_parts import forward_parts_shuffled
-from clove_ssl.modules.slots import mean_over_processes
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.windows import Counterparts, find_windows, sliding_windows
 
@@ -69,7 +69,7 @@ class WindowEncoder(BackboneEncoder):
         return Embedded(self.head(maps["c5"].mean((2, 3))), levels["c4"], levels["c3"])
 
 
-class ReSim(TaughtMethod[WindowEncoder]):
+class ReSim(QueueingMethod[WindowEncoder]):
     """Region similarity representation learning (Xiao et al., 2021)."""
 
     headline = ("accuracy", "cos_positive", "cos_positive_c4")
@@ -100,15 +100,11 @@ class ReSim(TaughtMethod[WindowEncoder]):
             figures |= window_figures(result, windows.there.inside, level)
         return StepOutput(loss, figures, {"embeddings": query.image.detach()})
 
-    def after_step(self, progress: Progress) -> None:
-        """Let the teacher and the queue move on."""
-        super().after_step(progress)
-        self.queue.advance()
-
     def _key(self, images: Tensor, progress: Progress) -> Embedded:
-        groups = self.config.shuffle_groups if self.training else 0
-        teacher = self.teacher.module
-        return Embedded(*forward_parts_shuffled(teacher, images, step=progress.step, groups=groups))
+        parts = forward_parts_shuffled(
+            self.teacher.module, images, step=progress.step, groups=self.key_groups
+        )
+        return Embedded(*parts)
 
     def _contrast_images(self, query: Tensor, key: Tensor) -> Contrast:
         query, key = unit_vectors(query), unit_vectors(key)

@@ -13,7 +13,7 @@ from clove_ssl.modules.key_bank import KeyBank
 
 
 class LevelQueues(nn.Module):
-    """M queues that are fed and move together."""
+    """M queues that are fed together."""
 
     def __init__(self, levels: int, size: int, dim: int) -> None:
         super().__init__()
@@ -27,11 +27,6 @@ class LevelQueues(nn.Module):
         """Keep the keys (B, M, D) of a micro-batch until the step is done."""
         for bank, level in zip(self._each(), rows.unbind(1), strict=True):
             bank.collect(level)
-
-    def advance(self) -> None:
-        """Put in what was collected."""
-        for bank in self._each():
-            bank.advance()
 
     def _each(self) -> Iterator[KeyBank]:
         for bank in self.banks:

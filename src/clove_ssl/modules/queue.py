@@ -53,3 +53,8 @@ def gather_rows(rows: Tensor) -> Tensor:
     parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
     dist.all_gather(parts, rows)
     return torch.cat(parts)
+
+
+def mean_over_processes(values: Tensor) -> Tensor:
+    """The mean of a tensor over all processes, without a gradient."""
+    return gather_rows(values.detach()[None]).mean(0)

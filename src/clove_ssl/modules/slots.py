@@ -51,11 +51,6 @@ def gather_from_processes(rows: Tensor) -> tuple[Tensor, int]:
     return gather_rows(rows), dist.get_rank() * len(rows) if several else 0
 
 
-def mean_over_processes(values: Tensor) -> Tensor:
-    """The mean of (D,) values over all processes, without a gradient."""
-    return gather_rows(values.detach()[None]).mean(0)
-
-
 @torch.no_grad()
 def _start_small(head: nn.Sequential) -> nn.Sequential:
     for layer in head:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.config.pretraining import BackboneConfig
+from clove_ssl.data.sampling import ImageOrder, StepPlan
 from clove_ssl.tasks.scoring.scores import Scores
 
 
@@ -53,6 +54,16 @@ class Reading:
     def between(self, start_step: int, stop_step: int) -> Reading:
         """The batches of other iterations."""
         return replace(self, start_step=start_step, stop_step=stop_step)
+
+    def plan(self, order: ImageOrder) -> StepPlan:
+        """Which positions of an order this process takes at a step."""
+        return StepPlan(
+            order,
+            batch_size=self.batch_size,
+            processes=self.processes,
+            rank=self.rank,
+            micro_batch=self.micro_batch,
+        )
 
 
 class TaskModel(nn.Module):

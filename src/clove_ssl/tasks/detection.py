@@ -11,7 +11,6 @@ from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.config.tasks.detection import DetectionConfig
-from clove_ssl.data.sampling import StepPlan
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.base import Reading, Task, TaskData
 from clove_ssl.tasks.datasets.finding import (
@@ -115,16 +114,9 @@ class DetectionTask(Task):
         """Batches of wide or of tall images, in an order that the seed alone decides."""
         order = self.training_order(data.train, seed=reading.seed, group=reading.batch_size)
         sizes = InputSizes(self.config.train_sides, self.config.longest)
-        plan = StepPlan(
-            order,
-            batch_size=reading.batch_size,
-            processes=reading.processes,
-            rank=reading.rank,
-            micro_batch=reading.micro_batch,
-        )
         return load_training_batches(
             self.training_images(data.train, sizes, order),
-            plan,
+            reading.plan(order),
             start_step=reading.start_step,
             total_steps=reading.stop_step,
             workers=reading.workers,

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from clove_ssl.config.tasks.semantic import VOCSemanticConfig
 from clove_ssl.data.labelled import IGNORE, DenseLabels
 from clove_ssl.data.loading import start_worker
-from clove_ssl.data.sampling import ImageOrder, StepPlan, view_uniforms
+from clove_ssl.data.sampling import ImageOrder, view_uniforms
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.base import Reading
 from clove_ssl.tasks.loading.images import Refusal
@@ -134,13 +134,7 @@ class SemanticBatches(Iterable[SemanticBatch]):
 def load_crops(source: DenseLabels, config: VOCSemanticConfig, reading: Reading) -> SemanticBatches:
     """All training micro-batches of this process."""
     order = ImageOrder(len(source), reading.seed)
-    plan = StepPlan(
-        order,
-        batch_size=reading.batch_size,
-        processes=reading.processes,
-        rank=reading.rank,
-        micro_batch=reading.micro_batch,
-    )
+    plan = reading.plan(order)
     positions = [
         plan.positions(step, number)
         for step in range(reading.start_step, reading.stop_step)

@@ -21,14 +21,13 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
-from clove_ssl.atomic import cause, write_text
-from clove_ssl.data.scenes import SCENE_CLASSES, Scene, SceneObject, SceneSource
-from clove_ssl.errors import UserError
+from clove_ssl.atomic import write_text
+from clove_ssl.data.scenes import SCENE_CLASSES, Scene, SceneObject
 from clove_ssl.tasks.datasets.densepose import DensePoseDataset, read_densepose
 from clove_ssl.tasks.datasets.densepose_labels import SIDE, PersonLabels, runs_of, write_labels
 from clove_ssl.tasks.datasets.rle import encode_mask, write_counts
+from clove_ssl.tasks.datasets.scenes import unwritable, write_coco_images
 from clove_ssl.tasks.surfaces import FigureSurface, Places
 
 Split = Literal["train", "test"]
@@ -44,27 +43,19 @@ def write_densepose_scenes(
     folder: str | Path, split: Split = "train", *, count: int, size: int = 160
 ) -> None:
     """Write scenes 0 to ``count`` - 1 of a split."""
-    source = SceneSource(count, size, split)
     root = Path(folder)
     images: list[dict[str, Any]] = []
     persons: list[dict[str, Any]] = []
     try:
-        for part in (root / "images" / split, root / "annotations"):
-            part.mkdir(parents=True, exist_ok=True)
-        for index in range(count):
-            scene, name = source.scene(index), f"{index:06d}.png"
-            Image.fromarray(scene.image).save(root / "images" / split / name)
-            images.append({"id": index + 1, "file_name": name, "width": size, "height": size})
+        for scene, image in write_coco_images(root, split, count=count, size=size):
+            images.append(image)
             for figure in (thing for thing in scene.objects if thing.category == _PERSON):
                 number = len(persons) + 1
                 entry = _annotation(scene, figure, draws=_draws(split, number))
-                persons.append({"id": number, "image_id": index + 1} | entry)
+                persons.append({"id": number, "image_id": image["id"]} | entry)
         write_text(scenes_file(root, split), json.dumps(_content(images, persons)))
     except OSError as error:
-        raise UserError(
-            f"Scenes cannot be written to {root}: {cause(error)}. Give a folder with room that "
-            "you may write to."
-        ) from None
+        raise unwritable(root, error) from None
 
 
 def read_densepose_scenes(folder: str | Path, split: Split = "train") -> DensePoseDataset:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -75,23 +75,31 @@ def write_coco_scenes(
     folder: str | Path, split: Split = "train", *, count: int, size: int = 160
 ) -> None:
     """Write scenes 0 to ``count`` - 1 of a split in COCO's layout."""
-    source = SceneSource(count, size, split)
     root = Path(folder)
     images, annotations = [], []
     try:
-        for part in (root / "images" / split, root / "annotations"):
-            part.mkdir(parents=True, exist_ok=True)
-        for index in range(count):
-            scene, name = source.scene(index), f"{index:06d}.png"
-            Image.fromarray(scene.image).save(root / "images" / split / name)
-            images.append({"id": index + 1, "file_name": name, "width": size, "height": size})
-            annotations += [coco_entry(thing, index + 1) for thing in scene.objects]
+        for scene, image in write_coco_images(root, split, count=count, size=size):
+            images.append(image)
+            annotations += [coco_entry(thing, image["id"]) for thing in scene.objects]
         for number, entry in enumerate(annotations, start=1):
             entry["id"] = number
         for task, content in _coco_files(images, annotations).items():
             write_text(_coco_path(root, task, split), json.dumps(content))
     except OSError as error:
         raise unwritable(root, error) from None
+
+
+def write_coco_images(
+    root: Path, split: Split, *, count: int, size: int
+) -> Iterator[tuple[Scene, dict[str, Any]]]:
+    """Write the images of a split in COCO's layout; gives each scene and the entry of its image."""
+    source = SceneSource(count, size, split)
+    for part in (root / "images" / split, root / "annotations"):
+        part.mkdir(parents=True, exist_ok=True)
+    for index in range(count):
+        scene, name = source.scene(index), f"{index:06d}.png"
+        Image.fromarray(scene.image).save(root / "images" / split / name)
+        yield scene, {"id": index + 1, "file_name": name, "width": size, "height": size}
 
 
 def read_voc_scenes(folder: str | Path, split: Split = "train") -> DetectionDataset:

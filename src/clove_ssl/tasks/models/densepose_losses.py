@@ -20,6 +20,7 @@ from torch import Tensor
 from clove_ssl.tasks.models.densepose import SurfaceMaps
 from clove_ssl.tasks.models.densepose_labels import LABEL_SIDE, SurfaceLabels
 from clove_ssl.tasks.models.normalizers import mean_over_processes
+from clove_ssl.tasks.models.transfers import send_like
 
 
 class LossWeights(NamedTuple):
@@ -72,7 +73,7 @@ def densepose_losses(
     maps: SurfaceMaps, labels: RegionLabels, *, weights: LossWeights
 ) -> dict[str, Tensor]:
     """The four weighted terms; each is 0, with a gradient, where nothing is labelled."""
-    counts = labels.parts.new_tensor([labels.mask.numel(), len(labels.parts)])
+    counts = send_like([labels.mask.numel(), len(labels.parts)], labels.parts)
     divisors = mean_over_processes(counts)
     divisors = torch.where(divisors > 0, divisors, 1.0)  # where it is 0, so are the sums
     person = F.cross_entropy(maps.person[labels.mask_regions], labels.mask, reduction="sum")
