@@ -6,6 +6,7 @@ the same images and objects, in one process and in turns; the median step counts
 named by the case:
 
 - coco-fpn: ours as the protocol has it: four convolutions in the box head, batch norms everywhere
+- coco-fpn-1203: the same for the number of classes of LVIS
 - coco-fpn-two-fc: ours with the small box head and the norms of torchvision's model
 - torchvision: its Mask R-CNN, two layers in the box head, no norms outside the backbone
 - torchvision-v2: its second one, with the box head and the norms that coco-fpn has
@@ -44,6 +45,7 @@ from clove_ssl.tasks.models.resize import resized_shape
 from clove_ssl.tasks.models.training_parts import parameter_groups
 
 CLASSES = 80
+LVIS_CLASSES = 1203
 OBJECTS = 7  # of an image, as in COCO
 CORNERS = 24  # of a polygon
 WARM_UPS = 2  # steps that choose kernels and fill caches
@@ -95,11 +97,11 @@ def torchvision_batch(
 
 
 def our_loss(
-    config: DetectorConfig, batch: DetectionBatch, *, device: torch.device
+    config: DetectorConfig, batch: DetectionBatch, *, device: torch.device, classes: int = CLASSES
 ) -> tuple[nn.Module, Loss]:
     """A model of ours, and its loss at a step."""
     model = build_detector(
-        config, build_backbone(BackboneConfig(zero_init_last=False)), classes=CLASSES
+        config, build_backbone(BackboneConfig(zero_init_last=False)), classes=classes
     )
     model.to(device, memory_format=torch.channels_last if device.type == "cuda" else None)
     here = batch.to(device)
@@ -138,10 +140,15 @@ def training_step(loss: Loss, optimizer: torch.optim.Optimizer, *, bf16: bool) -
 
 
 def our_step(
-    config: DetectorConfig, batch: DetectionBatch, *, device: torch.device, bf16: bool
+    config: DetectorConfig,
+    batch: DetectionBatch,
+    *,
+    device: torch.device,
+    bf16: bool,
+    classes: int = CLASSES,
 ) -> Step:
     """A training step of ours."""
-    model, loss = our_loss(config, batch, device=device)
+    model, loss = our_loss(config, batch, device=device, classes=classes)
     optimizer = torch.optim.SGD(parameter_groups(model, 1e-4), lr=1e-4, momentum=0.9)
     return training_step(loss, optimizer, bf16=bf16)
 
@@ -232,8 +239,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     data = made_up_batch(batch, side)
     config = replace(fpn_detector(), box=BoxHeadConfig(regions_per_image=regions))
     theirs = {"device": device, "bf16": bf16, "regions": regions}
+    many = our_step(config, data, device=device, bf16=bf16, classes=LVIS_CLASSES)
     steps = {
         "coco-fpn": our_step(config, data, device=device, bf16=bf16),
+        "coco-fpn-1203": many,
         "coco-fpn-two-fc": our_step(two_fc(config), data, device=device, bf16=bf16),
         "torchvision": torchvision_step(maskrcnn_resnet50_fpn, data, **theirs),
         "torchvision-v2": torchvision_step(maskrcnn_resnet50_fpn_v2, data, **theirs),

@@ -31,7 +31,9 @@ BETTER_WHEN_LOWER = ("alignment", "uniformity")
 def pretrain(photos: str, out: Path, *, epochs: int) -> dict[str, Any]:
     """One run; what its probes took of its time."""
     config = recipe("clove-r18-small", out)
-    config = replace(config, epochs=epochs, data=replace(config.data, source=photos))
+    data = replace(config.data, source=photos)
+    # Runs of minutes do not repay a compilation.
+    config = replace(config, epochs=epochs, data=data, compile="never", deterministic=False)
     start = time.perf_counter()
     pretraining.pretrain(config)
     seconds = time.perf_counter() - start

@@ -53,9 +53,17 @@ def spread(count: int, limit: int) -> list[int]:
 
 
 def in_threads(make: Callable[[int], T], indices: Sequence[int]) -> list[T]:
-    """``make`` of every index, in order; decoding and scaling leave Python's lock alone."""
-    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as pool:
-        return list(pool.map(make, indices))
+    """``make`` of every index, in order; decoding and scaling leave Python's lock alone.
+
+    Each thread works on one core: threads that bring threads of their own get in each other's way.
+    """
+    before = torch.get_num_threads()
+    workers = min(_MOST_THREADS, os.cpu_count() or 1)
+    try:
+        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            return list(pool.map(make, indices))
+    finally:
+        torch.set_num_threads(before)  # later threads take the number that was set last
 
 
 def load_pictures(labels: DenseLabels, *, size: int, limit: int) -> Pictures:
