@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
@@ -245,6 +245,6 @@ class _Descriptor:
     def __init__(self, path: str) -> None:
         self.number = os.open(path, os.O_RDONLY)
 
-    def __del__(self) -> None:
-        if hasattr(self, "number"):
-            os.close(self.number)
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        if hasattr(self, "number"):  # at the end of the program, ``os`` may be gone before this
+            close(self.number)

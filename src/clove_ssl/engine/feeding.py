@@ -1,4 +1,4 @@
-"""Brings batches to the device, and knows how long the training loop waited for them.
+"""Brings batches to the device, and knows how long training waited for them.
 
 Views are rendered in one of two places. :class:`ViewFeed` takes them from CPU
 workers. :class:`DeviceFeed` decodes and renders on the GPU, in a thread and on
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
@@ -25,6 +24,7 @@ from clove_ssl.data.bad_files import BadFile, BadFiles
 from clove_ssl.data.decode_gpu import BatchDecoder
 from clove_ssl.data.reading import EncodedBatch, EncodedImages, RenderedBatch, view_batch
 from clove_ssl.engine.distributed import Process
+from clove_ssl.engine.waiting import WaitingTime
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.packing import PackedImages
 from clove_ssl.views.parameters import ViewParameters
@@ -35,7 +35,7 @@ from clove_ssl.views.render_gpu import render_batch
 class Batches(Protocol):
     """Where the training loop gets its micro-batches from."""
 
-    waited: float
+    waiting: WaitingTime
 
     def next(self) -> Any:
         """The next micro-batch, on the device."""
@@ -57,7 +57,7 @@ class _BadFileReports:
         self._process = process
         self._bad_files = bad_files
         self._unreported: list[BadFile] = []
-        self.waited = 0.0  # seconds, since somebody set it to 0
+        self.waiting = WaitingTime(process.device)
 
     def state(self) -> dict[str, Any]:
         """The bad files met so far, so that a resumed run does not forgive them again."""
@@ -100,9 +100,8 @@ class ViewFeed(_BadFileReports):
 
     def next(self) -> ViewBatch:
         """The next micro-batch, normalised, on the device."""
-        start = time.perf_counter()
-        rendered: RenderedBatch = next(self._batches)
-        self.waited += time.perf_counter() - start
+        with self.waiting.counted():
+            rendered: RenderedBatch = next(self._batches)
         self._note(rendered.bad)
         on_gpu = self._process.device.type == "cuda"
         batch = view_batch(rendered, self._specs).to(self._process.device, non_blocking=on_gpu)
@@ -136,13 +135,13 @@ class DeviceFeed(_BadFileReports):
 
     def next(self) -> ViewBatch:
         """The next micro-batch, normalised, on the device."""
-        start = time.perf_counter()
-        ready = self._ready.get()
-        self.waited += time.perf_counter() - start
-        if isinstance(ready, BaseException):
-            raise ready
+        with self.waiting.counted():
+            ready = self._ready.get()
+            if isinstance(ready, BaseException):
+                raise ready
+            batch = ready.take()
         self._note(ready.bad)
-        return ready.take()
+        return batch
 
     def close(self) -> None:
         """End the thread, which may be waiting for room in the queue."""

@@ -96,8 +96,9 @@ class Observer:
         now = time.perf_counter()
         seconds = now - self._clock
         images = self._steps_since * self._plan.batch_size
-        rates = {"images_per_second": images / seconds, "data_wait": feed.waited / seconds}
-        self._clock, self._steps_since, feed.waited = now, 0, 0.0
+        waited = feed.waiting.take_seconds()
+        rates = {"images_per_second": images / seconds, "data_wait": waited / seconds}
+        self._clock, self._steps_since = now, 0
         if self._process.device.type == "cuda":
             rates["memory_gib"] = torch.cuda.max_memory_allocated(self._process.device) / 2**30
         return rates

@@ -13,8 +13,8 @@ Dimensions: B images, D channels, h x w cells.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -69,7 +69,7 @@ class FrozenFeatures:
     def __call__(self, images: Tensor) -> Tensor:
         """uint8 (B, 3, H, W) -> (B, D, h, w)."""
         pixels = normalize(images.to(self.device), torch.float32, channels_last=True)
-        with _fast_numbers(self.device):
+        with _first_kernels(), _fast_numbers(self.device):
             if len(self._stages) == 1:
                 return self._backbone.features(pixels).float()
             maps: dict[str, Tensor] = self._backbone(pixels)
@@ -84,6 +84,17 @@ class FrozenFeatures:
     def pooled(self, images: Tensor) -> Tensor:
         """One feature per image, the mean over its cells: uint8 (N, 3, H, W) -> (N, D)."""
         return torch.cat([self(batch).mean((2, 3)) for batch in torch.split(images, BATCH)])
+
+
+@contextmanager
+def _first_kernels() -> Iterator[None]:
+    """Trying kernels out for a size of image takes longer than all else that a probe does."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def _fast_numbers(device: torch.device) -> AbstractContextManager[object]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 
 from clove_ssl.console import Console
 from clove_ssl.engine.distributed import Process
+from clove_ssl.engine.waiting import WaitingTime
 from clove_ssl.methods.base import Learner, Progress, StepOutput
 from clove_ssl.tasks.base import TaskModel
 
@@ -36,13 +36,12 @@ class TaskFeed:
         self._batches = iter(batches)
         self._device = process.device
         self._images = images
-        self.waited = 0.0  # seconds, since somebody set it to 0
+        self.waiting = WaitingTime(process.device)
 
     def next(self) -> Any:
         """The next micro-batch, on the device."""
-        start = time.perf_counter()
-        batch = next(self._batches)
-        self.waited += time.perf_counter() - start
+        with self.waiting.counted():
+            batch = next(self._batches)
         return batch.to(self._device, non_blocking=self._device.type == "cuda")
 
     def report_bad_files(self, console: Console) -> None:
