@@ -73,7 +73,7 @@ def moco_r18_small(out: Path) -> PretrainConfig:
     Command: ``clove pretrain moco-r18-small --data photos/ --out runs/moco``.
     Cost: about half of ``clove-r18-small`` without its small views, as each network sees one view.
     The queue is shorter, the teacher faster and the learning rate higher than published, as an
-    epoch is shorter. Expected: stable in short trials; not tuned further.
+    epoch is shorter. Expected: not tuned.
     """
     return small_queued(out, MoCoConfig(head=HeadConfig(hidden=512)))
 
