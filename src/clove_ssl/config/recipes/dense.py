@@ -42,7 +42,7 @@ def pixpro_r18_small(out: Path) -> PretrainConfig:
     """
     projector = ProjectorConfig(hidden=2048, out=256, bias=True, last_norm="none")
     method = PixProConfig(views=small_views(wide_crops("bicubic")), projector=projector)
-    return small_run(out, method, small_lars(lr=1.0))
+    return small_run(out, method)
 
 
 def slotcon_r50_200ep(out: Path) -> PretrainConfig:
@@ -78,7 +78,7 @@ def slotcon_r18_small(out: Path) -> PretrainConfig:
         head=SlotHeadConfig(hidden=2048, out=256),
         teacher=steady_teacher(),
     )
-    return small_run(out, method, small_lars(lr=1.0))
+    return small_run(out, method)
 
 
 def vicregl_r50_300ep(out: Path) -> PretrainConfig:

@@ -51,11 +51,12 @@ def small_views(views: ViewsConfig) -> ViewsConfig:
     return replace(views, global_size=160, global_scale=(0.2, 1.0), interpolation="bicubic")
 
 
-def small_lars(lr: float = 4.0, weight_decay: float = 2e-5) -> OptimizerConfig:
-    """LARS with the learning rate that was tried out for ``clove-r18-small``.
+def small_lars(lr: float = 1.0, weight_decay: float = 2e-5) -> OptimizerConfig:
+    """LARS with the learning rate of PixPro and SlotCon for batches of 256.
 
-    Heads without a last batch norm cannot take as much: in short trials with 4 the embeddings of
-    PixPro and SlotCon fell to a few dimensions, and SlotCon used an eighth of its prototypes.
+    CLoVE can do with 4, as its head ends in a batch norm. In trials of some hundred steps that
+    left BYOL, PixPro and SlotCon with fewer dimensions, and SlotCon with an eighth of its
+    prototypes.
     """
     return OptimizerConfig(lr=lr, weight_decay=weight_decay, warmup_epochs=2.0)
 
