@@ -96,12 +96,13 @@ class LARS(Optimizer):
 def build_optimizer(config: OptimizerConfig, module: nn.Module, peak_lr: float) -> Optimizer:
     """The optimizer for the trainable parameters of ``module``.
 
-    Parameters of at most one dimension form a group of their own, without decay.
+    Parameters that do not decay form a group of their own.
     """
     trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    least = 2 if config.decay == "weights" else 0  # dimensions of what decays
     groups: list[dict[str, Any]] = [
-        {"params": [p for p in trainable if p.ndim > 1], "weight_decay": config.weight_decay},
-        {"params": [p for p in trainable if p.ndim <= 1], "weight_decay": 0.0},
+        {"params": [p for p in trainable if p.ndim >= least], "weight_decay": config.weight_decay},
+        {"params": [p for p in trainable if p.ndim < least], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
     if config.name == "lars":

@@ -6,6 +6,7 @@ The recorded encoder is the head alone, so features stand in the place of pixels
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +17,10 @@ from torch import Tensor
 from clove_ssl.config.methods.clove import TeacherConfig
 from clove_ssl.config.methods.moco import MoCoConfig
 from clove_ssl.config.methods.pooled_views import HeadConfig
+from clove_ssl.config.recipes import recipe
 from clove_ssl.methods.base import Progress
 from clove_ssl.methods.moco import MoCo
+from clove_ssl.optimizers import build_optimizer
 
 pytestmark = pytest.mark.golden
 
@@ -55,12 +58,10 @@ def assert_recorded(actual: Tensor | None, arrays: Arrays, name: str) -> None:
 def test_five_steps_follow_the_recorded_ones(golden: Callable[[str], Arrays]) -> None:
     arrays = golden("methods/moco.npz")
     method = build(arrays)
-    optimizer = torch.optim.SGD(
-        [p for p in method.parameters() if p.requires_grad],
-        lr=float(arrays["lr"]),
-        momentum=float(arrays["sgd_momentum"]),
-        weight_decay=float(arrays["weight_decay"]),
-    )
+    published = recipe("moco-r50-200ep", Path("run")).optimizer
+    assert float(arrays["sgd_momentum"]) == published.momentum
+    assert float(arrays["weight_decay"]) == published.weight_decay
+    optimizer = build_optimizer(published, method, float(arrays["lr"]))
     for step in range(STEPS):
         now, progress = f"step{step}.", Progress(step, STEPS)
         queries = torch.from_numpy(arrays[now + "x_q"]).requires_grad_()

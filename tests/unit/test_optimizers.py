@@ -13,6 +13,7 @@ from references.lars import lars_path
 from torch import nn
 
 from clove_ssl.config.pretraining import OptimizerConfig
+from clove_ssl.errors import UserError
 from clove_ssl.optimizers import LARS, build_optimizer
 
 
@@ -172,6 +173,16 @@ def test_a_config_builds_its_optimizer_with_decay_on_matrices_only(
     }
     assert (matrices["weight_decay"], vectors["weight_decay"]) == (0.3, 0.0)
     assert matrices["lr"] == vectors["lr"] == 2.0
+
+
+def test_biases_and_norms_decay_where_asked_for() -> None:
+    network = small_network()
+    config = OptimizerConfig(name="sgd", weight_decay=0.3, decay="all")
+    (everything,) = build_optimizer(config, network, 2.0).param_groups
+    assert everything["weight_decay"] == 0.3
+    assert len(everything["params"]) == len(list(network.parameters()))
+    with pytest.raises(UserError, match="--optimizer.decay weights"):
+        OptimizerConfig(decay="all")
 
 
 def test_the_configured_lars_moves_like_one_without_groups() -> None:

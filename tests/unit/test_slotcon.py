@@ -26,7 +26,8 @@ from clove_ssl.losses.slots import (
     winners,
 )
 from clove_ssl.methods.base import Progress
-from clove_ssl.methods.slotcon import SlotCon, slot_figures
+from clove_ssl.methods.slotcon import SlotCon, places_of, slot_figures
+from clove_ssl.modules.host_copy import HostCopy
 from clove_ssl.views.overlap import area_share, place_in_view, resample, shared_rectangle
 
 START = Progress(step=0, total_steps=10)
@@ -309,3 +310,11 @@ def test_options_that_make_no_sense_are_refused() -> None:
         SlotLossConfig(slot_temperature=0)
     with pytest.raises(UserError, match="between 0 and 1"):
         SlotLossConfig(group_weight=2)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
+def test_true_places_of_a_mask_are_found_in_order(share: float) -> None:
+    mask = torch.rand(5, 7, generator=torch.Generator().manual_seed(0)) < share
+    (count,) = HostCopy(mask.sum()[None]).read()
+    rows, columns = places_of(mask, count)
+    assert torch.equal(torch.stack([rows, columns], dim=1), mask.nonzero())

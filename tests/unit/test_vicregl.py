@@ -22,6 +22,7 @@ from clove_ssl.losses.variance import (
     location_distances,
     nearest_cells,
     variance_hinge,
+    ways_of,
 )
 from clove_ssl.methods.base import Progress
 from clove_ssl.methods.vicregl import VICRegL
@@ -192,3 +193,11 @@ def test_options_that_make_no_sense_are_refused() -> None:
         VICRegLConfig(matches=(20, 0))
     with pytest.raises(UserError, match="between 0 and 1"):
         VarianceConfig(alpha=1.5)
+
+
+def test_two_views_that_form_two_pairs_share_their_ways_of_matching() -> None:
+    assert set(ways_of(PAIRS, [49, 49], (20, 20)).values()) == {2}
+    released = ways_of(PAIRS, [49, 49], (20, 4))
+    assert {way[2]: times for way, times in released.items()} == {None: 2, 20: 1, 4: 1}
+    assert {way[2] for way in ways_of([(0, 2), (1, 2)], [49, 49, 9], (20, 20))} == {None, 20, 9}
+    assert released.total() == 4 * len(PAIRS)

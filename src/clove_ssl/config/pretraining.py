@@ -71,7 +71,10 @@ class OptimizerConfig:
     momentum: float = 0.9
     """Momentum of LARS and SGD."""
     weight_decay: float = 2e-5
-    """Weight decay; parameters of one dimension (biases, norms) get none."""
+    """Weight decay of what ``decay`` names."""
+    decay: Literal["weights", "all"] = "weights"
+    """What decays: ``weights`` spares parameters of one dimension (biases, norms); ``all`` does
+    not, as in MoCo's and torchvision's code. LARS spares them in any case."""
     trust: float = 0.001
     """Trust coefficient of LARS; parameters of one dimension are not rescaled."""
     warmup_epochs: float = 5.0
@@ -80,6 +83,13 @@ class OptimizerConfig:
     """Learning rate at the first step, as a share of the peak."""
     final_lr: float = 0.01
     """Learning rate at the end of the cosine, as a share of the peak."""
+
+    def __post_init__(self) -> None:
+        if self.name == "lars" and self.decay == "all":
+            raise UserError(
+                "optimizer.decay is all, but LARS never decays parameters of one dimension. Give "
+                "--optimizer.decay weights, or another --optimizer.name."
+            )
 
     def peak_lr(self, batch_size: int) -> float:
         """The highest learning rate of the schedule."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -101,7 +101,13 @@ def run_networks(bench: Bench, student: nn.Module, teacher: nn.Module, batch: Vi
         with torch.no_grad():
             teacher(sizes[0])
         outputs = [student(images) for images in sizes]
-    torch.stack([output.float().mean() for output in outputs]).sum().backward()  # type: ignore[no-untyped-call]
+    torch.stack([_one_number(output) for output in outputs]).sum().backward()  # type: ignore[no-untyped-call]
+
+
+def _one_number(output: Tensor | Sequence[Tensor | None]) -> Tensor:
+    """A number in which all that a network hands out, one tensor or several, has a part."""
+    tensors = [output] if isinstance(output, Tensor) else output
+    return torch.stack([each.float().mean() for each in tensors if each is not None]).sum()
 
 
 class _LastMap(nn.Module):

@@ -10,6 +10,7 @@ Dimensions: B images, N images of all processes, L cells, P matched cells, D cha
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -47,6 +48,25 @@ class NearestCells(NamedTuple):
 
     here: Tensor  # (B, P), ascending
     there: Tensor  # (B, P)
+
+
+class Way(NamedTuple):
+    """One way of matching cells: those of one view with those of another."""
+
+    here: int
+    there: int
+    closest: int | None  # how many pairs count that are near in the image; None: near in features
+
+
+def ways_of(
+    pairs: Sequence[tuple[int, int]], cells: Sequence[int], matches: tuple[int, int]
+) -> Counter[Way]:
+    """How often each way of matching counts; two views that form two pairs share their ways."""
+    ways: Counter[Way] = Counter()
+    for i, j in pairs:
+        first, second = min(matches[0], cells[i]), min(matches[1], cells[j])
+        ways.update([Way(i, j, None), Way(j, i, None), Way(i, j, first), Way(j, i, second)])
+    return ways
 
 
 def variance_hinge(rows: Tensor, *, eps: float = 1e-4) -> Tensor:
@@ -96,23 +116,10 @@ def local_terms(
     """
     with torch.autocast(maps[0].device.type, enabled=False):
         wide = [_wide(each) for each in maps]
-        found = []
-        for i, j in pairs:
-            by_feature = feature_distances(wide[i].detach(), wide[j].detach())  # (B, L, L')
-            by_place = location_distances(locations[i], locations[j])
-            limits = [
-                min(count, size) for count, size in zip(matches, by_place.shape[1:], strict=True)
-            ]
-            ways = [
-                (i, j, nearest_cells(by_feature)),
-                (j, i, nearest_cells(by_feature.mT)),
-                (i, j, nearest_cells(by_place, limits[0])),
-                (j, i, nearest_cells(by_place.mT, limits[1])),
-            ]
-            terms = [_cell_terms(wide[a], wide[b], cells, gather) for a, b, cells in ways]
-            # Two ways of matching are added, the two directions of each averaged.
-            found.append(torch.stack(terms).sum(0) / 2)  # (3,)
-        invariance, variance, covariance = torch.stack(found).mean(0)
+        ways = ways_of(pairs, [each.shape[1] for each in maps], matches)
+        terms = [times * _way_terms(wide, locations, way, gather) for way, times in ways.items()]
+        # Two ways of matching are added, the two directions of each and all pairs averaged.
+        invariance, variance, covariance = torch.stack(terms).sum(0) / (2 * len(pairs))
         return VarianceTerms(
             weights.invariance * invariance,
             weights.variance * variance,
@@ -140,6 +147,18 @@ def location_distances(a: Tensor, b: Tensor) -> Tensor:
     fractions of a pixel that decide between neighbours.
     """
     return (a[:, :, None] - b[:, None]).square().sum(-1)
+
+
+def _way_terms(
+    maps: Sequence[Tensor], locations: Sequence[Tensor], way: Way, gather: Gather
+) -> Tensor:
+    """The three terms of cells that are matched in one way, unweighted: (3,)."""
+    here, there = maps[way.here], maps[way.there]
+    if way.closest is None:
+        distances = feature_distances(here.detach(), there.detach())
+    else:
+        distances = location_distances(locations[way.here], locations[way.there])
+    return _cell_terms(here, there, nearest_cells(distances, way.closest), gather)
 
 
 def _cell_terms(a: Tensor, b: Tensor, cells: NearestCells, gather: Gather) -> Tensor:

@@ -30,6 +30,7 @@ from clove_ssl.methods import health
 from clove_ssl.methods.base import Progress, StepOutput
 from clove_ssl.methods.teaching import BackboneEncoder, TaughtMethod
 from clove_ssl.methods.two_views import view_pair
+from clove_ssl.modules.host_copy import HostCopy
 from clove_ssl.modules.queue import mean_over_processes
 from clove_ssl.modules.slots import (
     conv_head,
@@ -52,6 +53,15 @@ class SharedPart(NamedTuple):
 
     places: tuple[Tensor, Tensor]  # (B, 4) in the unit square of each view
     exists: Tensor  # (B,) bool
+
+
+class Meeting(NamedTuple):
+    """One view as the student sees it, the other as the teacher does, and the slots they have."""
+
+    student: Grouping
+    teacher: Grouping
+    active: Tensor  # (B, K) bool, in the teacher's view
+    common: Tensor  # (B, K) bool, in both
 
 
 class Encoder(BackboneEncoder):
@@ -87,11 +97,13 @@ class SlotCon(TaughtMethod[Encoder]):
         with torch.no_grad():
             teachers = [self.teacher.module(view.pixels) for view in view_pair(batch)]
         students = [self.encoder(view.pixels) for view in view_pair(batch)]
+        meetings = [meet(students[here], teachers[1 - here]) for here in (0, 1)]
+        counts = HostCopy(torch.stack([each.common.sum() for each in meetings]))
         shared = self._shared_part(batch)
         group = self._group_loss(students, teachers, shared)
-        slots = [self._slot_loss(students[here], teachers[1 - here]) for here in (0, 1)]
-        slot = slots[0].loss + slots[1].loss
         self._note_scores(teachers)
+        slots = [self._slot_loss(*each) for each in zip(meetings, counts.read(), strict=True)]
+        slot = slots[0].loss + slots[1].loss
         weight = self.config.loss.group_weight
         loss = weight * group + (1 - weight) * slot
         figures = {
@@ -141,16 +153,16 @@ class SlotCon(TaughtMethod[Encoder]):
             total = total + (by_image * shared.exists).sum() / shared.exists.sum().clamp(min=1)
         return total
 
-    def _slot_loss(self, student: Grouping, teacher: Grouping) -> SlotContrast:
-        """Slots that are active in both views look for themselves among the teacher's."""
+    def _slot_loss(self, meeting: Meeting, count: int) -> SlotContrast:
+        """The ``count`` common slots look for themselves among the teacher's."""
+        student, teacher, active, common = meeting
         temperature = self.config.loss.teacher_temperature
-        active, in_student = winners(teacher.scores), winners(student.scores)  # (B, K) each
         cells = teacher.scores.shape[2:].numel()
         keys = collect_active(slots_of(*teacher, temperature), active, limit=cells)
         rows, start = gather_from_processes(keys.slots.flatten(0, 1))  # (N, D)
         # Bytes, since not every backend sends booleans.
         usable, _ = gather_from_processes(keys.usable.flatten().to(torch.uint8))  # (N,)
-        image, prototype = (active & in_student).nonzero(as_tuple=True)  # (Q,) each
+        image, prototype = places_of(common, count)  # (Q,) each
         queries = self._predict(slots_of(*student, temperature)[image, prototype])
         labels = start + image * keys.usable.shape[1] + keys.position[image, prototype]
         return contrast_slots(
@@ -171,6 +183,21 @@ class SlotCon(TaughtMethod[Encoder]):
         if self.training:
             scores = torch.stack([teacher.scores for teacher in teachers])
             self._mean_scores.append(scores.mean((0, 1, 3, 4)))
+
+
+def meet(student: Grouping, teacher: Grouping) -> Meeting:
+    """Which slots a view of the student and the other view of the teacher have."""
+    active = winners(teacher.scores)  # (B, K)
+    return Meeting(student, teacher, active, active & winners(student.scores))
+
+
+def places_of(mask: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Row and column of the ``count`` true places of a mask, in order: (count,) each.
+
+    Like ``nonzero``, which would wait for the device to learn the count.
+    """
+    places = mask.flatten().int().sort(descending=True, stable=True).indices[:count]
+    return places // mask.shape[1], places % mask.shape[1]
 
 
 @torch.no_grad()

@@ -20,6 +20,7 @@ from clove_ssl.config.pretraining import (
     OptimizerConfig,
     PretrainConfig,
 )
+from clove_ssl.config.recipes.small import small_lars, small_run, small_views
 from clove_ssl.config.views import ViewsConfig
 
 
@@ -78,18 +79,11 @@ def clove_r18_small(out: Path) -> PretrainConfig:
     Cost: minutes to hours; views of 160 and 96 pixels suit photos of 160 to 320 pixels.
     Expected: docs/results has the frozen dense probe for 13,301 photos beside random weights.
     """
-    return PretrainConfig(
-        out=out,
-        method=CLoVEConfig(
-            views=ViewsConfig(global_size=160, local_count=2, local_size=96),
-            projector=ProjectorConfig(hidden=2048, out=256),
-        ),
-        backbone=BackboneConfig(name="resnet18"),
-        optimizer=OptimizerConfig(lr=4.0, warmup_epochs=2.0),
-        epochs=100,
-        batch_size=256,
-        checkpoints=CheckpointConfig(every_epochs=5.0),
+    method = CLoVEConfig(
+        views=small_views(ViewsConfig(local_count=2, local_size=96)),
+        projector=ProjectorConfig(hidden=2048, out=256),
     )
+    return small_run(out, method, small_lars(lr=4.0))
 
 
 def clove_demo(out: Path) -> PretrainConfig:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from clove_ssl.config.methods.cp2 import CP2Config, PyramidConfig
 from clove_ssl.config.methods.detco import DetCoConfig, JigsawConfig
-from clove_ssl.config.methods.pooled_views import HeadConfig, QueuedConfig
+from clove_ssl.config.methods.pooled_views import HeadConfig
 from clove_ssl.config.pretraining import BackboneConfig, PretrainConfig
-from clove_ssl.config.recipes.contrastive import moco_r18_small, moco_r50_200ep
+from clove_ssl.config.recipes.contrastive import moco_r50_200ep
+from clove_ssl.config.recipes.small import small_queued
 
 
 def cp2_r50_200ep(out: Path) -> PretrainConfig:
@@ -36,11 +37,11 @@ def cp2_r18_small(out: Path) -> PretrainConfig:
 
     Command: ``clove pretrain cp2-r18-small --data photos/ --out runs/cp2``.
     Cost: somewhat more than ``moco-r18-small``. A ResNet-18 cannot be dilated, so maps have 5x5
-    cells, and the pyramid's branches lie closer. Expected: nothing was tuned.
+    cells, and the pyramid's branches lie closer. Expected: not tuned.
     """
     pyramid = PyramidConfig(channels=256, dilations=(1, 2, 3))
     method = CP2Config(pyramid=pyramid, head=HeadConfig(hidden=256))
-    return _small(out, method)
+    return small_queued(out, method)
 
 
 def detco_r50_200ep(out: Path) -> PretrainConfig:
@@ -59,19 +60,10 @@ def detco_r18_small(out: Path) -> PretrainConfig:
 
     Command: ``clove pretrain detco-r18-small --data photos/ --out runs/detco``.
     Cost: nearly twice ``moco-r18-small``. Patches have 48 of 192 pixels, as views are smaller
-    than published. Expected: nothing was tuned.
+    than published. Expected: not tuned.
     """
-    method = DetCoConfig(jigsaw=JigsawConfig(frame=192, patch=48), local_hidden=512)
-    return _small(out, method)
-
-
-def _small(out: Path, method: QueuedConfig) -> PretrainConfig:
-    """MoCo's small recipe with another method: its views, teacher and queue."""
-    config = moco_r18_small(out)
-    moco = config.method
-    assert isinstance(moco, QueuedConfig)
-    method = replace(method, views=moco.views, teacher=moco.teacher, queue_size=moco.queue_size)
-    return replace(config, method=method)
+    jigsaw = JigsawConfig(frame=192, patch=48)
+    return small_queued(out, DetCoConfig(jigsaw=jigsaw, local_hidden=512))
 
 
 RECIPES: dict[str, Callable[[Path], PretrainConfig]] = {

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from clove_ssl.config.methods.pooled_views import HeadConfig, QueuedConfig
+from clove_ssl.config.methods.pooled_views import HeadConfig
 from clove_ssl.config.methods.resim import ReSimConfig
 from clove_ssl.config.methods.setsim import SetSimConfig
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.recipes import contrastive
+from clove_ssl.config.recipes.small import small_queued
 
 
 def resim_r50_200ep(out: Path) -> PretrainConfig:
@@ -40,11 +41,7 @@ def resim_r18_small(out: Path) -> PretrainConfig:
     Command: ``clove pretrain resim-r18-small --data photos/ --out runs/resim``.
     Cost: somewhat more than ``moco-r18-small``. Expected: like it, better on dense tasks.
     """
-    like = _small_moco(out)
-    method = ReSimConfig(
-        views=like.views, head=like.head, teacher=like.teacher, queue_size=like.queue_size
-    )
-    return replace(contrastive.moco_r18_small(out), method=method)
+    return small_queued(out, ReSimConfig(head=HeadConfig(hidden=512)))
 
 
 def setsim_r18_small(out: Path) -> PretrainConfig:
@@ -53,21 +50,8 @@ def setsim_r18_small(out: Path) -> PretrainConfig:
     Command: ``clove pretrain setsim-r18-small --data photos/ --out runs/setsim``.
     Cost: as ``densecl-r18-small``. Expected: like it, better on dense tasks.
     """
-    like = _small_moco(out)
-    method = SetSimConfig(
-        views=like.views,
-        head=like.head,
-        dense_head=HeadConfig(hidden=like.head.hidden),
-        teacher=like.teacher,
-        queue_size=like.queue_size,
-    )
-    return replace(contrastive.moco_r18_small(out), method=method)
-
-
-def _small_moco(out: Path) -> QueuedConfig:
-    method = contrastive.moco_r18_small(out).method
-    assert isinstance(method, QueuedConfig)
-    return method
+    head = HeadConfig(hidden=512)
+    return small_queued(out, SetSimConfig(head=head, dense_head=head))
 
 
 RECIPES: dict[str, Callable[[Path], PretrainConfig]] = {

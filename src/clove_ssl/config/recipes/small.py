@@ -1,0 +1,79 @@
+"""What the recipes for one GPU and some ten thousand photos have in common.
+
+Methods can only be compared where nothing else differs, so all of them see the
+same crops with the same network, batch and number of epochs. What is a method's
+own stays: colours (a method that trains on its first view alone needs views that
+are drawn alike), queues, patches, and its kind of optimizer.
+
+Everything is made for short runs. Fifty steps are an epoch, and a thousand
+steps a run of a minute or two, where published runs have a million: learning
+rates are higher, teachers faster, queues shorter than published.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from clove_ssl.config.methods.base import MethodConfig
+from clove_ssl.config.methods.clove import TeacherConfig
+from clove_ssl.config.methods.pooled_views import QueuedConfig
+from clove_ssl.config.pretraining import (
+    BackboneConfig,
+    CheckpointConfig,
+    OptimizerConfig,
+    PretrainConfig,
+)
+from clove_ssl.config.views import ViewsConfig
+
+QueuedT = TypeVar("QueuedT", bound=QueuedConfig)
+QUEUE = 4096  # a third of an epoch of thirteen thousand photos; more would hold each one often
+
+
+def small_run(
+    out: Path, method: MethodConfig, optimizer: OptimizerConfig | None = None
+) -> PretrainConfig:
+    """A run of ``method``, with LARS unless it has another optimizer."""
+    return PretrainConfig(
+        out=out,
+        method=method,
+        backbone=BackboneConfig(name="resnet18"),
+        optimizer=optimizer or small_lars(),
+        epochs=100,
+        batch_size=256,
+        checkpoints=CheckpointConfig(every_epochs=5.0),
+    )
+
+
+def small_views(views: ViewsConfig) -> ViewsConfig:
+    """The crops of ``clove-r18-small``; still smaller ones of photos of 160 pixels are blurred."""
+    return replace(views, global_size=160, global_scale=(0.2, 1.0), interpolation="bicubic")
+
+
+def small_lars(lr: float = 1.0, weight_decay: float = 2e-5) -> OptimizerConfig:
+    """LARS with the learning rate of PixPro and SlotCon for batches of 256.
+
+    CLoVE can do with 4, as its head ends in a batch norm. In trials of some hundred steps that
+    left BYOL, PixPro and SlotCon with fewer dimensions, and SlotCon with an eighth of its
+    prototypes.
+    """
+    return OptimizerConfig(lr=lr, weight_decay=weight_decay, warmup_epochs=2.0)
+
+
+def small_sgd(weight_decay: float = 1e-4) -> OptimizerConfig:
+    """SGD; 0.1 is three times what MoCo has for a run a thousand times as long."""
+    return OptimizerConfig(name="sgd", lr=0.1, weight_decay=weight_decay, warmup_epochs=2.0)
+
+
+def steady_teacher() -> TeacherConfig:
+    """A teacher that keeps its pace: one that slows down ends where half of a short run was."""
+    return TeacherConfig(momentum=0.99, final_momentum=0.99)
+
+
+def small_queued(out: Path, method: QueuedT) -> PretrainConfig:
+    """A run of a method with queues."""
+    method = replace(
+        method, views=small_views(method.views), teacher=steady_teacher(), queue_size=QUEUE
+    )
+    return small_run(out, method, small_sgd())
