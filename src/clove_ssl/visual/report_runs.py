@@ -21,6 +21,7 @@ from clove_ssl.runs.limits import limits_of
 from clove_ssl.runs.log import unreadable_files
 from clove_ssl.runs.metrics import read_metrics
 from clove_ssl.runs.state import RunState, read_state
+from clove_ssl.visual.pages import when
 
 UNKNOWN = "not known yet"
 
@@ -65,7 +66,7 @@ class ReportedRun:
             "Throughput": throughput(self.history),
             "Waiting for data": _share(self.history.of("data_wait")),
             "GPU memory": _memory(self.history.of("memory_gib")),
-            "Started": str(self.starts[0].get("time", UNKNOWN)) if self.starts else UNKNOWN,
+            "Started": when(str(self.starts[0].get("time", UNKNOWN))) if self.starts else UNKNOWN,
         }
 
 
