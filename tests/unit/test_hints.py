@@ -100,14 +100,21 @@ def test_matches_not_above_negatives_are_not_learning() -> None:
     assert "Not learning" in hint.text
 
 
-def test_matches_that_catch_up_with_hard_negatives_are_learning() -> None:
+@pytest.mark.parametrize(("matches", "negatives"), [(0.02, 0.03), (0.0, -0.01), (0.01, 0.0)])
+def test_matches_that_still_catch_up_with_hard_negatives_are_no_problem(
+    matches: float, negatives: float
+) -> None:
     metrics = [
-        {**row, "cos_positive": 0.02 * row["epoch"], "cos_negative": 0.1 + 0.015 * row["epoch"]}
+        {
+            **row,
+            "cos_positive": 0.1 + matches * row["epoch"],
+            "cos_negative": 0.3 + negatives * row["epoch"],
+        }
         for row in logged()
     ]
     hint = hint_about("cos_positive", metrics)
     assert hint.level == "look"
-    assert "catching up" in hint.text
+    assert "Not there yet" in hint.text
 
 
 def test_cells_without_a_match_repel_only_where_there_are_negatives() -> None:

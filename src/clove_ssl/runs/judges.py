@@ -100,16 +100,23 @@ def _compare_matches(
         if not positive.shows_a_trend:
             return "good", f"Too early to tell: {pair}."
         return "look", f"Not learning yet: {pair}. During the warm-up this can be so."
-    lead = positive.recent - negative.recent
-    if positive.shows_a_trend and lead > positive.early - negative.early:
+    if _catches_up(positive, negative):
+        early = f"{readable(positive.early)} and {readable(negative.early)}"
         return "look", (
-            f"Learning, but not there yet: {pair}. Matches are catching up; train longer, until "
-            "they are more alike than the negatives."
+            f"Not there yet: {pair}, after {early} early on. The matches should come to lead as "
+            "the run goes on; if they do not, try another --optimizer.lr."
         )
     return "bad", (
         f"Not learning: {pair}. Matches should be more alike. Check the images and the matching "
         "figures, then try another --optimizer.lr."
     )
+
+
+def _catches_up(positive: Series, negative: Series) -> bool:
+    """Whether matches became more alike, or negatives less, by more than noise."""
+    rise = positive.recent - positive.early
+    gain = rise - (negative.recent - negative.early)
+    return positive.shows_a_trend and max(rise, gain) > 0.01
 
 
 def _judge_negatives(part: str = "") -> Judge:
