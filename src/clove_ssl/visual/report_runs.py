@@ -210,9 +210,12 @@ def _final_loss(history: History) -> str:
 
 def _starts(run: RunDirectory) -> list[dict[str, Any]]:
     """Every start of the run, the first one and all resumes."""
-    history = read_json(run.provenance, remedy="Delete it, then: clove report RUN")
-    starts: list[dict[str, Any]] = history["starts"] if history else []
-    return starts
+    remedy = "Delete it, then: clove report RUN"
+    history = read_json(run.provenance, remedy=remedy)
+    starts = history.get("starts", []) if isinstance(history, dict) else []
+    if not all(isinstance(start, dict) for start in starts):
+        raise UserError(f"{run.provenance} is damaged: its starts are no tables. {remedy}")
+    return list(starts)
 
 
 def _share(series: Series | None) -> str:
