@@ -32,5 +32,5 @@ def _current(entry: Any) -> dict[str, Any]:
     if len(interval) not in (0, 2):
         raise ValueError(f"an interval with {len(interval)} ends")
     texts = {key: str(entry[key]) for key in ("backbone", "data", "title")}
-    shown = {"is_share": bool(entry["is_share"]), "value": number, "interval": interval or None}
+    shown = {"is_share": bool(entry.get("is_share")), "value": number, "interval": interval or None}
     return {**entry, **texts, **shown}
