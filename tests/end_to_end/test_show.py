@@ -168,7 +168,7 @@ def test_scenes_stand_in_for_data_that_is_gone(
         (["similarity", "RUN", "--at", "0.5", "2"], "outside the image"),
         (["features", "RUN", "--slide", "0"], "must be 1 or more"),
         (["matches", "RUN", "--threshold", "0"], "no cells match"),
-        (["views", "nothing"], "needs a run"),
+        (["views", "nothing"], "nothing does not exist"),
     ],
 )
 def test_what_cannot_be_shown_is_said_in_one_message(

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torchvision
+import yaml
 from references.detectron2_resnet import Detectron2ResNet
 from torch import nn
 
@@ -149,6 +150,38 @@ def test_the_pickle_is_readable_with_numpy_1(resnet18: Exported, tmp_path: Path)
     assert content.count(b"numpy.core.multiarray") == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "stride", "options", "arguments"),
+    [
+        ("resnet18", 32, {"DEPTH": 18, "RES2_OUT_CHANNELS": 64}, {"depth": 18}),
+        (
+            "resnet50",
+            16,
+            {"DEPTH": 50, "RES5_DILATION": 2},
+            {"depth": 50, "strides": (1, 2, 2, 1), "dilations": (1, 1, 1, 2)},
+        ),
+        (
+            "resnext101_32x8d",
+            32,
+            {"DEPTH": 101, "NUM_GROUPS": 32, "WIDTH_PER_GROUP": 8},
+            {"type": "ResNeXt", "depth": 101, "groups": 32, "base_width": 8},
+        ),
+    ],
+)
+def test_the_card_names_the_network_of_the_file(
+    name: str, stride: int, options: dict[str, int], arguments: dict[str, Any]
+) -> None:
+    with torch.device("meta"):
+        network = build_backbone(BackboneConfig(name=name, output_stride=stride))  # type: ignore[arg-type]
+    exported = Exported(network, METADATA)
+    lines = describe_usage(exported, "detectron2", "a.pkl").removeprefix("```yaml\n")
+    model = yaml.safe_load(lines.removesuffix("```"))["MODEL"]
+    assert model["RESNETS"] == options | {"STRIDE_IN_1X1": False, "NORM": "SyncBN"}
+    found = run_snippet(exported, "mmdetection", Path("a.pth"))["backbone"]
+    usual = {"type": "ResNet", "style": "pytorch"} | arguments
+    assert {key: found[key] for key in found if not key.endswith("_cfg")} == usual
+
+
 def test_mmdetection_finds_torchvisions_names(resnet18: Exported, tmp_path: Path) -> None:
     content = torch.load(write(resnet18, "mmdetection", tmp_path), weights_only=True)
     assert content["meta"] == METADATA
@@ -219,6 +252,7 @@ def test_the_head_of_a_hub_card_is_yaml() -> None:
         ("timm:convnext_atto", "detectron2"),
         ("regnet_y_400mf", "timm"),
         ("convnext_tiny", "mmdetection"),
+        ("wide_resnet50_2", "mmdetection"),
         ("resnet50_caffe", "torchvision"),
         ("resnet50_caffe", "detectron2"),
     ],

@@ -10,8 +10,10 @@ import pytest
 
 from clove_ssl.config.methods.clove import CLoVEConfig, LossConfig, MatchingConfig
 from clove_ssl.config.methods.densecl import DenseCLConfig
+from clove_ssl.config.methods.pixpro import PixProConfig
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.views import ViewsConfig
+from clove_ssl.registry import METHODS
 from clove_ssl.runs.figures import GROUPS, PARTS, figure, in_reading_order
 from clove_ssl.runs.hints import Hint, hints, worrying
 from clove_ssl.runs.judges import JUDGES
@@ -51,10 +53,10 @@ def config_of(**changes: object) -> PretrainConfig:
         ("positives_per_image_global", 40.0, "look", "4:3 photos give 122"),
         ("positives_per_image_global", 0.0, "bad", "nothing attracts"),
         ("images_without_match", 0.024, "good", "2.4 %"),
-        ("images_without_match", 0.3, "look", "larger crops"),
-        ("images_without_match", 0.8, "bad", "larger crops"),
+        ("images_without_match", 0.3, "look", "Use larger crops"),
+        ("images_without_match", 0.8, "bad", "Use larger crops"),
         ("cells_without_match", 0.15, "good", "15 %"),
-        ("cells_without_match", 0.7, "look", "only repel"),
+        ("cells_without_match", 0.7, "look", "most cells take no part"),
         ("cells_short_of_negatives", 0.0, "good", "as many negatives"),
         ("cells_short_of_negatives", 0.5, "look", "--method.loss.top-k"),
         ("accuracy", 0.4, "good", "40 % come out first"),
@@ -98,6 +100,52 @@ def test_matches_not_above_negatives_are_not_learning() -> None:
     assert "Not learning" in hint.text
 
 
+@pytest.mark.parametrize(("matches", "negatives"), [(0.02, 0.03), (0.0, -0.01), (0.01, 0.0)])
+def test_matches_that_still_catch_up_with_hard_negatives_are_no_problem(
+    matches: float, negatives: float
+) -> None:
+    metrics = [
+        {
+            **row,
+            "cos_positive": 0.1 + matches * row["epoch"],
+            "cos_negative": 0.3 + negatives * row["epoch"],
+        }
+        for row in logged()
+    ]
+    hint = hint_about("cos_positive", metrics)
+    assert hint.level == "look"
+    assert "Not there yet" in hint.text
+
+
+def test_cells_without_a_match_repel_only_where_there_are_negatives() -> None:
+    metrics = logged(cells_without_match=0.7, cos_positive=0.3, cos_negative=0.1)
+    assert "most cells only repel" in hint_about("cells_without_match", metrics).text
+
+
+def test_simulated_shares_are_named_for_the_views_they_were_simulated_with() -> None:
+    metrics = logged(images_without_match=0.02, cells_without_match=0.15)
+    for metric, share in (("images_without_match", "2 %"), ("cells_without_match", "15 %")):
+        assert f"4:3 photos give {share}" in hint_about(metric, metrics).text
+        elsewhere = limits_of(config_of(method=PixProConfig()))
+        assert "4:3" not in hint_about(metric, metrics, elsewhere).text
+
+
+def test_a_small_batch_finds_nothing_most_of_the_time() -> None:
+    metrics = logged(accuracy=0.0)
+    metrics[-3]["accuracy"] = 0.125
+    hint = hint_about("accuracy", metrics)
+    assert hint.level == "good"
+    assert "1.25 % come out first" in hint.text
+
+
+@pytest.mark.parametrize("name", METHODS.names())
+def test_only_methods_without_a_queue_of_images_compare_cells(name: str) -> None:
+    method = METHODS.load(name)()
+    assert limits_of(config_of(method=method)).compared == (
+        "cells" if name in ("clove", "pixpro", "slotcon", "random") else "images"
+    )
+
+
 def test_matches_may_lag_during_the_warm_up() -> None:
     metrics = logged(epoch=2.0, cos_positive=0.3, cos_negative=0.35)
     assert hint_about("cos_positive", metrics).level == "look"
@@ -133,12 +181,25 @@ def test_each_part_of_a_loss_is_compared_with_its_own_negatives() -> None:
     assert hint_about("cos_positive_dense", metrics).level == "bad"
 
 
-def test_a_loss_with_a_queue_may_rise_while_the_queue_fills() -> None:
-    rising = [{**row, "loss": row["epoch"]} for row in logged()]
-    limits = limits_of(config_of(method=DenseCLConfig()))
-    hint = hint_about("loss", rising, limits)
-    assert hint.level == "good"
-    assert "queue" in hint.text
+@pytest.mark.parametrize(
+    ("queue_steps", "level", "words"),
+    [(500, "good", "real negatives"), (100, "look", "not fallen")],
+)
+def test_a_loss_with_a_queue_may_rise_while_the_queue_fills(
+    queue_steps: int, level: str, words: str
+) -> None:
+    rising = [{**row, "loss": row["epoch"]} for row in logged()]  # 800 steps
+    method = DenseCLConfig(queue_size=64 * queue_steps)
+    hint = hint_about("loss", rising, limits_of(config_of(method=method, batch_size=64)))
+    assert hint.level == level
+    assert words in hint.text
+
+
+def test_a_loss_with_a_queue_falls_from_where_the_full_queue_brought_it() -> None:
+    values = [*range(20), *range(20, 10, -1), *[10] * 10]
+    metrics = [{**row, "loss": float(value)} for row, value in zip(logged(), values, strict=True)]
+    hint = hint_about("loss", metrics, Limits(queue_steps=100))
+    assert (hint.level, hint.text) == ("good", "Fell from 20 to 10, once the queue was full.")
 
 
 def test_a_loss_without_negatives_is_not_compared_with_them() -> None:

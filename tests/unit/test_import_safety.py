@@ -22,6 +22,7 @@ from clove_ssl.backbones import checkpoint_files
 from clove_ssl.backbones.array_pickles import read_array_pickle
 from clove_ssl.backbones.checkpoint_files import read_content
 from clove_ssl.errors import UserError
+from clove_ssl.export.safetensors_file import FORMAT, content_hash
 
 
 class Calls:
@@ -199,13 +200,39 @@ def huge_header(path: Path) -> None:
     path.write_bytes(struct.pack("<Q", 2**60) + b'{"a":1}')
 
 
+def changed_metadata(path: Path, **metadata: str) -> None:
+    """A file that claims to be ours, with the right hash, and hides what it is."""
+    state = {"conv1.weight": torch.zeros(2)}
+    own = {"format": FORMAT, "sha256": content_hash(state)}
+    save_file(state, path, metadata=own | metadata)
+
+
 BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     "0 bytes": (lambda path: path.write_bytes(b""), "is empty"),
     "one byte": (lambda path: path.write_bytes(b"\x80"), "cannot be read"),
     "a web page": (lambda path: path.write_text("<html>404</html>"), "begins like no kind"),
     "no tensors": (lambda path: torch.save({}, path), "holds 0 tensors"),
     "a number": (lambda path: torch.save(3, path), "holds 0 tensors"),
-    "truncated": (truncated, "cannot be read"),
+    "truncated": (truncated, "its end is missing"),
+    "sparse": (
+        lambda path: torch.save({"conv1.weight": torch.zeros(2, 2).to_sparse()}, path),
+        "1 tensors that are sparse",
+    ),
+    "a whole module": (
+        lambda path: torch.save(torch.nn.Linear(2, 2), path),
+        "can run code (it asks for torch.nn.modules.linear.Linear). If you trust",
+    ),
+    "no network": (changed_metadata, "not which network it holds"),
+    "no stage": (
+        lambda path: changed_metadata(
+            path, architecture="resnet18", stage="c9", output_stride="32"
+        ),
+        "stage c9",
+    ),
+    "no version": (
+        lambda path: changed_metadata(path, format_version="one", output_stride="x"),
+        "output stride x",
+    ),
     "a truncated pickle": (truncated_pickle, "cannot be read"),
     "truncated safetensors": (truncated_safetensors, "cannot be read as safetensors"),
     "an endless header": (huge_header, "cannot be read as safetensors"),

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
+import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torchvision
@@ -115,6 +118,43 @@ def test_every_layout_states_a_licence_and_a_method_names_it_for_bare_files(
     assert read_backbone(path, method="torchvision")[1].licence == "BSD-3-Clause"
 
 
+def test_a_bare_backbone_may_name_its_author(state: State, tmp_path: Path) -> None:
+    report = read_backbone(saved({"state_dict": state, "author": "DenseCL"}, tmp_path))[1]
+    assert (report.method, report.licence) == ("densecl", LICENCES["densecl"])
+    other_author = {"state_dict": state, "author": ["somebody"]}
+    assert read_backbone(saved(other_author, tmp_path))[1].method == ""
+
+
+def test_files_that_look_like_those_of_another_method_say_so(state: State, tmp_path: Path) -> None:
+    path = saved(LAYOUTS["MoCo v2"](state), tmp_path)
+    assert "say --method resim" in read_backbone(path)[1].licence
+    assert read_backbone(path, method="moco")[1].licence == LICENCES["moco"]
+    assert read_backbone(path, method="resim")[1].licence == LICENCES["resim"]
+
+
+def test_a_training_checkpoint_of_mmengine_loads_with_its_curves(
+    state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = types.ModuleType("mmengine.logging.history_buffer")
+    module.HistoryBuffer = type("HistoryBuffer", (), {"__module__": module.__name__})  # type: ignore[attr-defined]
+    for name in ("mmengine", "mmengine.logging", module.__name__):
+        monkeypatch.setitem(sys.modules, name, module)
+    curve = module.HistoryBuffer()
+    curve._log_history = np.arange(3.0)
+    path = saved(
+        {**LAYOUTS["MoCo v2 (OpenMMLab)"](state), "message_hub": {"log_scalars": {"loss": curve}}},
+        tmp_path,
+    )
+    monkeypatch.undo()
+    assert same(load_backbone(path), state)
+
+
+def test_whole_numbers_are_no_weights(state: State, tmp_path: Path) -> None:
+    counted = state | {"layer1.0.conv1.weight": torch.ones(64, 64, 3, 3, dtype=torch.int8)}
+    with pytest.raises(UserError, match=r"no weight \(such as layer1.0.conv1.weight, torch.int8\)"):
+        load_backbone(saved(counted, tmp_path))
+
+
 def test_every_place_of_the_known_files_has_a_reason(state: State) -> None:
     fresh = build_backbone(BackboneConfig(name="resnet18"))
     places = {
@@ -159,6 +199,27 @@ def test_msra_weights_give_the_features_of_their_own_program(tmp_path: Path) -> 
         mine = loaded.eval()((pixels - mean) / std)
     for stage in theirs:
         torch.testing.assert_close(mine[stage], theirs[stage], rtol=1e-4, atol=1e-5)
+
+
+def test_caffe2_files_with_the_state_of_their_optimizer_load(tmp_path: Path) -> None:
+    neutral = with_neutral_statistics(randomized("resnet50_caffe").body.state_dict())
+    blobs = folded_caffe2(neutral)
+    momenta = {f"{name}_momentum": blob for name, blob in blobs.items() if name.endswith("_w")}
+    path = tmp_path / "model_final.pkl"
+    path.write_bytes(pickle.dumps({"blobs": blobs | momenta, "cfg": "MODEL: {}"}, protocol=2))
+    loaded, report = read_backbone(path)
+    assert loaded.name == "resnet50_caffe"
+    assert report.matched == report.expected == 265
+    assert report.dropped["_momentum"] == 53
+    assert why_dropped("_momentum") == "state of the optimizer"
+
+
+def test_folded_norms_of_another_network_are_refused(tmp_path: Path) -> None:
+    state = randomized("resnext50_32x4d").body.state_dict()
+    path = tmp_path / "X-50.pkl"
+    path.write_bytes(pickle.dumps({"model": detectron2(with_neutral_statistics(state))}))
+    with pytest.raises(UserError, match=r"holds a resnext50_32x4d whose batch norms are folded"):
+        load_backbone(path)
 
 
 def test_the_older_resnet_strides_in_its_first_convolution() -> None:

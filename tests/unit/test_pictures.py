@@ -116,3 +116,25 @@ def test_a_line_joins_its_two_places() -> None:
     assert whole.getpixel((20, 20)) == RED
     assert whole.getpixel((60, 15)) == RED
     assert has_colour(whole.crop((45, 0, 55, 40)), RED)  # on its way through the gap
+
+
+def test_labels_stay_inside_the_picture_and_apart() -> None:
+    picture = Image.new("RGB", (60, 40), (9, 9, 9))
+    corner = (0.9, 0.9, 1.0, 1.0)
+    crop_boxes(picture, [corner, (0, 0, 1, 1)], labels=["1", "2"], colours=[RED, GREEN])
+    labels = np.asarray(picture)
+    assert (labels[26:38, 44:58] == RED).all(-1).sum() > 80  # whole, not cut off at the edge
+    crowd = Image.new("RGB", (60, 60))
+    crop_boxes(crowd, [(0, 0, 1, 1)] * 5, labels=list("12345"), colours=[RED, GREEN] * 2 + [RED])
+    # Three fit into the first row; the others follow below.
+    assert [crowd.getpixel((x, y)) for x, y in ((2, 3), (20, 3), (38, 3))] == [RED, GREEN, RED]
+    assert [crowd.getpixel((x, y)) for x, y in ((2, 18), (20, 18))] == [GREEN, RED]
+
+
+def test_lines_along_one_row_stay_apart() -> None:
+    left, right = (Image.new("RGB", (40, 40), (9, 9, 9)) for _ in range(2))
+    lines = [(0.2, 0.5, 0.8, 0.5), (0.8, 0.5, 0.2, 0.5)]
+    whole = joined_by_lines(left, right, lines, [RED, GREEN], gap=120)
+    column = np.asarray(whole)[:, 100]
+    rows = [int((column == colour).all(-1).argmax()) for colour in (RED, GREEN)]
+    assert rows[0] > rows[1] > 20

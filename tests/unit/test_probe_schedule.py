@@ -41,6 +41,13 @@ def test_probes_can_be_off_or_too_far_apart_for_the_run(every: float | None) -> 
     assert probe_steps(config, plan(images=64, batch_size=8, epochs=9)) == []
 
 
+def test_a_short_run_that_keeps_its_best_backbone_is_probed_at_its_end() -> None:
+    config = RunProbeConfig(keep_best="correspondence")
+    assert probe_steps(config, plan(images=64, batch_size=8, epochs=2)) == [16]
+    with pytest.raises(UserError, match="turns probes off"):
+        RunProbeConfig(keep_best="correspondence", every_epochs=None)
+
+
 @given(
     images=st.integers(8, 5000),
     epochs=st.integers(1, 300),

@@ -248,11 +248,36 @@ def test_scores_of_zero_can_be_drawn(make_run: RunMaker) -> None:
     assert "width: 0.00%" in write_report(run).read_text()
 
 
-def test_a_damaged_probes_file_is_named(make_run: RunMaker) -> None:
+@pytest.mark.parametrize("content", ["[{", "[1, 2]", '{"a": 1}', "3", '[{"value": "x"}]'])
+def test_a_damaged_probes_file_is_named(make_run: RunMaker, content: str) -> None:
     run = make_run([row(1)])
-    run.probes.write_text("[{")
+    run.probes.write_text(content)
     with pytest.raises(UserError, match=r"probes\.json is damaged.*clove probe"):
         write_report(run)
+
+
+def test_a_damaged_picture_is_named(make_run: RunMaker) -> None:
+    run = make_run([row(1)])
+    run.pictures.mkdir(exist_ok=True)
+    (run.pictures / "features.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    with pytest.raises(UserError, match=r"features\.png is no picture.*clove report"):
+        write_report(run)
+
+
+@pytest.mark.parametrize("content", ['{"starts": [3]}', "{}", "[]"])
+def test_odd_provenance_is_named_or_left_out(make_run: RunMaker, content: str) -> None:
+    run = make_run([row(1)])
+    run.provenance.write_text(content)
+    if "3" in content:
+        with pytest.raises(UserError, match="provenance.json is damaged"):
+            write_report(run)
+    else:
+        assert "How it was made" in write_report(run).read_text()
+
+
+def test_percent_signs_stay_with_their_numbers(make_run: RunMaker) -> None:
+    page = write_report(make_run([row(1, data_wait=0.02)])).read_text()
+    assert "2\N{NO-BREAK SPACE}%: the data loader" in page
 
 
 def test_a_failed_write_keeps_the_old_report(

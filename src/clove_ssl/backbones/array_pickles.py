@@ -73,10 +73,13 @@ class PickledArray:
         return shaped.astype(dtype.newbyteorder("="), order="C")
 
 
-class PickledScalar:
-    """Stands in for a single NumPy number, such as a best accuracy; nobody asks for it."""
+class Unasked:
+    """Stands in for what nobody asks for: a NumPy number such as a best accuracy, or a log."""
 
     def __init__(self, *_: Any) -> None:
+        pass
+
+    def __setstate__(self, state: Any) -> None:
         pass
 
 
@@ -97,7 +100,9 @@ _STAND_INS: dict[str, Callable[..., Any]] = {
     "numpy.ndarray": ArrayClass,
     "_codecs.encode": encode_latin1,
     **{f"{module}._reconstruct": PickledArray for module in _MODULES},
-    **{f"{module}.scalar": PickledScalar for module in _MODULES},
+    **{f"{module}.scalar": Unasked for module in _MODULES},
+    # MMEngine keeps the curves of a training run beside its weights.
+    "mmengine.logging.history_buffer.HistoryBuffer": Unasked,
 }
 
 

@@ -8,6 +8,7 @@ terabytes.
 from __future__ import annotations
 
 import pickle
+import re
 import struct
 import warnings
 import zipfile
@@ -29,7 +30,7 @@ MAX_TENSORS = 100_000
 MAX_ELEMENTS = 2**34  # of all tensors together, as their shapes say
 MAX_DIMENSIONS = 8
 
-_WHERE_STATES_HIDE = ("state_dict", "model", "learner", "online_backbone")
+_WHERE_STATES_HIDE = ("state_dict", "model", "learner", "online_backbone", "blobs")
 _OLD_TORCH = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # the magic number, pickled
 _BROKEN = (
     RuntimeError,
@@ -53,6 +54,7 @@ class Content:
 
     states: dict[str, State]  # candidates for the weights, by the key they stand under
     metadata: dict[str, str] = field(default_factory=dict)  # only files of ours have some
+    author: str = ""  # whom the file names; DenseCL's bare backbones tell in no other way
 
 
 def read_content(path: Path) -> Content:
@@ -70,8 +72,13 @@ def read_content(path: Path) -> Content:
     if start[8:9] == b"{":  # after the length, a safetensors file begins with JSON
         state, metadata = read_backbone_file(path)
         return Content({"": _checked(state, path)}, metadata)
-    states = _find_states(_read_pickled(path, start))
-    return Content({key: _checked(state, path) for key, state in states.items()})
+    checkpoint = _read_pickled(path, start)
+    states = _find_states(checkpoint)
+    author = checkpoint.get("author") if isinstance(checkpoint, Mapping) else None
+    return Content(
+        {key: _checked(state, path) for key, state in states.items()},
+        author=author if isinstance(author, str) else "",
+    )
 
 
 def _read_pickled(path: Path, start: bytes) -> Any:
@@ -105,6 +112,8 @@ def _load_with_torch(path: Path, *, mmap: bool) -> Any:
 
 def _check_archive(path: Path) -> None:
     """Torch stores without compression, so that a file cannot grow when it is read."""
+    if not zipfile.is_zipfile(path):  # the list of entries stands at the end
+        raise ValueError("its end is missing, as after an interrupted download")
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
     if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
@@ -151,11 +160,26 @@ def _checked(state: State, path: Path) -> State:
             f"dimensions; a checkpoint has at most {MAX_TENSORS:,}, {MAX_ELEMENTS:,} and "
             f"{MAX_DIMENSIONS}. It is damaged or made to do harm; do not use it."
         )
+    odd = [name for name, tensor in state.items() if not _is_plain(tensor)]
+    if odd:
+        raise UserError(
+            f"{path} holds {len(odd)} tensors that are sparse, quantised, complex or without "
+            f"values (such as {odd[0]}). Save it with plain ones: tensor.dequantize(), "
+            "tensor.to_dense()"
+        )
     return state
 
 
+def _is_plain(tensor: Tensor) -> bool:
+    odd = tensor.is_meta or tensor.is_quantized or tensor.is_complex()
+    return tensor.layout is torch.strided and not odd
+
+
 def _reason(error: BaseException) -> str:
-    """The telling part of torch's long messages."""
+    """The telling part of torch's long messages, without its advice to trust the file."""
+    wanted = re.search(r"GLOBAL ([\w.]+)", str(error))
+    if wanted:
+        return f"it asks for {wanted[1]}"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if "GLOBAL" in line or "global" in line]
     return (telling or lines or [type(error).__name__])[0].rstrip(".")

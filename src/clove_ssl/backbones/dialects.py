@@ -71,6 +71,7 @@ _HEADS = (
     *("stem.fc.", "backbone.fpn"),  # ReSim under Detectron2's names
     *("fc1000_", "pred_", "conv1_b"),  # Caffe2
 )
+_MOMENTUM = "_momentum"  # Caffe2's optimizer writes beside each tensor what it remembers of it
 # With C4 detectors the last stage stands in the head, but is a stage of the backbone.
 _C4_STAGE = ("roi_heads.res5.", "backbone.res5.")
 
@@ -80,6 +81,7 @@ _REASONS = {
     r"_k\b|target|teacher": "the teacher, which is not the branch taken",
     r"^(encoder_q|encoder|online_network)$": "the student, which is not the branch taken",
     r"preprocessor|pixel": "image statistics",
+    r"_momentum": "state of the optimizer",
     r"roi_heads|proposal_generator|rpn": "part of a detector",
     r"conv1_b": "bias before a batch norm, unused by Detectron2",
     r"proj|neck|head|mlp|predict|expand|fc|classifier|linear|pred|value|attn|attention|group|cent|"
@@ -111,6 +113,8 @@ def strip(state: Mapping[str, Tensor], prefix: str, *, own: bool = False) -> Str
             dropped[_place(name, prefix)] += 1
         elif head is not None:
             dropped[(prefix + head).rstrip("._")] += 1
+        elif name.endswith(_MOMENTUM):
+            dropped[_MOMENTUM] += 1
         else:
             tensors[rename(inner)] = tensor
     return Stripped(_shaped(tensors), dict(dropped))

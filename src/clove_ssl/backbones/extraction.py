@@ -16,6 +16,7 @@ from clove_ssl.backbones.layouts import (
     Found,
     State,
     licence,
+    method_of,
     recognise,
     unwrap,
 )
@@ -56,13 +57,15 @@ def extract(content: Content, wanted: Wanted) -> Extracted | None:
         unwrapped = unwrap(state)
         found = recognise(unwrapped, method=wanted.method, branch=wanted.branch)
         if found is not None:
-            return _take(unwrapped, found, wanted)
+            named = wanted.method or method_of(content.author) * (not found.layout.method)
+            return _take(unwrapped, found, named)
         if key == "online_backbone":
             return _by_order(state)
     return None
 
 
-def _take(state: State, found: Found, wanted: Wanted) -> Extracted:
+def _take(state: State, found: Found, named: str) -> Extracted:
+    """The backbone that was found, of the method that the user or the file names."""
     layout, own = found.layout, found.layout.method == OWN
     stripped = strip(state, found.prefix, own=own)
     dialect = None if own else find_dialect(state, found.prefix)
@@ -72,9 +75,9 @@ def _take(state: State, found: Found, wanted: Wanted) -> Extracted:
         unfold(stripped.tensors) if folded else stripped.tensors,
         stripped.dropped,
         title=layout.title,
-        method=wanted.method or layout.method,
+        method=named or layout.method,
         branch=found.branch if layout.teacher else "",
-        licence=licence(layout, wanted.method),
+        licence=licence(layout, named),
         notes=_FOLDED if folded else (),
         own=own,
         caffe=folded,

@@ -36,6 +36,7 @@ class Layout:
     transfers: Branch | Literal["ask"] = "student"  # the branch that the authors hand out
     evidence: tuple[str, ...] = ()  # some name must begin with one of these
     output_stride: Literal[16, 32] = 32
+    twins: str = ""  # licences of other files that look the same
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,7 @@ LAYOUTS = (
         "encoder_q.",
         teacher=("encoder_k.",),
         evidence=("queue", "encoder_q.fc."),
+        twins="; ReSim-C4 files look the same, CC-BY-NC 4.0: if it is one, say --method resim",
     ),
     Layout(
         "BYOL (yaox12)",
@@ -178,8 +180,14 @@ def recognise(
 
 
 def licence(layout: Layout, method: str = "") -> str:
-    """What is known about the use of a layout's weights."""
-    return LICENCES[method or layout.method]
+    """What is known about the use of a layout's weights; ``method`` where somebody named it."""
+    return LICENCES[method] if method else LICENCES[layout.method] + layout.twins
+
+
+def method_of(author: str) -> str:
+    """The method that the author's entry of a checkpoint names, if it is one we know."""
+    named = author.strip().lower()
+    return named if named in METHODS else ""
 
 
 def unknown_layout(state: Mapping[str, Tensor], origin: str) -> UserError:

@@ -13,10 +13,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, cast
 
+import torch
 from torch import Tensor
 
 from clove_ssl.backbones.architectures import COUNTER, check_fit, find_network, fitting, shapes_of
-from clove_ssl.backbones.build import CAFFE_SUFFIX, TIMM_PREFIX, Backbone, build_backbone
+from clove_ssl.backbones.build import (
+    CAFFE_SUFFIX,
+    STAGES,
+    TIMM_PREFIX,
+    Backbone,
+    backbone_names,
+    build_backbone,
+)
 from clove_ssl.backbones.checkpoint_files import Content, read_content
 from clove_ssl.backbones.extraction import Extracted, Wanted, extract
 from clove_ssl.backbones.layouts import Branch, unknown_layout, unwrap
@@ -25,6 +33,8 @@ from clove_ssl.backbones.timm_states import fit_timm_state
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.errors import UserError
 from clove_ssl.export.safetensors_file import FORMAT
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -135,7 +145,7 @@ def _network(
     content: Content, extracted: Extracted | None, origin: Origin, architecture: str
 ) -> BackboneConfig:
     """The network of a file: as the file, the run around it or the user says, or by its shapes."""
-    known = _config_of(content.metadata) or origin.network
+    known = _config_of(content.metadata, str(origin.path)) or origin.network
     if known is not None:
         if architecture not in ("", known.name):
             raise UserError(
@@ -150,17 +160,31 @@ def _network(
             return BackboneConfig(name=origin.hint)
         raise _unknown(content, str(origin.path))
     name = find_network(extracted.tensors, origin=str(origin.path))
+    if extracted.caffe and name + CAFFE_SUFFIX not in backbone_names():
+        raise UserError(
+            f"{origin.path} holds a {name} whose batch norms are folded; such files are read for "
+            "ResNets as MSRA made them only. Give one with the statistics of its batch norms."
+        )
     name += CAFFE_SUFFIX * extracted.caffe
     return BackboneConfig(name=name, output_stride=extracted.output_stride)
 
 
-def _config_of(metadata: Mapping[str, str]) -> BackboneConfig | None:
+def _config_of(metadata: Mapping[str, str], origin: str) -> BackboneConfig | None:
     """The network of a file of ours, from its metadata."""
     if metadata.get("format") != FORMAT:
         return None
-    stage = cast(Literal["c2", "c3", "c4", "c5"], metadata["stage"])
-    output_stride = cast(Literal[16, 32], int(metadata["output_stride"]))
-    return BackboneConfig(name=metadata["architecture"], stage=stage, output_stride=output_stride)
+    name, stage, stride = (metadata.get(key) for key in ("architecture", "stage", "output_stride"))
+    if name is None or stage not in STAGES or stride not in ("16", "32"):
+        raise UserError(
+            f"{origin} says that it is from clove-ssl, but not which network it holds "
+            f"(architecture {name}, stage {stage}, output stride {stride}). Somebody changed it; "
+            "copy it again, or write it again: clove export RUN --to safetensors"
+        )
+    return BackboneConfig(
+        name=name,
+        stage=cast(Literal["c2", "c3", "c4", "c5"], stage),
+        output_stride=cast(Literal[16, 32], int(stride)),
+    )
 
 
 def _load(
@@ -183,7 +207,7 @@ def _load(
     tensors = fitting(extracted.tensors, expected)
     if not (partial and tensors):
         check_fit(extracted.tensors, expected, name=backbone.name, origin=origin)
-    _check_finite(tensors, origin)
+    _check_numbers(tensors, origin)
     counters = {
         name: extracted.tensors.get(name, tensor.new_zeros(()))
         for name, tensor in backbone.body.state_dict().items()
@@ -203,12 +227,15 @@ def _load(
     )
 
 
-def _check_finite(tensors: Mapping[str, Tensor], origin: str) -> None:
-    broken = [
-        name
-        for name, tensor in tensors.items()
-        if tensor.is_floating_point() and not bool(tensor.isfinite().all())
-    ]
+def _check_numbers(tensors: Mapping[str, Tensor], origin: str) -> None:
+    """Refuse weights that are no floats, or not finite."""
+    whole = [name for name, tensor in tensors.items() if tensor.dtype not in FLOATS]
+    if whole:
+        raise UserError(
+            f"{origin} holds {len(whole)} tensors of a type that is no weight (such as "
+            f"{whole[0]}, {tensors[whole[0]].dtype}). Nothing was loaded. Save them as float32."
+        )
+    broken = [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]
     if broken:
         raise UserError(
             f"{origin} holds numbers that are not finite in {len(broken)} tensors (such as "

@@ -72,7 +72,7 @@ class RunProbeConfig:
 
     every_epochs: float | None = 10.0
     """Epochs between probes; fractions are allowed, and None turns them off. The last probe is at
-    the end of the run."""
+    the end of the run; a run shorter than this has none, unless it is to keep the best."""
     min_steps: int = 500
     """Steps between probes at least, since epochs over few images are short."""
     names: tuple[ProbeName, ...] = ("correspondence", "spread")
@@ -97,6 +97,11 @@ class RunProbeConfig:
             _check_size("--probe.size", self.size)
         if self.images < 2:
             raise UserError(f"probe.images={self.images}; figures need 2 images at least. Try 256.")
+        if self.keep_best != "none" and self.every_epochs is None:
+            raise UserError(
+                f"probe.keep_best is {self.keep_best}, but probe.every_epochs None turns probes "
+                "off. Leave out one of them."
+            )
         if self.keep_best != "none" and self.keep_best not in self.names:
             raise UserError(
                 f"probe.keep_best is {self.keep_best}, which is not among the probes of the run: "
@@ -109,7 +114,9 @@ class RunProbeConfig:
         if self.every_epochs is None:
             return 0
         interval = max(self.min_steps, self.every_epochs * steps_per_epoch)
-        return int(total_steps / interval + 0.01)  # whole epochs are rarely whole steps
+        fewest = 1 if self.keep_best != "none" and total_steps else 0
+        # A hundredth more, since whole epochs are rarely whole steps.
+        return max(fewest, int(total_steps / interval + 0.01))
 
 
 @dataclass(frozen=True, kw_only=True)

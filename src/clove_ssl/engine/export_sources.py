@@ -6,11 +6,8 @@ branch, the heads of pre-training and unfinished runs come from a checkpoint.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
@@ -28,6 +25,7 @@ from clove_ssl.methods.base import Method
 from clove_ssl.methods.teaching import TaughtMethod
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import read_metrics
+from clove_ssl.runs.probe_file import read_probes
 from clove_ssl.runs.state import read_state
 from clove_ssl.views.batch import IMAGENET_MEAN, IMAGENET_STD
 
@@ -138,11 +136,9 @@ def _choose(method: Method, branch: str) -> tuple[Backbone, nn.Module | None]:
 
 def _probes(run: RunDirectory) -> dict[str, float]:
     """Figures of ``clove probe`` for this very run."""
-    if not run.probes.is_file():
-        return {}
-    entries: list[Mapping[str, Any]] = json.loads(run.probes.read_text())
-    mine = [each for each in entries if Path(each["backbone"]).resolve() == run.path.resolve()]
+    here = run.path.resolve()
     return {
-        f"{each.get('title', 'mIoU')} on {each['data']}": float(each.get("value", each.get("miou")))
-        for each in mine
+        f"{each['title']} on {each['data']}": each["value"]
+        for each in read_probes(run)
+        if Path(each["backbone"]).resolve() == here
     }

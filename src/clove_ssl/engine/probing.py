@@ -26,6 +26,7 @@ from clove_ssl.engine.probe_scores import Score
 from clove_ssl.engine.probe_suite import TITLES, Amounts, ProbeSuite
 from clove_ssl.errors import UserError
 from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.probe_file import read_probes
 from clove_ssl.visual.report import write_report
 
 RANDOM = "random:"
@@ -42,7 +43,7 @@ def probe_backbones(config: ProbeConfig) -> Results:
             "clove probe random:resnet18 runs/a"
         )
     for run in _runs(config):
-        _recorded(run)  # a damaged file is better found before the work than after it
+        read_probes(run)  # a damaged file is better found before the work than after it
     backbones = {name: _open_backbone(name, config) for name in config.backbones}
     suite = _open_suite(config)
     config = replace(config, stages=config.stages or (_trained_stage(backbones),))
@@ -122,7 +123,7 @@ def _record(config: ProbeConfig, results: Results) -> None:
         for figure, score in scores.items()
     ]
     for run in _runs(config):
-        fresh = {_identity(entry): entry for entry in (*_recorded(run), *entries)}
+        fresh = {_identity(entry): entry for entry in (*read_probes(run), *entries)}
         write_text(run.probes, json.dumps(list(fresh.values()), indent=1) + "\n")
         write_report(run)
 
@@ -131,19 +132,6 @@ def _runs(config: ProbeConfig) -> list[RunDirectory]:
     """Those of the backbones that are runs."""
     runs = [RunDirectory(Path(name)) for name in config.backbones]
     return [run for run in runs if run.config.is_file()]
-
-
-def _recorded(run: RunDirectory) -> list[dict[str, Any]]:
-    """The entries that a run already has."""
-    if not run.probes.exists():
-        return []
-    try:
-        entries: list[dict[str, Any]] = json.loads(run.probes.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(
-            f"{run.probes} is damaged: {error}. Delete it, then type the command again."
-        ) from None
-    return entries
 
 
 def _entry(name: str, figure: str, score: Score, config: ProbeConfig) -> dict[str, Any]:

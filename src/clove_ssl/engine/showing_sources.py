@@ -72,9 +72,9 @@ def is_run(path: Path) -> bool:
 
 def load_trained(config: ShowConfig) -> PretrainConfig:
     """The config of the pre-training run that was named."""
-    if not is_run(config.run):
+    if config.run.is_file():
         raise UserError(
-            f"clove show {config.what} needs a run, whose config says how; {config.run} is none. "
+            f"clove show {config.what} needs a run, whose config says how; {config.run} is a file. "
             "Give the --out folder of clove pretrain."
         )
     run = directory.find(config.run)

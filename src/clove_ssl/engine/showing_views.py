@@ -220,7 +220,9 @@ def _nearest_matches(
 ) -> list[tuple[int, int]]:
     """For every cell of the first view that has a match, its nearest one."""
     here, there = (cell_centers(box, grid)[0] for box, grid in zip(boxes, grids, strict=True))
-    nearest = torch.cdist(here, there).masked_fill(~matches, torch.inf).argmin(1)  # (L_a,)
+    # Above 25 points cdist switches to a matmul that is not exact, and ties would be drawn anyhow.
+    distances = torch.cdist(here, there, compute_mode="donot_use_mm_for_euclid_dist")
+    nearest = distances.masked_fill(~matches, torch.inf).argmin(1)  # (L_a,)
     return [(cell, int(nearest[cell])) for cell in matches.any(1).nonzero()[:, 0].tolist()]
 
 

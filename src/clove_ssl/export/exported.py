@@ -5,6 +5,7 @@ Dimensions: B images, H x W pixels, D channels, h x w cells of a feature map.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -42,6 +43,28 @@ class Exported:
     def is_resnet(self) -> bool:
         """Whether it is one of torchvision's ResNets, which other libraries have too."""
         return not self.is_timm and "resne" in self.network and CAFFE_SUFFIX not in self.network
+
+
+@dataclass(frozen=True)
+class ResNetShape:
+    """What other libraries ask for to build the same ResNet."""
+
+    depth: int
+    groups: int
+    width: int  # channels of a group in the first stage
+
+    @classmethod
+    def of(cls, network: str) -> ResNetShape:
+        """The shape behind one of torchvision's names.
+
+        >>> ResNetShape.of("resnext101_32x8d")
+        ResNetShape(depth=101, groups=32, width=8)
+        """
+        found = re.fullmatch(r"(wide_)?resnex?t(\d+)(?:_(\d+)x(\d+)d|_2)?", network)
+        if found is None:
+            raise ValueError(f"{network} is not one of torchvision's ResNets")
+        wide, depth, groups, width = found.groups()
+        return cls(int(depth), int(groups or 1), int(width or (128 if wide else 64)))
 
 
 def largest_difference(mine: Network, theirs: Network) -> float:

@@ -99,7 +99,7 @@ def write_detectron2(exported: Exported, path: Path) -> None:
 
 def write_mmdetection(exported: Exported, path: Path) -> None:
     """A checkpoint for ``init_cfg=dict(type="Pretrained", ...)`` of a backbone."""
-    if not exported.is_resnet:
+    if not exported.is_resnet or exported.network.startswith("wide_"):
         raise refuse(exported, "MMDetection", _OTHERWISE)
     content = {
         "meta": dict(exported.metadata),

@@ -95,7 +95,8 @@ def _describe(backbone: Backbone) -> dict[str, str]:
 
 
 def _verify(path: Path, state: State, metadata: dict[str, str]) -> None:
-    written_by = int(metadata.get("format_version", "0"))
+    version = metadata.get("format_version", "0")
+    written_by = int(version) if version.isdecimal() else 0  # what was tampered with fails below
     if written_by > FORMAT_VERSION:
         raise UserError(
             f"{path} has format version {written_by}, written by clove-ssl "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from clove_ssl.config.exporting import FormatName
-from clove_ssl.export.exported import Exported
+from clove_ssl.export.exported import Exported, ResNetShape
 
 _MEAN_255 = "[123.675, 116.280, 103.530]"
 _STD_255 = "[58.395, 57.120, 57.375]"
@@ -59,23 +59,39 @@ network.load_state_dict(load_file("{file}"))
 
 
 def _detectron2(exported: Exported, file: str) -> str:
+    shape = ResNetShape.of(exported.network)
+    options = {
+        "DEPTH": shape.depth,
+        **({"RES2_OUT_CHANNELS": 64} if shape.depth < 50 else {}),
+        **({"NUM_GROUPS": shape.groups} if shape.groups > 1 else {}),
+        **({"WIDTH_PER_GROUP": shape.width} if shape.width != 64 else {}),
+        **({"RES5_DILATION": 2} if exported.backbone.output_stride == 16 else {}),
+        "STRIDE_IN_1X1": False,
+        "NORM": '"SyncBN"',
+    }
+    network = "\n".join(f"    {name}: {value}" for name, value in options.items())
     return f"""```yaml
 MODEL:
   WEIGHTS: "{file}"
   PIXEL_MEAN: {_MEAN_255}
   PIXEL_STD: {_STD_255}
   RESNETS:
-    STRIDE_IN_1X1: False
-    NORM: "SyncBN"
+{network}
 INPUT:
   FORMAT: "RGB"
 ```"""
 
 
 def _mmdetection(exported: Exported, file: str) -> str:
+    shape = ResNetShape.of(exported.network)
+    kind = 'type="ResNet"'
+    if shape.groups > 1:
+        kind = f'type="ResNeXt", groups={shape.groups}, base_width={shape.width}'
+    dilated = "\n    strides=(1, 2, 2, 1),\n    dilations=(1, 1, 1, 2),"
     return _python(f"""
 backbone = dict(
-    type="ResNet",
+    {kind},
+    depth={shape.depth},{dilated * (exported.backbone.output_stride == 16)}
     style="pytorch",
     norm_cfg=dict(type="SyncBN", requires_grad=True),
     init_cfg=dict(type="Pretrained", checkpoint="{file}"),

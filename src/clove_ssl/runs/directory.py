@@ -120,7 +120,8 @@ def find(path: Path) -> RunDirectory:
     """The folder of an earlier run; say what is missing when it is none."""
     run = RunDirectory(path)
     if not path.is_dir():
-        raise UserError(f"{path} does not exist. Give the --out folder of an earlier run.")
+        state = "is a file, not the folder of a run" if path.exists() else "does not exist"
+        raise UserError(f"{path} {state}. Give the --out folder of an earlier run.")
     if not run.config.is_file():
         raise UserError(
             f"{path} has no config.yaml, so it is not a run. Give the --out folder of an earlier "

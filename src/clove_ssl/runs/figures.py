@@ -89,7 +89,7 @@ def _of_parts() -> Iterator[Figure]:
 _KNOWN = {
     figure.name: figure
     for figure in (
-        Figure("loss", "Loss", "loss", "What is minimised, the constant margin included."),
+        Figure("loss", "Loss", "loss", "What is minimised; a constant margin is included."),
         Figure(
             "loss_excess",
             "Loss minus margin",
@@ -105,10 +105,10 @@ _KNOWN = {
         ),
         Figure(
             "cos_negative",
-            "Similarity of hard negatives",
+            "Similarity of negatives",
             "loss",
             "Mean cosine with what does not belong together: the most similar cells of other "
-            "places, or other images; should stay below the matches.",
+            "places, or the images of a queue; should stay below the matches.",
         ),
         Figure(
             "accuracy",

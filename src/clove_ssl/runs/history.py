@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import median
+from statistics import fmean, median
 
 RECENT = 10  # logged steps whose median stands for "now", so that one odd batch is no alarm
 
@@ -26,6 +26,11 @@ class Series:
         return median(self.values[-RECENT:])
 
     @property
+    def recent_mean(self) -> float:
+        """Mean of the last values, for shares of small batches, which are 0 most of the time."""
+        return fmean(self.values[-RECENT:])
+
+    @property
     def shows_a_trend(self) -> bool:
         """Whether there are enough values to compare early with recent ones."""
         return len(self.values) >= 2 * RECENT
@@ -40,6 +45,11 @@ class History:
 
     def __init__(self, metrics: Sequence[Mapping[str, float]]) -> None:
         self.rows = metrics
+
+    @property
+    def last_step(self) -> float:
+        """The step that was logged last; 0 before the first."""
+        return max((row.get("step", 0) for row in self.rows), default=0)
 
     def names(self) -> set[str]:
         """All figures that were ever logged."""

@@ -12,7 +12,7 @@ from statistics import median
 from typing import Literal
 
 from clove_ssl.runs.figures import PARTS, readable
-from clove_ssl.runs.history import History, Series
+from clove_ssl.runs.history import RECENT, History, Series
 from clove_ssl.runs.limits import Limits
 
 Level = Literal["good", "look", "bad"]
@@ -54,10 +54,17 @@ def _judge_fall(series: Series, history: History, limits: Limits) -> Verdict:
     span = f"from {readable(series.early)} to {readable(series.recent)}"
     if series.recent < series.early:
         return "good", f"Fell {span}."
-    if limits.has_queue:
+    peak = max(series.values[:-RECENT])
+    if limits.queue_steps and series.recent < 0.99 * peak:
+        return (
+            "good",
+            f"Fell from {readable(peak)} to {readable(series.recent)}, once the queue was full.",
+        )
+    # As long again as the queue takes to fill, the loss may stay where that has brought it.
+    if limits.queue_steps and history.last_step <= 2 * limits.queue_steps:
         return "good", (
-            f"Went {span}, with {readable(max(series.values))} at most. It rises while real "
-            "negatives replace the random ones of the queue, and falls later."
+            f"Went {span}. It rises while real negatives replace the random ones of the queue, and "
+            "falls later."
         )
     if history.is_before_epoch(limits.warmup_epochs):
         return "good", f"Went {span}; the learning rate is still warming up, so give it time."
@@ -93,10 +100,23 @@ def _compare_matches(
         if not positive.shows_a_trend:
             return "good", f"Too early to tell: {pair}."
         return "look", f"Not learning yet: {pair}. During the warm-up this can be so."
+    if _catches_up(positive, negative):
+        early = f"{readable(positive.early)} and {readable(negative.early)}"
+        return "look", (
+            f"Not there yet: {pair}, after {early} early on. The matches should come to lead as "
+            "the run goes on; if they do not, try another --optimizer.lr."
+        )
     return "bad", (
         f"Not learning: {pair}. Matches should be more alike. Check the images and the matching "
         "figures, then try another --optimizer.lr."
     )
+
+
+def _catches_up(positive: Series, negative: Series) -> bool:
+    """Whether matches became more alike, or negatives less, by more than noise."""
+    rise = positive.recent - positive.early
+    gain = rise - (negative.recent - negative.early)
+    return positive.shows_a_trend and max(rise, gain) > 0.01
 
 
 def _judge_negatives(part: str = "") -> Judge:
@@ -110,9 +130,8 @@ def _judge_negatives(part: str = "") -> Judge:
 
 
 def _judge_accuracy(share: Series, history: History, limits: Limits) -> Verdict:
-    now = _percent(share.recent)
-    if share.recent > 0 or not share.shows_a_trend:
-        return "good", f"{now} come out first."
+    if share.recent_mean > 0 or not share.shows_a_trend:
+        return "good", f"{_percent(share.recent_mean)} come out first, of late."
     return "look", (
         "Nothing comes out first. Early in a run this can be so; if it stays, look at the "
         "similarities and try another --optimizer.lr."
@@ -155,21 +174,29 @@ def _compare_positives(count: float, expected: float | None) -> Verdict:
 
 
 def _judge_images_without_match(share: Series, history: History, limits: Limits) -> Verdict:
-    text = f"{_percent(share.recent)} of the compared views share no place"
+    text = f"{_percent(share.recent)} of the compared views share no place."
     if share.recent > 0.2:
         return ("bad" if share.recent > 0.5 else "look"), (
-            f"{text}. With the default views even photos of 800 x 300 stay at 16 %: use larger "
-            "crops (--method.views.global-scale) or less elongated images."
+            f"{text}{_reference(limits, '2 %', '16 %')} Use larger crops "
+            "(--method.views.global-scale) or less elongated images."
         )
-    return "good", f"{text}. With the default views it is 2 % for 4:3 photos, 16 % for 800 x 300."
+    return "good", text + _reference(limits, "2 %", "16 %")
 
 
 def _judge_cells_without_match(share: Series, history: History, limits: Limits) -> Verdict:
     text = f"{_percent(share.recent)} of the cells have no counterpart"
-    reference = "With the default views it is 15 % for 4:3 photos, 31 % for 800 x 300."
+    reference = _reference(limits, "15 %", "31 %")
     if share.recent > 0.5:
-        return "look", f"{text}, so most cells only repel. {reference}"
-    return "good", f"{text}. {reference}"
+        idle = "only repel" if history.of("cos_negative") else "take no part"
+        return "look", f"{text}, so most cells {idle}.{reference}"
+    return "good", f"{text}.{reference}"
+
+
+def _reference(limits: Limits, usual: str, elongated: str) -> str:
+    """What the simulation gives, where it simulated views like those of the run."""
+    if not limits.expected_positives:
+        return ""
+    return f" 4:3 photos give {usual} with these views, photos of 800 x 300 give {elongated}."
 
 
 def _judge_short_cells(share: Series, history: History, limits: Limits) -> Verdict:
@@ -194,7 +221,7 @@ def _judge_floor(series: Series, floor: float, ideal: str) -> Verdict:
     now, best = readable(series.recent), readable(max(series.values))
     if series.recent < floor:
         return "bad", (
-            f"{now} is under {readable(floor)}: different places get the same embedding, the "
+            f"{now} is under {readable(floor)}: different things get the same embedding, the "
             "features collapse. Stop the run and start one with a smaller --optimizer.lr or a "
             "longer --optimizer.warmup-epochs."
         )

@@ -28,8 +28,8 @@ class Limits:
     warmup_epochs: float = 0.0
     compared: str = "cells"
     """What the main figures of similarity speak of."""
-    has_queue: bool = False
-    """Whether the loss counts negatives of a queue, and so rises while real ones fill it."""
+    queue_steps: float = 0.0
+    """Steps that fill a queue of negatives, while the loss rises; 0 without a queue."""
     expected_positives: Mapping[str, float] = field(default_factory=dict)
     """Matches per image of 4:3 photos, by the name of the figure; empty without a reference."""
 
@@ -46,8 +46,8 @@ def limits_of(config: PretrainConfig) -> Limits:
         margin=loss.margin if loss and is_constant else None,
         reach=reach,
         warmup_epochs=config.optimizer.warmup_epochs,
-        compared="images" if "global" in method.kinds else "cells",
-        has_queue=method.queues > 0,
+        compared="images" if "global" in method.kinds or method.queues else "cells",
+        queue_steps=getattr(method, "queue_size", 0) / config.batch_size,
         expected_positives=_expected_positives(config),
     )
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from PIL import Image
 
 from clove_ssl.config.showing import PICTURES
+from clove_ssl.errors import UserError
 from clove_ssl.visual.report_runs import ReportedRun
 
 _MOST_WIDTH = 1250  # pixels
@@ -38,8 +39,13 @@ def _inline(path: Path, title: str, changed: int) -> InlinePicture:
 
     Kept until the file has ``changed``, because a live page is made every few seconds.
     """
-    with Image.open(path) as picture:
-        shown = picture.convert("RGB")
+    try:
+        with Image.open(path) as picture:
+            shown = picture.convert("RGB")
+    except (OSError, SyntaxError, ValueError) as error:  # what PIL says of damaged files
+        raise UserError(
+            f"{path} is no picture that can be read: {error}. Delete it, then: clove report RUN"
+        ) from None
     if shown.width > _MOST_WIDTH:
         height = round(shown.height * _MOST_WIDTH / shown.width)
         shown = shown.resize((_MOST_WIDTH, height), Image.Resampling.LANCZOS)

@@ -21,6 +21,7 @@ Floats = NDArray[np.floating]
 _HEAT = np.array([(20, 12, 60), (95, 20, 120), (190, 50, 90), (245, 130, 40), (252, 245, 160)])
 """From little to much; it gets brighter all the way, so it also reads in grey."""
 _OPACITY = 0.75
+_SAG = 0.04  # of a line between cells, in its length
 _WHITE, _BLACK = (255, 255, 255), (0, 0, 0)
 
 
@@ -66,9 +67,7 @@ def crop_boxes(
         x0, y0 = box[0] * picture.width, box[1] * picture.height
         x1, y1 = box[2] * picture.width - 1, box[3] * picture.height - 1
         pen.rectangle((x0, y0, max(x0, x1), max(y0, y1)), outline=colour, width=2)
-        left, top = x0, y0
-        while any(abs(left - x) < 18 and abs(top - y) < 15 for x, y in taken):
-            left += 18
+        left, top = _free_place(picture, x0, y0, taken)
         taken.append((left, top))
         pen.rectangle((left, top, left + 17, top + 14), fill=colour)
         pen.text((left + 9, top + 7), label, font=font, fill=_ink_on(colour), anchor="mm")
@@ -96,13 +95,36 @@ def joined_by_lines(
     whole.paste(left, (0, 0))
     whole.paste(right, (left.width + gap, 0))
     pen = ImageDraw.Draw(whole)
-    for (ax, ay, bx, by), colour in zip(lines, colours, strict=True):
-        start = (ax * left.width, ay * left.height)
-        end = (left.width + gap + bx * right.width, by * right.height)
-        pen.line((*start, *end), fill=colour, width=1)
-        for x, y in (start, end):
+    shift, scale = left.width + gap, (right.width, right.height)
+    starts = [(ax * left.width, ay * left.height) for ax, ay, _, _ in lines]
+    ends = [(shift + bx * scale[0], by * scale[1]) for _, _, bx, by in lines]
+    for start, end, colour in zip(starts, ends, colours, strict=True):
+        pen.line(_bow(start, end), fill=colour, width=1)
+    for places in (starts, ends):  # above all lines
+        for (x, y), colour in zip(places, colours, strict=True):
             pen.ellipse((x - 3, y - 3, x + 3, y + 3), fill=colour, outline=_BLACK)
     return whole
+
+
+def _bow(start: tuple[float, float], end: tuple[float, float]) -> list[tuple[float, float]]:
+    """A line that sags the more the longer it is, so that lines along one row stay apart."""
+    shares = np.linspace(0, 1, 33)
+    sag = 4 * shares * (1 - shares) * _SAG * float(np.hypot(end[0] - start[0], end[1] - start[1]))
+    xs = start[0] + shares * (end[0] - start[0])
+    ys = start[1] + shares * (end[1] - start[1]) + sag
+    return list(zip(xs.tolist(), ys.tolist(), strict=True))
+
+
+def _free_place(
+    picture: Image.Image, x: float, y: float, taken: Sequence[tuple[float, float]]
+) -> tuple[float, float]:
+    """Where a label at a corner fits into the picture and meets no other one."""
+    left, top = min(x, picture.width - 18), min(y, picture.height - 15)
+    while any(abs(left - other) < 18 and abs(top - row) < 15 for other, row in taken):
+        left += 18
+        if left > picture.width - 18:
+            left, top = min(x, picture.width - 18), top + 15
+    return max(0, left), max(0, top)
 
 
 def _ink_on(colour: Colour) -> Colour:

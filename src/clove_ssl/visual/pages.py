@@ -13,6 +13,7 @@ from clove_ssl.errors import UserError
 from clove_ssl.runs.directory import RunDirectory
 
 _FLAG = re.compile(r"--[a-z][a-z._-]*[a-z]")
+_UNIT = re.compile(r"(?<=\d) (?=%)|(?<=\d) (?=x \d)|(?<=\d x) (?=\d)")
 
 
 def template(name: str) -> jinja2.Template:
@@ -25,6 +26,7 @@ def template(name: str) -> jinja2.Template:
         lstrip_blocks=True,
     )
     environment.filters["mark_flags"] = _mark_flags
+    environment.filters["when"] = when
     return environment.get_template(name)
 
 
@@ -49,6 +51,16 @@ def encoded(text: str) -> bytes:
     return text.encode("utf-8", errors="replace")
 
 
+def when(time: str) -> str:
+    """A recorded time as a person reads it; provenance.json keeps seconds and zone.
+
+    >>> when("2026-05-04T17:30:59+0200")
+    '2026-05-04 17:30'
+    """
+    return time[:16].replace("T", " ")
+
+
 def _mark_flags(text: str) -> Markup:
-    """Set command-line options apart, so that they are not broken at a line's end."""
-    return Markup(_FLAG.sub(r'<code class="flag">\g<0></code>', str(escape(text))))
+    """Set options of the command line apart, and keep them and numbers with a unit on one line."""
+    tied = _UNIT.sub("\N{NO-BREAK SPACE}", text)
+    return Markup(_FLAG.sub(r'<code class="flag">\g<0></code>', str(escape(tied))))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Entry = Mapping[str, Any]
-"""An entry of ``probes.json``."""
+"""An entry of ``probes.json``, as ``runs/probe_file.py`` reads it."""
 
 
 @dataclass(frozen=True)
@@ -37,18 +37,11 @@ class BarChart:
 def bar_charts(probes: Sequence[Entry]) -> list[BarChart]:
     """One chart per figure and kind of data, in the order of ``probes.json``."""
     charts: dict[str, list[Entry]] = {}
-    for probe in map(_current, probes):
+    for probe in probes:
         size = f", {probe['size']} px" if "size" in probe else ""
         title = f"{probe['title']} on {probe['data']}{size}"
         charts.setdefault(title, []).append(probe)
     return [BarChart(title, _bars(members)) for title, members in charts.items()]
-
-
-def _current(probe: Entry) -> Entry:
-    """An entry in today's form; the first version had only the mIoU of the linear probe."""
-    if "value" in probe:
-        return probe
-    return {"title": "linear mIoU", "value": probe["miou"], "is_share": True, **probe}
 
 
 def _bars(probes: Sequence[Entry]) -> tuple[Bar, ...]:

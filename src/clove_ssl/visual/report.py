@@ -17,6 +17,7 @@ from typing import Any
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.figures import figure
 from clove_ssl.runs.hints import Hint, worrying
+from clove_ssl.runs.probe_file import read_probes
 from clove_ssl.visual import curves
 from clove_ssl.visual.config_table import config_differences
 from clove_ssl.visual.finetuning_report import ReportTable
@@ -24,7 +25,7 @@ from clove_ssl.visual.inline_pictures import inline_pictures
 from clove_ssl.visual.pages import template, write_page
 from clove_ssl.visual.probe_bars import BarChart, bar_charts
 from clove_ssl.visual.report_cards import card_sections
-from clove_ssl.visual.report_runs import Facts, ReportedRun, read_json, read_runs
+from clove_ssl.visual.report_runs import Facts, ReportedRun, read_runs
 
 GEOMETRY = {
     "width": curves.WIDTH,
@@ -105,8 +106,7 @@ def _worries(runs: Sequence[ReportedRun]) -> list[tuple[ReportedRun, str, Hint]]
 
 def _charts(runs: Sequence[ReportedRun]) -> list[BarChart]:
     """Probes of all runs; what several files know is shown once."""
-    remedy = "Delete it and run the probe again: clove probe RUN"
-    found = [read_json(run.run.probes, remedy=remedy) or [] for run in runs]
+    found = [read_probes(run.run) for run in runs]
     entries = {str(sorted(entry.items())): entry for entries in found for entry in entries}
     return bar_charts(list(entries.values()))
 

@@ -21,6 +21,7 @@ from clove_ssl.runs.limits import limits_of
 from clove_ssl.runs.log import unreadable_files
 from clove_ssl.runs.metrics import read_metrics
 from clove_ssl.runs.state import RunState, read_state
+from clove_ssl.visual.pages import when
 
 UNKNOWN = "not known yet"
 
@@ -65,7 +66,7 @@ class ReportedRun:
             "Throughput": throughput(self.history),
             "Waiting for data": _share(self.history.of("data_wait")),
             "GPU memory": _memory(self.history.of("memory_gib")),
-            "Started": str(self.starts[0].get("time", UNKNOWN)) if self.starts else UNKNOWN,
+            "Started": when(str(self.starts[0].get("time", UNKNOWN))) if self.starts else UNKNOWN,
         }
 
 
@@ -209,9 +210,12 @@ def _final_loss(history: History) -> str:
 
 def _starts(run: RunDirectory) -> list[dict[str, Any]]:
     """Every start of the run, the first one and all resumes."""
-    history = read_json(run.provenance, remedy="Delete it, then: clove report RUN")
-    starts: list[dict[str, Any]] = history["starts"] if history else []
-    return starts
+    remedy = "Delete it, then: clove report RUN"
+    history = read_json(run.provenance, remedy=remedy)
+    starts = history.get("starts", []) if isinstance(history, dict) else []
+    if not all(isinstance(start, dict) for start in starts):
+        raise UserError(f"{run.provenance} is damaged: its starts are no tables. {remedy}")
+    return list(starts)
 
 
 def _share(series: Series | None) -> str:
