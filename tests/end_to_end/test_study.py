@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-import signal
-import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from references.interruptions import Crash
-from references.killing import command, weights_hash
+from references.killing import has_said, start, wait_until, weights_hash
 from references.tiny_studies import saved, tiny_study
 
 from clove_ssl import cli
@@ -32,19 +29,14 @@ from clove_ssl.engine.study_running import call, torchrun_command
 def killed_smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """``clove study smoke``, killed while its second pre-training was going, and not restarted."""
     out = tmp_path_factory.mktemp("study") / "smoke"
-    process = subprocess.Popen(
-        command("study", "smoke", "--out", str(out)), stdout=subprocess.DEVNULL
-    )
-    log = out / "pretrain/clove-s0/log.txt"
-    while not (log.exists() and "step 1/" in log.read_text()):
-        assert process.poll() is None
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process = start("study", "smoke", "--out", str(out))
+    wait_until(process, lambda: has_said(out / "pretrain/clove-s0/log.txt", "step 1/"))
+    process.kill()
+    process.join()
     return out
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
 def test_a_killed_study_goes_on_where_it_was(
     killed_smoke: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

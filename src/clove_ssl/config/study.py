@@ -7,6 +7,7 @@ by name. Values under ``changes`` are nested as in the config file of a run.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,12 +15,13 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from clove_ssl.errors import UserError
+from clove_ssl.config.paper_tables import ROW_KEYS
+from clove_ssl.errors import UserError, unknown_name
 
 Changes = dict[str, Any]
 BudgetKind = Literal["recipe", "epochs", "steps", "seconds"]
 CellKind = Literal["timing", "pretrain", "probe", "finetune"]
-_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,59}")  # names files together with others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +52,9 @@ class PretrainingEntry:
                 "For example: {label: clove, recipe: clove-r18-small}"
             )
         _check_seeds(self.label, self.seeds)
+        for row in self.rows:
+            if row not in ROW_KEYS:
+                raise unknown_name("row of the paper's tables", row, ROW_KEYS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +111,13 @@ class StudyDataConfig:
     labelled: dict[str, str] = field(default_factory=dict)
     """Folders of labelled images by name: voc, coco, lvis, cityscapes."""
 
+    def __post_init__(self) -> None:
+        if self.images is not None and self.images < 1:
+            raise UserError(
+                f"data: images is {self.images}; expected how many there are, 1 or more. Leave it "
+                "out to have them counted."
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetConfig:
@@ -121,10 +133,10 @@ class BudgetConfig:
     """Steps before those, at least, which are not counted."""
 
     def __post_init__(self) -> None:
-        if (self.kind == "recipe") != (self.amount is None) or (self.amount or 1) <= 0:
+        if (self.kind == "recipe") != (self.amount is None) or not self._is_possible():
             raise UserError(
                 f"budget: kind {self.kind} with amount {self.amount}: expected no amount for "
-                "recipe, and one above 0 for epochs, steps or seconds. For example: "
+                "recipe, whole epochs or steps from 1 on, or seconds above 0. For example: "
                 "{kind: seconds, amount: 120}"
             )
         if min(self.timed_steps, self.warm_steps) < 1:
@@ -132,6 +144,12 @@ class BudgetConfig:
                 f"budget: timed_steps={self.timed_steps}, warm_steps={self.warm_steps}: both must "
                 "be 1 or more. Leave them out for 20 and 10."
             )
+
+    def _is_possible(self) -> bool:
+        amount = 1.0 if self.amount is None else self.amount
+        if not math.isfinite(amount) or amount <= 0:
+            return False
+        return self.kind == "seconds" or amount % 1 == 0
 
     def describe(self) -> str:
         """The budget in a few words."""

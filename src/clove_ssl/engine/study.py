@@ -51,6 +51,11 @@ def run_study(config: StudyRunConfig) -> None:
         (plan.folder.path / "cells").mkdir(exist_ok=True)
         console.say(slurm_script(plan, gpus=config.gpus_per_cell))
     elif config.report:
+        if not plan.folder.path.is_dir():
+            raise UserError(
+                f"{plan.folder.path} does not exist, so there is nothing to report. Run the study "
+                "first: the same command without --report."
+            )
         plan.check_unchanged(plan.cells)
         report_study(plan, console)
     else:
