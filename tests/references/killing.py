@@ -1,7 +1,7 @@
 """Commands in processes of their own, which tests kill at random moments and resume.
 
-The processes are forked: they have torch already, and starting it takes longer than the runs. Forked
-processes must not use several threads, so neither may the runs that they are compared with.
+The processes are forked: they have torch already, and starting it takes longer than the runs.
+Forked processes must not use several threads, so neither may the runs they are compared with.
 """
 
 from __future__ import annotations

@@ -161,6 +161,14 @@ PRETRAINING = {"label": "a", "recipe": "clove-demo"}
         ({"pretrainings": [PRETRAINING, PRETRAINING]}, "a label twice"),
         ({"reference": "b"}, "no pre-training of this study"),
         ({"budget": {"kind": "seconds"}}, "kind: seconds, amount: 120"),
+        ({"budget": {"kind": "seconds", "amount": float("nan")}}, "seconds above 0"),
+        ({"budget": {"kind": "steps", "amount": float("inf")}}, "steps from 1 on"),
+        ({"budget": {"kind": "epochs", "amount": 0.5}}, "whole epochs"),
+        ({"data": {"images": -3}}, "images is -3"),
+        ({"data": {"pretrain": "gone/"}}, "images to pre-train on: gone/"),
+        ({"probes": [{"label": "dense", "figure": "segmentatio"}]}, "'segmentation'"),
+        ({"pretrainings": [{**PRETRAINING, "rows": ["clove-20"]}]}, "'clove-200'"),
+        ({"pretrainings": [{**PRETRAINING, "label": "a" * 300}]}, "no name for a folder"),
         ({"budgets": {}}, "budgets"),
         ({"pretrainings": [{**PRETRAINING, "recipe": "clove-dem"}]}, "clove-demo"),
         ({"changes": {"epocs": 3}}, "epocs"),
@@ -198,6 +206,7 @@ def test_a_mistake_in_a_study_is_told_before_anything_runs(
         (["study", "smoke", "--out", "x", "--budget", "epochs"], "--budget seconds --amount 120"),
         (["study", "smoke", "--out", "x", "--only", "clov"], "Did you mean 'clove'?"),
         (["study", "smoke", "--out", "x", "--cell", "99"], "0 to 11"),
+        (["study", "smoke", "--out", "x", "--report"], "x does not exist"),
         (["study", "smoke", "--out", "x", "--devices", "0", "1", "2", "--gpus-per-cell", "2"], "3"),
         (["study", "smoke", "--out", "x", "--dry-run", "--bench", "no.jsonl"], "clove bench"),
         (
@@ -262,6 +271,19 @@ def test_a_dry_run_shows_the_price_and_writes_nothing(
     assert not (tmp_path / "out").exists()
     bench.write_text("images: 3")
     assert cli.main([*arguments, "--dry-run", "--bench", str(bench)]) == 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {**RUN, "images_per_second": 0},
+        {**RUN, "images_per_second": "fast"},
+        {"case": "voc-c4", "images_per_s": None},
+    ],
+)
+def test_a_speed_that_is_none_is_refused(line: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="expected images per second"):
+        Speeds([line])
 
 
 def test_epochs_of_images_that_are_not_there_are_not_guessed(tmp_path: Path) -> None:

@@ -136,6 +136,8 @@ def _missing_data(plan: StudyPlan, cell: Cell) -> Iterator[str]:
         name, root = cell.measure.data_name, known.get(cell.measure.data_name, SCENES)
     elif isinstance(cell.measure, ProbeEntry):
         name, root = cell.measure.data, known.get(cell.measure.data, cell.measure.data)
+    elif plan.config.data.pretrain is not None:
+        name, root = "images to pre-train on", plan.config.data.pretrain
     else:
         return
     is_pattern = any(sign in root for sign in "*?[{:")  # shards, perhaps behind a URL
