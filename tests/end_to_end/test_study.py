@@ -147,10 +147,10 @@ def test_a_budget_in_seconds_sets_the_steps_of_every_method(
 
 
 @pytest.mark.slow
-def test_cells_run_side_by_side_in_processes_of_their_own(
+def test_processes_take_cells_one_after_the_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    study = tiny_study(finetunings=(), probes=())
+    study = tiny_study(finetunings=())
     nowhere = {**study.pretrainings[1].changes, "data": {"source": str(tmp_path / "nowhere")}}
     broken = replace(study.pretrainings[1], label="broken", changes=nowhere)
     study = replace(study, pretrainings=(study.pretrainings[0], broken))
@@ -158,13 +158,19 @@ def test_cells_run_side_by_side_in_processes_of_their_own(
     arguments = ["study", saved(study, tmp_path), "--out", str(out), "--devices", "0", "1"]
     assert cli.main(arguments) == 2
     told = capsys.readouterr()
-    assert "1 of 2 cells failed" in told.err
+    assert "1 of 4 cells failed" in told.err
     assert "nowhere" in told.err
     assert "pretrain/random-s0 on GPU 0" in told.out
     assert "pretrain/broken-s0 on GPU 1" in told.out
+    assert "probe/dense/random-s0 on GPU" in told.out
     plan = make_plan(study, out)
-    assert [state_of(cell, plan.folder) == "done" for cell in plan.cells] == [True, False]
+    states = {cell.name: state_of(cell, plan.folder) for cell in plan.cells}
+    assert [name for name, state in states.items() if state == "done"] == [
+        "pretrain/random-s0",
+        "probe/dense/random-s0",
+    ]
     assert "nowhere" in plan.folder.output("pretrain/broken-s0").read_text()
+    assert "Frozen features" in plan.folder.output("probe/dense/random-s0").read_text()
 
 
 def test_one_cell_can_be_run_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -217,11 +217,12 @@ class StudyRunConfig:
     """Epochs, steps or seconds of that budget."""
     devices: tuple[int, ...] = ()
     """GPUs that work at the same time, by number; by default one cell runs after the other. A GPU
-    that is named twice works on two cells at once."""
+    that is named twice works on two cells at once, but for timings, which it makes alone."""
     gpus_per_cell: int = 1
     """GPUs that share a cell, started with torchrun."""
     cell: str | None = None
-    """Run a single cell, by its number or name, as the tasks of a SLURM array do."""
+    """Run a single cell, by its number or name, as the tasks of a SLURM array do; ``-`` reads names
+    from standard input and runs one cell after the other."""
     dry_run: bool = False
     """Print the cells and what they cost; nothing is run or written."""
     bench: tuple[Path, ...] = ()
@@ -231,8 +232,8 @@ class StudyRunConfig:
     report: bool = False
     """Only write the tables of what is done."""
     processes: Literal["auto", "one", "many"] = "auto"
-    """Run cells in this process or each in one of its own; ``auto`` takes many with a GPU, so that
-    memory and compiled networks of a cell are gone with it."""
+    """Run cells in this process, or in one for each group of GPUs; ``auto`` takes many with a GPU,
+    so that whatever befalls a cell ends no other."""
 
     def __post_init__(self) -> None:
         if (self.budget in (None, "recipe")) != (self.amount is None):

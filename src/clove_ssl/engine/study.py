@@ -6,6 +6,7 @@ done, continues what was interrupted, and writes the tables anew.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,6 +28,7 @@ from clove_ssl.engine.study_running import (
 )
 from clove_ssl.engine.study_scheduling import Outcome, Slots, run_in_turn
 from clove_ssl.engine.study_slurm import slurm_script
+from clove_ssl.engine.study_worker import FROM_INPUT, work
 from clove_ssl.errors import UserError, unknown_name
 from clove_ssl.runs.study_folder import CellInUse
 from clove_ssl.visual.study_report import StudyPage, write_study_report
@@ -44,6 +46,8 @@ def run_study(config: StudyRunConfig) -> None:
     if config.dry_run:
         for line in describe_costs(plan, estimate(plan, read_speeds(config.bench))):
             console.say(line)
+    elif config.cell == FROM_INPUT:
+        work(plan, sys.stdin, gpus=config.gpus_per_cell)
     elif config.cell is not None:
         _run_one(plan, find_cell(plan.cells, config.cell), gpus=config.gpus_per_cell)
     elif config.print_slurm:
