@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from clove_ssl.config.limits import check_least
 from clove_ssl.config.paper_tables import ROW_KEYS
 from clove_ssl.errors import UserError, unknown_name
 
@@ -209,12 +210,16 @@ class StudyRunConfig:
     """Pre-trainings to run now, by label; by default all."""
     kinds: tuple[CellKind, ...] = ()
     """Kinds of cells to run now; by default all."""
+    measures: tuple[str, ...] = ()
+    """Probes and fine-tunings to run now, by label; by default all."""
     seeds: tuple[int, ...] = ()
     """Seeds of all pre-trainings, instead of those the study names."""
     budget: BudgetKind | None = None
     """Kind of budget, with ``amount``, instead of the study's."""
     amount: float | None = None
     """Epochs, steps or seconds of that budget."""
+    iterations: int | None = None
+    """Length of all fine-tunings, instead of those the study names."""
     devices: tuple[int, ...] = ()
     """GPUs that work at the same time, by number; by default one cell runs after the other. A GPU
     that is named twice works on two cells at once, but for timings, which it makes alone."""
@@ -241,6 +246,7 @@ class StudyRunConfig:
                 f"--budget {self.budget} with --amount {self.amount}: epochs, steps and seconds "
                 "need an amount, recipe has none. For example: --budget seconds --amount 120"
             )
+        check_least(1, iterations=self.iterations)
         if self.gpus_per_cell < 1 or len(self.devices) % self.gpus_per_cell:
             raise UserError(
                 f"--gpus-per-cell {self.gpus_per_cell} does not divide the {len(self.devices)} "

@@ -15,7 +15,7 @@ import torch
 
 from clove_ssl.config import files
 from clove_ssl.config.studies import open_study
-from clove_ssl.config.study import BudgetConfig, CellKind, StudyConfig, StudyRunConfig
+from clove_ssl.config.study import BudgetConfig, StudyConfig, StudyRunConfig
 from clove_ssl.console import Console
 from clove_ssl.engine.study_cells import Cell, find_cell, state_of
 from clove_ssl.engine.study_comparing import StudyComparison
@@ -83,7 +83,11 @@ def resolve(config: StudyRunConfig) -> StudyConfig:
     entries = study.pretrainings
     if config.seeds:
         entries = tuple(replace(entry, seeds=config.seeds) for entry in entries)
-    return replace(study, data=data, budget=budget, pretrainings=entries)
+    tasks = study.finetunings
+    if config.iterations is not None:
+        length = {"iterations": config.iterations}
+        tasks = tuple(replace(task, changes={**task.changes, **length}) for task in tasks)
+    return replace(study, data=data, budget=budget, pretrainings=entries, finetunings=tasks)
 
 
 def report_study(plan: StudyPlan, console: Console) -> None:
@@ -111,7 +115,7 @@ def report_study(plan: StudyPlan, console: Console) -> None:
 
 
 def _run_all(plan: StudyPlan, config: StudyRunConfig, console: Console) -> None:
-    cells = _chosen(plan, config.only, config.kinds)
+    cells = _chosen(plan, config)
     plan.check_unchanged(plan.cells)
     check_data(plan, cells)
     save_study(plan)
@@ -153,16 +157,24 @@ def _run_one(plan: StudyPlan, cell: Cell, *, gpus: int) -> None:
         raise
 
 
-def _chosen(plan: StudyPlan, labels: Sequence[str], kinds: Sequence[CellKind]) -> tuple[Cell, ...]:
-    known = {cell.entry.label for cell in plan.cells}
-    for label in labels:
-        if label not in known:
-            raise unknown_name("pre-training", label, known)
+def _chosen(plan: StudyPlan, config: StudyRunConfig) -> tuple[Cell, ...]:
+    """The cells to run now; what they need comes with the choice of measures."""
+    _check_known("pre-training", config.only, {cell.entry.label for cell in plan.cells})
+    measures = {cell.measure_label for cell in plan.cells if cell.measure}
+    _check_known("measure", config.measures, measures)
     return tuple(
         cell
         for cell in plan.cells
-        if (not labels or cell.entry.label in labels) and (not kinds or cell.kind in kinds)
+        if (not config.only or cell.entry.label in config.only)
+        and (not config.kinds or cell.kind in config.kinds)
+        and (not config.measures or not cell.measure or cell.measure_label in config.measures)
     )
+
+
+def _check_known(kind: str, asked: Sequence[str], known: set[str]) -> None:
+    for name in asked:
+        if name not in known:
+            raise unknown_name(kind, name, known)
 
 
 def _failure(plan: StudyPlan, cell: Cell) -> str:
