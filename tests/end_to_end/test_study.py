@@ -199,6 +199,9 @@ def test_a_cell_that_was_begun_otherwise_is_refused(
     plan.keep(plan.cells[0])
     assert cli.main([*arguments, "--budget", "steps", "--amount", "3"]) == 2
     assert "other values of steps" in capsys.readouterr().err
+    plan.folder.wanted("pretrain/clove-s0").write_text("not: [closed")
+    assert cli.main(arguments) == 2
+    assert "is not a YAML file" in capsys.readouterr().err
 
 
 def test_a_cell_in_use_is_left_to_its_process(

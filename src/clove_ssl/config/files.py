@@ -54,7 +54,7 @@ def fingerprint(config: object) -> str:
 
 def load(cls: type[T], path: Path, *, overrides: Mapping[str, Any] | None = None) -> T:
     """Read a config of type ``cls``; name the file and the key when it does not fit."""
-    values = {**_read(path), **(overrides or {})}
+    values = {**read_values(path), **(overrides or {})}
     try:
         return _converter().structure(_translated(values), cls)
     except TypeError:
@@ -63,7 +63,7 @@ def load(cls: type[T], path: Path, *, overrides: Mapping[str, Any] | None = None
         raise _explain(error, cls, path) from None
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_values(path: Path) -> dict[str, Any]:
     """The values of a YAML file, which must be a mapping from names."""
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}

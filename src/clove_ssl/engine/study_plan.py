@@ -70,7 +70,7 @@ class StudyPlan:
             path = self.folder.wanted(cell.name)
             if state_of(cell, self.folder) == "open" or not path.is_file():
                 continue
-            before = yaml.safe_load(path.read_text(encoding="utf-8"))
+            before = files.read_values(path)
             if changed := sorted(differing(before, plain(self.config_of(cell)))):
                 raise UserError(
                     f"{cell.name} was begun with other values of {', '.join(changed)}. Give the "
