@@ -12,6 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import torch
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from references.killing import run_with_kills, weights_hash  # noqa: E402
@@ -23,6 +25,7 @@ from clove_ssl.engine import pretraining  # noqa: E402
 def compare(folder: Path, *, kills: int, seed: int) -> dict[str, object]:
     """Train the same config with and without kills."""
     steps = 4 * kills
+    torch.set_num_threads(1)  # as in the processes that are killed
     pretraining.pretrain(tiny_config(folder / "whole", steps=steps))
     hits = run_with_kills(tiny_config(folder / "killed", steps=steps), kills=kills, seed=seed)
     hashes = [weights_hash(folder / name) for name in ("whole", "killed")]

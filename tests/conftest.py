@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -43,3 +43,14 @@ def data_folder() -> Path:
     if not DATA.is_dir():
         pytest.skip(f"no data packs in {DATA}")
     return DATA
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Sums are cut by the number of threads; processes that a test forks have only one."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -6,6 +6,7 @@ is asked for, so ``--help`` answers without importing torch.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from clove_ssl.config.probing import EmbedConfig, ProbeConfig
 from clove_ssl.config.recipes import RECIPES, recipe
 from clove_ssl.config.showing import ReportConfig, ShowConfig, WatchConfig
 from clove_ssl.config.study import StudyRunConfig
-from clove_ssl.errors import UserError, unknown_name
+from clove_ssl.errors import UserError, explained, unknown_name
 
 Arguments = Sequence[str]
 T = TypeVar("T")
@@ -233,12 +234,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         if verb not in VERBS:
             raise unknown_name("verb", verb, VERBS)
         VERBS[verb](rest)
+        sys.stdout.flush()
     except UserError as error:
         print(f"clove: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("clove: interrupted", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # whoever read our output, such as head, has enough of it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except OSError as error:
+        if (told := explained(error)) is None:
+            raise
+        print(f"clove: {told}", file=sys.stderr)
+        return 2
     return 0
 
 

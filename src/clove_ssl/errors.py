@@ -8,6 +8,7 @@ with a traceback; only ``UserError`` is printed without one by the CLI.
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 
@@ -21,3 +22,27 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
     close = difflib.get_close_matches(name, choices, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     return UserError(f"Unknown {kind} {name!r}.{hint} Known: {', '.join(choices)}.")
+
+
+_NEXT_STEPS = {
+    errno.ENOSPC: "The disk is full: free some space, then type the command again",
+    errno.EDQUOT: "Your quota is used up: free some space, then type the command again",
+    errno.EACCES: "Choose a place that you may read and write, or change its permissions",
+    errno.EPERM: "Choose a place that you may read and write, or change its permissions",
+    errno.EROFS: "Choose a place that can be written to",
+    errno.ENAMETOOLONG: "Give a shorter path",
+    errno.ELOOP: "Give the path that the link should lead to",
+    errno.EISDIR: "Give a file instead of a folder",
+    errno.ENOTDIR: "Part of this path is a file; give a folder",
+    errno.EMFILE: "Allow more open files: ulimit -n 4096",
+    errno.EIO: "The disk does not answer as it should; look after it, then try again",
+}
+
+
+def explained(error: OSError) -> UserError | None:
+    """The machine's refusal as a message, where it is one that a user can act on."""
+    step = _NEXT_STEPS.get(error.errno or 0)
+    if step is None:
+        return None
+    place = "" if error.filename is None else f"{str(error.filename)[:200]}: "
+    return UserError(f"{place}{error.strerror}. {step}.")

@@ -39,7 +39,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 def build_method(variant: str) -> Method:
     torch.manual_seed(0)
-    backbone = build_backbone(BackboneConfig(name="resnet18", stage="c4"))
+    backbone = build_backbone(BackboneConfig(name="resnet18", stage="c3"))
     return tiny_method(**VARIANTS[variant]).build(backbone).double()
 
 
@@ -47,7 +47,7 @@ def whole_batch(step: int) -> ViewBatch:
     """Views with random pixels and crops; the same on every process."""
     generator = torch.Generator().manual_seed(step)
     views = []
-    for size, role in ((64, "global"), (64, "global"), (32, "local"), (32, "local")):
+    for size, role in ((32, "global"), (32, "global"), (16, "local"), (16, "local")):
         corner = 40 * torch.rand(BATCH, 2, generator=generator, dtype=torch.float64)
         side = 30 + 30 * torch.rand(BATCH, 2, generator=generator, dtype=torch.float64)
         geometry = CropGeometry(

@@ -138,7 +138,8 @@ def test_every_verb_takes_a_random_run(
     assert "warning" not in capsys.readouterr().out
     after = load_backbone(random_run).state_dict()
     assert all(torch.equal(after[name], before[name]) for name in before)
-    assert cli.main(["probe", "random:resnet18", str(random_run), *PROBE]) == 0
+    probes = ["--probe", "segmentation", "spread"]  # one that learns and one that does not
+    assert cli.main(["probe", "random:resnet18", str(random_run), *PROBE, *probes]) == 0
     scores: dict[str, list[dict[str, Any]]] = {}
     for probe in json.loads((random_run / "probes.json").read_text()):
         scores.setdefault(probe.pop("backbone"), []).append(probe)

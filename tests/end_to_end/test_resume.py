@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,40 +10,60 @@ import pytest
 from references.interruptions import assert_same, crash_after, figures, final_state
 from references.tiny_runs import tiny_config, tiny_method
 
+from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.engine import pretraining
 from clove_ssl.errors import UserError
 
 
-@pytest.mark.parametrize("variant", ["intra", "inter", "accumulated"])
-def test_a_crashed_run_ends_like_an_uninterrupted_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nothing has interrupted."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    pretraining.pretrain(tiny_config(out))
+    return out
+
+
+def assert_survives_a_crash(
+    torn: PretrainConfig, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changes: dict[str, Any] = {"micro_batch": 4} if variant == "accumulated" else {}
-    if variant == "inter":
-        changes["method"] = tiny_method(negatives="inter", queue_size=24)
-    pretraining.pretrain(tiny_config(tmp_path / "whole", **changes))
-    crash_after(2, monkeypatch, tiny_config(tmp_path / "torn", **changes))
-    result = pretraining.resume(tmp_path / "torn")
-    assert result.finished
-    assert_same(final_state(tmp_path / "torn"), final_state(tmp_path / "whole"))
-    assert figures(tmp_path / "torn") == figures(tmp_path / "whole")
+    """The third step is lost, since checkpoints are of every second."""
+    crash_after(3, monkeypatch, torn)
+    assert pretraining.resume(torn.out).finished
+    assert_same(final_state(torn.out), final_state(whole))
+    assert figures(torn.out) == figures(whole)
 
 
-def test_workers_do_not_change_a_run(tmp_path: Path) -> None:
-    pretraining.pretrain(tiny_config(tmp_path / "none"))
-    config = tiny_config(tmp_path / "two")
-    data = config.data.__class__(**{**config.data.__dict__, "workers": 2})
+def test_a_crashed_run_ends_like_an_uninterrupted_one(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert_survives_a_crash(tiny_config(tmp_path / "torn"), whole, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"method": tiny_method(negatives="inter", queue_size=24)}, {"micro_batch": 4}],
+    ids=["inter", "accumulated"],
+)
+def test_a_queue_and_accumulation_survive_a_crash(
+    changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretraining.pretrain(tiny_config(tmp_path / "whole", steps=4, **changes))
+    torn = tiny_config(tmp_path / "torn", steps=4, **changes)
+    assert_survives_a_crash(torn, tmp_path / "whole", monkeypatch)
+
+
+def test_workers_do_not_change_a_run(whole: Path, tmp_path: Path) -> None:
+    data = replace(tiny_config(whole).data, workers=2)
     pretraining.pretrain(tiny_config(tmp_path / "two", data=data))
-    assert figures(tmp_path / "none") == figures(tmp_path / "two")
+    assert figures(whole) == figures(tmp_path / "two")
 
 
-def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
-    pretraining.pretrain(tiny_config(tmp_path / "run"))
-    before = final_state(tmp_path / "run")
-    card = (tmp_path / "run" / "export" / "model_card.md").read_text()
-    assert pretraining.resume(tmp_path / "run").finished
-    assert_same(final_state(tmp_path / "run"), before)
-    assert (tmp_path / "run" / "export" / "model_card.md").read_text() == card
+def test_resuming_a_finished_run_changes_nothing(whole: Path) -> None:
+    before = final_state(whole)
+    card = (whole / "export" / "model_card.md").read_text()
+    assert pretraining.resume(whole).finished
+    assert_same(final_state(whole), before)
+    assert (whole / "export" / "model_card.md").read_text() == card
 
 
 def test_a_source_that_changed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-import signal
-import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from references.interruptions import Crash
-from references.killing import command, weights_hash
+from references.killing import has_said, start, wait_until, weights_hash
 from references.tiny_studies import saved, tiny_study
 
 from clove_ssl import cli
@@ -32,19 +29,14 @@ from clove_ssl.engine.study_running import call, torchrun_command
 def killed_smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """``clove study smoke``, killed while its second pre-training was going, and not restarted."""
     out = tmp_path_factory.mktemp("study") / "smoke"
-    process = subprocess.Popen(
-        command("study", "smoke", "--out", str(out)), stdout=subprocess.DEVNULL
-    )
-    log = out / "pretrain/clove-s0/log.txt"
-    while not (log.exists() and "step 1/" in log.read_text()):
-        assert process.poll() is None
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process = start("study", "smoke", "--out", str(out))
+    wait_until(process, lambda: has_said(out / "pretrain/clove-s0/log.txt", "step 1/"))
+    process.kill()
+    process.join()
     return out
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
 def test_a_killed_study_goes_on_where_it_was(
     killed_smoke: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -155,10 +147,10 @@ def test_a_budget_in_seconds_sets_the_steps_of_every_method(
 
 
 @pytest.mark.slow
-def test_cells_run_side_by_side_in_processes_of_their_own(
+def test_processes_take_cells_one_after_the_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    study = tiny_study(finetunings=(), probes=())
+    study = tiny_study(finetunings=())
     nowhere = {**study.pretrainings[1].changes, "data": {"source": str(tmp_path / "nowhere")}}
     broken = replace(study.pretrainings[1], label="broken", changes=nowhere)
     study = replace(study, pretrainings=(study.pretrainings[0], broken))
@@ -166,13 +158,19 @@ def test_cells_run_side_by_side_in_processes_of_their_own(
     arguments = ["study", saved(study, tmp_path), "--out", str(out), "--devices", "0", "1"]
     assert cli.main(arguments) == 2
     told = capsys.readouterr()
-    assert "1 of 2 cells failed" in told.err
+    assert "1 of 4 cells failed" in told.err
     assert "nowhere" in told.err
     assert "pretrain/random-s0 on GPU 0" in told.out
     assert "pretrain/broken-s0 on GPU 1" in told.out
+    assert "probe/dense/random-s0 on GPU" in told.out
     plan = make_plan(study, out)
-    assert [state_of(cell, plan.folder) == "done" for cell in plan.cells] == [True, False]
+    states = {cell.name: state_of(cell, plan.folder) for cell in plan.cells}
+    assert [name for name, state in states.items() if state == "done"] == [
+        "pretrain/random-s0",
+        "probe/dense/random-s0",
+    ]
     assert "nowhere" in plan.folder.output("pretrain/broken-s0").read_text()
+    assert "Frozen features" in plan.folder.output("probe/dense/random-s0").read_text()
 
 
 def test_one_cell_can_be_run_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,6 +199,9 @@ def test_a_cell_that_was_begun_otherwise_is_refused(
     plan.keep(plan.cells[0])
     assert cli.main([*arguments, "--budget", "steps", "--amount", "3"]) == 2
     assert "other values of steps" in capsys.readouterr().err
+    plan.folder.wanted("pretrain/clove-s0").write_text("not: [closed")
+    assert cli.main(arguments) == 2
+    assert "is not a YAML file" in capsys.readouterr().err
 
 
 def test_a_cell_in_use_is_left_to_its_process(

@@ -26,7 +26,7 @@ def tiny_config(out: Path, **changes: Any) -> PretrainConfig:
         method=tiny_method(),
         backbone=BackboneConfig(name="resnet18", stage="c4"),
         optimizer=OptimizerConfig(warmup_epochs=0.5),
-        checkpoints=CheckpointConfig(every_epochs=0.4, min_steps=1),
+        checkpoints=CheckpointConfig(every_epochs=0.8, min_steps=1),  # of every second step
         logging=LoggingConfig(every=1),
         steps=6,
         batch_size=8,

@@ -9,8 +9,23 @@ from typing import Any
 import pytest
 
 from clove_ssl.config import files
-from clove_ssl.config.methods.clove import CLoVEConfig, LossConfig, MatchingConfig
-from clove_ssl.config.pretraining import CheckpointConfig, PretrainConfig
+from clove_ssl.config.benching import BenchConfig
+from clove_ssl.config.finetuning import LabelledDataConfig
+from clove_ssl.config.methods.clove import (
+    AttentionConfig,
+    CLoVEConfig,
+    LossConfig,
+    MatchingConfig,
+    ProjectorConfig,
+)
+from clove_ssl.config.pretraining import (
+    CheckpointConfig,
+    DataConfig,
+    LoggingConfig,
+    OptimizerConfig,
+    PretrainConfig,
+)
+from clove_ssl.config.probing import ProbeConfig
 from clove_ssl.config.recipes import RECIPES, recipe
 from clove_ssl.config.views import ViewsConfig
 from clove_ssl.errors import UserError
@@ -42,6 +57,7 @@ def test_a_recipe_says_how_to_start_it_and_what_to_expect(name: str) -> None:
         ("name: clove", "name: glove", "Did you mean 'clove'"),
         ("threshold: 0.7", "threshold: -1", "no cell can have a positive"),
         ("batch_size: 2048", "batch_size: [", "not a YAML file"),
+        ("batch_size: 2048", "2048: batch_size\n~: 1", "expected lines like"),
     ],
 )
 def test_a_wrong_line_of_a_file_is_named(
@@ -107,6 +123,19 @@ def config_classes(config: Any) -> list[type]:
         lambda: CheckpointConfig(keep=0),
         lambda: PretrainConfig(out=Path("run"), epochs=0),
         lambda: CLoVEConfig(attention=replace(CLoVEConfig().attention, heads=3)),
+        lambda: AttentionConfig(temperature=0.0),
+        lambda: ProjectorConfig(out=0),
+        lambda: CheckpointConfig(every_epochs=float("nan")),
+        lambda: LoggingConfig(every=0),
+        lambda: OptimizerConfig(lr=float("nan")),
+        lambda: OptimizerConfig(warmup_epochs=-1.0),
+        lambda: DataConfig(workers=-1),
+        lambda: DataConfig(scenes_count=0),
+        lambda: PretrainConfig(out=Path("run"), seed=-1),
+        lambda: PretrainConfig(out=Path("run"), seed=10**20),
+        lambda: ProbeConfig(backbones=("random:resnet18",), seed=-1),
+        lambda: LabelledDataConfig(workers=-1),
+        lambda: BenchConfig(steps=0),
     ],
 )
 def test_impossible_values_are_refused_with_a_remedy(make: Any) -> None:

@@ -31,9 +31,11 @@ from clove_ssl.config.study import (
     ProbeEntry,
     StudyConfig,
 )
+from clove_ssl.console import Console
 from clove_ssl.engine.study_cells import Cell
 from clove_ssl.engine.study_costs import Speeds, estimate
 from clove_ssl.engine.study_plan import StudyPlan, make_plan
+from clove_ssl.engine.study_scheduling import Slots
 from clove_ssl.engine.study_slurm import slurm_script
 from clove_ssl.errors import UserError
 from clove_ssl.registry import TASKS
@@ -161,6 +163,14 @@ PRETRAINING = {"label": "a", "recipe": "clove-demo"}
         ({"pretrainings": [PRETRAINING, PRETRAINING]}, "a label twice"),
         ({"reference": "b"}, "no pre-training of this study"),
         ({"budget": {"kind": "seconds"}}, "kind: seconds, amount: 120"),
+        ({"budget": {"kind": "seconds", "amount": float("nan")}}, "seconds above 0"),
+        ({"budget": {"kind": "steps", "amount": float("inf")}}, "steps from 1 on"),
+        ({"budget": {"kind": "epochs", "amount": 0.5}}, "whole epochs"),
+        ({"data": {"images": -3}}, "images is -3"),
+        ({"data": {"pretrain": "gone/"}}, "images to pre-train on: gone/"),
+        ({"probes": [{"label": "dense", "figure": "segmentatio"}]}, "'segmentation'"),
+        ({"pretrainings": [{**PRETRAINING, "rows": ["clove-20"]}]}, "'clove-200'"),
+        ({"pretrainings": [{**PRETRAINING, "label": "a" * 300}]}, "no name for a folder"),
         ({"budgets": {}}, "budgets"),
         ({"pretrainings": [{**PRETRAINING, "recipe": "clove-dem"}]}, "clove-demo"),
         ({"changes": {"epocs": 3}}, "epocs"),
@@ -197,7 +207,10 @@ def test_a_mistake_in_a_study_is_told_before_anything_runs(
         (["study", "none.yaml", "--out", "x"], "none.yaml does not exist"),
         (["study", "smoke", "--out", "x", "--budget", "epochs"], "--budget seconds --amount 120"),
         (["study", "smoke", "--out", "x", "--only", "clov"], "Did you mean 'clove'?"),
+        (["study", "smoke", "--out", "x", "--measures", "dens"], "Did you mean 'dense'?"),
+        (["study", "smoke", "--out", "x", "--iterations", "0"], "iterations=0"),
         (["study", "smoke", "--out", "x", "--cell", "99"], "0 to 11"),
+        (["study", "smoke", "--out", "x", "--report"], "x does not exist"),
         (["study", "smoke", "--out", "x", "--devices", "0", "1", "2", "--gpus-per-cell", "2"], "3"),
         (["study", "smoke", "--out", "x", "--dry-run", "--bench", "no.jsonl"], "clove bench"),
         (
@@ -264,6 +277,19 @@ def test_a_dry_run_shows_the_price_and_writes_nothing(
     assert cli.main([*arguments, "--dry-run", "--bench", str(bench)]) == 2
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        {**RUN, "images_per_second": 0},
+        {**RUN, "images_per_second": "fast"},
+        {"case": "voc-c4", "images_per_s": None},
+    ],
+)
+def test_a_speed_that_is_none_is_refused(line: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="expected images per second"):
+        Speeds([line])
+
+
 def test_epochs_of_images_that_are_not_there_are_not_guessed(tmp_path: Path) -> None:
     study = tiny_study(budget=BudgetConfig(kind="epochs", amount=3))
     study = replace(study, data=replace(study.data, pretrain=str(tmp_path / "nowhere")))
@@ -308,12 +334,32 @@ def test_options_of_the_command_line_reach_the_study(tmp_path: Path) -> None:
     arguments = ["study", "quick", "--out", str(tmp_path / "s"), "--print-slurm"]
     arguments += ["--data", "photos", "--labelled", "voc", "VOC", "coco", "COCO"]
     arguments += ["--seeds", "5", "6", "7", "--budget", "seconds", "--amount", "9"]
+    arguments += ["--iterations", "50"]
     assert cli.main(arguments) == 0
     study = open_study(str(tmp_path / "s/study.yaml"))
     assert study.data.pretrain == "photos"
     assert study.data.labelled == {"voc": "VOC", "coco": "COCO"}
     assert study.budget.amount == 9
     assert {entry.seeds for entry in study.pretrainings} == {(5, 6, 7)}
+    assert {task.changes["iterations"] for task in study.finetunings} == {50}
+    assert all(task.changes["precision"] == "bf16" for task in study.finetunings)
+
+
+def test_a_timing_has_its_gpu_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = tiny_study(budget=BudgetConfig(kind="seconds", amount=5))
+    plan, cells = plan_of(study, tmp_path)
+    timing, other = cells["timing/clove"], cells["pretrain/random-s0"]
+    slots = Slots(plan, [(0,), (0,), (1,)], Console(), gpus=1)
+
+    def free(cell: Cell, busy: dict[int, Cell]) -> int | None:
+        monkeypatch.setattr(slots, "_busy", lambda: busy)
+        return slots._free_slot(cell)
+
+    assert free(timing, {}) == 0
+    assert free(other, {0: other}) == 1
+    assert free(timing, {0: other}) == 2
+    assert free(other, {0: timing}) == 2
+    assert free(other, {0: timing, 2: other}) is None
 
 
 def test_the_study_of_the_docs_is_understood(tmp_path: Path) -> None:

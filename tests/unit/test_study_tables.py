@@ -203,7 +203,7 @@ def test_another_measure_never_stands_beside_the_papers_figures(tmp_path: Path) 
     for table in tables:
         assert not table.has_paper
         assert all(pair.paper is None for row in table.rows for pair in row.pairs)
-        assert table.headings == ("segmentation", "retrieval")
+        assert table.headings == ("linear mIoU", "k-NN mIoU")
         assert "cannot stand beside these" in table.note
 
 

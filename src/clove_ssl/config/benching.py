@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from clove_ssl.config.limits import check_least
 from clove_ssl.config.methods.base import MethodConfig
 from clove_ssl.config.methods.clove import CLoVEConfig
 from clove_ssl.config.pretraining import check_activation_memory
@@ -48,4 +49,6 @@ class BenchConfig:
     their longest kernels beside it."""
 
     def __post_init__(self) -> None:
+        check_least(1, batch=self.batch, steps=self.steps, run_steps=self.run_steps)
+        check_least(0, workers=self.workers)
         check_activation_memory(self.activation_memory)

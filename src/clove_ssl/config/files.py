@@ -54,17 +54,31 @@ def fingerprint(config: object) -> str:
 
 def load(cls: type[T], path: Path, *, overrides: Mapping[str, Any] | None = None) -> T:
     """Read a config of type ``cls``; name the file and the key when it does not fit."""
+    values = {**read_values(path), **(overrides or {})}
     try:
-        values = yaml.safe_load(path.read_text()) or {}
-        return _converter().structure(_translated({**values, **(overrides or {})}), cls)
+        return _converter().structure(_translated(values), cls)
     except TypeError:
         raise UserError(f"{path} is not a config: expected lines like `epochs: 200`.") from None
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist. Give the config.yaml of a run.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not a YAML file: {error}") from None
     except cattrs.BaseValidationError as error:
         raise _explain(error, cls, path) from None
+
+
+def read_values(path: Path) -> dict[str, Any]:
+    """The values of a YAML file, which must be a mapping from names."""
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist. Give the config.yaml of a run.") from None
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be read: {error.strerror}. Give a config file, such as the config.yaml "
+            "of a run."
+        ) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not a YAML file: {error}") from None
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise UserError(f"{path} is not a config: expected lines like `epochs: 200`.")
+    return values
 
 
 def changed(config: T, changes: Mapping[str, Any], *, where: str) -> T:

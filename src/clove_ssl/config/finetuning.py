@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from clove_ssl.config.limits import check_least, check_seed
 from clove_ssl.config.pretraining import LoggingConfig
 from clove_ssl.config.tasks.base import TaskConfig
 from clove_ssl.errors import UserError
@@ -54,6 +55,10 @@ class LabelledDataConfig:
     """Built-in scenes to be tested on."""
     scenes_size: int = 160
     """Side of a built-in scene in pixels."""
+
+    def __post_init__(self) -> None:
+        check_least(0, "data", workers=self.workers)
+        check_least(1, "data", prefetch=self.prefetch)
 
     @property
     def uses_scenes(self) -> bool:
@@ -162,6 +167,7 @@ class FinetuneConfig:
             if value is not None and value < 1:
                 option = name.replace("_", "-")
                 raise UserError(f"{name}={value}: it must be at least 1. Leave out --{option}.")
+        check_seed(self.seed)
         if not 0 < self.fraction <= 1:
             raise UserError(
                 f"fraction={self.fraction} is no share of the images. Give a number above 0 and "

@@ -254,3 +254,5 @@ PAPER_TABLES = (
     NEGATIVES,
     THRESHOLDS,
 )
+ROW_KEYS = frozenset(row.key for table in PAPER_TABLES for row in table.rows)
+"""Every row that an entry of a study may stand for."""

@@ -6,12 +6,14 @@ The docstring under a field is its ``--help`` text and its entry in the docs.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
+from clove_ssl.config.limits import check_least, check_positive, check_seed
 from clove_ssl.config.methods.base import MethodConfig
 from clove_ssl.config.methods.clove import CLoVEConfig
 from clove_ssl.config.probing import RunProbeConfig
@@ -41,6 +43,17 @@ class DataConfig:
     """Number of built-in images."""
     scenes_size: int = 160
     """Side of a built-in image in pixels."""
+
+    def __post_init__(self) -> None:
+        check_least(0, "data", max_bad=self.max_bad, workers=self.workers)
+        check_least(
+            1,
+            "data",
+            max_pixels=self.max_pixels,
+            prefetch=self.prefetch,
+            scenes_count=self.scenes_count,
+            scenes_size=self.scenes_size,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +103,17 @@ class OptimizerConfig:
                 "optimizer.decay is all, but LARS never decays parameters of one dimension. Give "
                 "--optimizer.decay weights, or another --optimizer.name."
             )
+        check_positive("optimizer", lr=self.lr)
+        check_least(
+            0,
+            "optimizer",
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            trust=self.trust,
+            warmup_epochs=self.warmup_epochs,
+            warmup_start=self.warmup_start,
+            final_lr=self.final_lr,
+        )
 
     def peak_lr(self, batch_size: int) -> float:
         """The highest learning rate of the schedule."""
@@ -110,7 +134,8 @@ class CheckpointConfig:
     """Keep a checkpoint for good every this many epochs."""
 
     def __post_init__(self) -> None:
-        if self.every_epochs <= 0 or self.min_steps < 1 or self.keep < 1:
+        check_least(1, "checkpoints", milestone_epochs=self.milestone_epochs)
+        if not 0 < self.every_epochs < math.inf or self.min_steps < 1 or self.keep < 1:
             raise UserError(
                 f"checkpoints.every_epochs={self.every_epochs}, min_steps={self.min_steps} and "
                 f"keep={self.keep}: all must be positive, or an interrupted run is lost. Leave "
@@ -128,6 +153,9 @@ class LoggingConfig:
     """Also write TensorBoard files into the run directory (extra ``tensorboard``)."""
     wandb_project: str | None = None
     """Also send metrics to this Weights & Biases project (extra ``wandb``)."""
+
+    def __post_init__(self) -> None:
+        check_least(1, "logging", every=self.every)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,6 +213,8 @@ class PretrainConfig:
                 f"batch_size={self.batch_size}, epochs={self.epochs}, steps={self.steps}: "
                 "each must be at least 1. For a short trial try --steps 10 --batch-size 16."
             )
+        check_least(1, micro_batch=self.micro_batch)
+        check_seed(self.seed)
         check_activation_memory(self.activation_memory)
         if not self.method.trains and (self.steps is not None or self.backbone.weights):
             raise UserError(

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from clove_ssl.config.limits import check_seed
 from clove_ssl.errors import UserError
 
 ProbeName = Literal[
@@ -55,6 +56,7 @@ class ProbeConfig:
 
     def __post_init__(self) -> None:
         _check_size("--size", self.size)
+        check_seed(self.seed)
         for name, count, fewest in (
             ("--train-images", self.train_images, 2),
             ("--test-images", self.test_images, 1),

@@ -221,6 +221,7 @@ def _short(iterations: int, *, task: Changes, warmup: int) -> Changes:
         "precision": "bf16",
         "solver": {"warmup_iterations": warmup},
         "task": task,
+        "evaluation": {"precise_norm_batches": 30, "pictures": 0},
     }
 
 

@@ -7,6 +7,7 @@ by name. Values under ``changes`` are nested as in the config file of a run.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,12 +15,14 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from clove_ssl.errors import UserError
+from clove_ssl.config.limits import check_least
+from clove_ssl.config.paper_tables import ROW_KEYS
+from clove_ssl.errors import UserError, unknown_name
 
 Changes = dict[str, Any]
 BudgetKind = Literal["recipe", "epochs", "steps", "seconds"]
 CellKind = Literal["timing", "pretrain", "probe", "finetune"]
-_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,59}")  # names files together with others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +53,9 @@ class PretrainingEntry:
                 "For example: {label: clove, recipe: clove-r18-small}"
             )
         _check_seeds(self.label, self.seeds)
+        for row in self.rows:
+            if row not in ROW_KEYS:
+                raise unknown_name("row of the paper's tables", row, ROW_KEYS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +112,13 @@ class StudyDataConfig:
     labelled: dict[str, str] = field(default_factory=dict)
     """Folders of labelled images by name: voc, coco, lvis, cityscapes."""
 
+    def __post_init__(self) -> None:
+        if self.images is not None and self.images < 1:
+            raise UserError(
+                f"data: images is {self.images}; expected how many there are, 1 or more. Leave it "
+                "out to have them counted."
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetConfig:
@@ -121,10 +134,10 @@ class BudgetConfig:
     """Steps before those, at least, which are not counted."""
 
     def __post_init__(self) -> None:
-        if (self.kind == "recipe") != (self.amount is None) or (self.amount or 1) <= 0:
+        if (self.kind == "recipe") != (self.amount is None) or not self._is_possible():
             raise UserError(
                 f"budget: kind {self.kind} with amount {self.amount}: expected no amount for "
-                "recipe, and one above 0 for epochs, steps or seconds. For example: "
+                "recipe, whole epochs or steps from 1 on, or seconds above 0. For example: "
                 "{kind: seconds, amount: 120}"
             )
         if min(self.timed_steps, self.warm_steps) < 1:
@@ -132,6 +145,12 @@ class BudgetConfig:
                 f"budget: timed_steps={self.timed_steps}, warm_steps={self.warm_steps}: both must "
                 "be 1 or more. Leave them out for 20 and 10."
             )
+
+    def _is_possible(self) -> bool:
+        amount = 1.0 if self.amount is None else self.amount
+        if not math.isfinite(amount) or amount <= 0:
+            return False
+        return self.kind == "seconds" or amount % 1 == 0
 
     def describe(self) -> str:
         """The budget in a few words."""
@@ -191,19 +210,24 @@ class StudyRunConfig:
     """Pre-trainings to run now, by label; by default all."""
     kinds: tuple[CellKind, ...] = ()
     """Kinds of cells to run now; by default all."""
+    measures: tuple[str, ...] = ()
+    """Probes and fine-tunings to run now, by label; by default all."""
     seeds: tuple[int, ...] = ()
     """Seeds of all pre-trainings, instead of those the study names."""
     budget: BudgetKind | None = None
     """Kind of budget, with ``amount``, instead of the study's."""
     amount: float | None = None
     """Epochs, steps or seconds of that budget."""
+    iterations: int | None = None
+    """Length of all fine-tunings, instead of those the study names."""
     devices: tuple[int, ...] = ()
     """GPUs that work at the same time, by number; by default one cell runs after the other. A GPU
-    that is named twice works on two cells at once."""
+    that is named twice works on two cells at once, but for timings, which it makes alone."""
     gpus_per_cell: int = 1
     """GPUs that share a cell, started with torchrun."""
     cell: str | None = None
-    """Run a single cell, by its number or name, as the tasks of a SLURM array do."""
+    """Run a single cell, by its number or name, as the tasks of a SLURM array do; ``-`` reads names
+    from standard input and runs one cell after the other."""
     dry_run: bool = False
     """Print the cells and what they cost; nothing is run or written."""
     bench: tuple[Path, ...] = ()
@@ -213,8 +237,8 @@ class StudyRunConfig:
     report: bool = False
     """Only write the tables of what is done."""
     processes: Literal["auto", "one", "many"] = "auto"
-    """Run cells in this process or each in one of its own; ``auto`` takes many with a GPU, so that
-    memory and compiled networks of a cell are gone with it."""
+    """Run cells in this process, or in one for each group of GPUs; ``auto`` takes many with a GPU,
+    so that whatever befalls a cell ends no other."""
 
     def __post_init__(self) -> None:
         if (self.budget in (None, "recipe")) != (self.amount is None):
@@ -222,6 +246,7 @@ class StudyRunConfig:
                 f"--budget {self.budget} with --amount {self.amount}: epochs, steps and seconds "
                 "need an amount, recipe has none. For example: --budget seconds --amount 120"
             )
+        check_least(1, iterations=self.iterations)
         if self.gpus_per_cell < 1 or len(self.devices) % self.gpus_per_cell:
             raise UserError(
                 f"--gpus-per-cell {self.gpus_per_cell} does not divide the {len(self.devices)} "

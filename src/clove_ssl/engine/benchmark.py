@@ -24,8 +24,9 @@ from clove_ssl import __version__
 from clove_ssl.backbones.build import Backbone, build_backbone
 from clove_ssl.config.benching import BenchConfig
 from clove_ssl.config.methods.base import MethodConfig
-from clove_ssl.config.pretraining import BackboneConfig
+from clove_ssl.config.pretraining import BackboneConfig, DataConfig
 from clove_ssl.console import Console
+from clove_ssl.data.sources import open_source
 from clove_ssl.engine.compilation import compile_networks
 from clove_ssl.engine.distributed import choose_device
 from clove_ssl.engine.precision import Precision, choose_precision
@@ -183,6 +184,7 @@ def run_bench(config: BenchConfig) -> list[Measurement]:
             f"{config.method.name} trains nothing, so there is no speed to measure. Name another "
             "recipe, such as: clove bench clove-demo"
         )
+    _check_places(config)
     bench, console = Bench(config), Console()
     if bench.device.type == "cuda":
         torch.backends.cudnn.benchmark = True
@@ -202,6 +204,21 @@ def run_bench(config: BenchConfig) -> list[Measurement]:
         for line in growth_lines(bench, method):
             console.say(line)
     return bench.measurements
+
+
+def _check_places(config: BenchConfig) -> None:
+    """Find out before minutes of measuring whether they can be read from and written down."""
+    if config.data is not None:
+        open_source(DataConfig(source=config.data))
+    for path in filter(None, (config.out, config.trace)):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.open("a").close()
+        except OSError as error:
+            raise UserError(
+                f"{path} cannot be written: {error.strerror}. Name a file in a folder that you may "
+                "write to."
+            ) from None
 
 
 def _table(bench: Bench) -> Table:

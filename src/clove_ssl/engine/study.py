@@ -6,6 +6,7 @@ done, continues what was interrupted, and writes the tables anew.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ import torch
 
 from clove_ssl.config import files
 from clove_ssl.config.studies import open_study
-from clove_ssl.config.study import BudgetConfig, CellKind, StudyConfig, StudyRunConfig
+from clove_ssl.config.study import BudgetConfig, StudyConfig, StudyRunConfig
 from clove_ssl.console import Console
 from clove_ssl.engine.study_cells import Cell, find_cell, state_of
 from clove_ssl.engine.study_comparing import StudyComparison
@@ -27,6 +28,7 @@ from clove_ssl.engine.study_running import (
 )
 from clove_ssl.engine.study_scheduling import Outcome, Slots, run_in_turn
 from clove_ssl.engine.study_slurm import slurm_script
+from clove_ssl.engine.study_worker import FROM_INPUT, work
 from clove_ssl.errors import UserError, unknown_name
 from clove_ssl.runs.study_folder import CellInUse
 from clove_ssl.visual.study_report import StudyPage, write_study_report
@@ -44,6 +46,8 @@ def run_study(config: StudyRunConfig) -> None:
     if config.dry_run:
         for line in describe_costs(plan, estimate(plan, read_speeds(config.bench))):
             console.say(line)
+    elif config.cell == FROM_INPUT:
+        work(plan, sys.stdin, gpus=config.gpus_per_cell)
     elif config.cell is not None:
         _run_one(plan, find_cell(plan.cells, config.cell), gpus=config.gpus_per_cell)
     elif config.print_slurm:
@@ -51,6 +55,11 @@ def run_study(config: StudyRunConfig) -> None:
         (plan.folder.path / "cells").mkdir(exist_ok=True)
         console.say(slurm_script(plan, gpus=config.gpus_per_cell))
     elif config.report:
+        if not plan.folder.path.is_dir():
+            raise UserError(
+                f"{plan.folder.path} does not exist, so there is nothing to report. Run the study "
+                "first: the same command without --report."
+            )
         plan.check_unchanged(plan.cells)
         report_study(plan, console)
     else:
@@ -74,7 +83,11 @@ def resolve(config: StudyRunConfig) -> StudyConfig:
     entries = study.pretrainings
     if config.seeds:
         entries = tuple(replace(entry, seeds=config.seeds) for entry in entries)
-    return replace(study, data=data, budget=budget, pretrainings=entries)
+    tasks = study.finetunings
+    if config.iterations is not None:
+        length = {"iterations": config.iterations}
+        tasks = tuple(replace(task, changes={**task.changes, **length}) for task in tasks)
+    return replace(study, data=data, budget=budget, pretrainings=entries, finetunings=tasks)
 
 
 def report_study(plan: StudyPlan, console: Console) -> None:
@@ -102,7 +115,7 @@ def report_study(plan: StudyPlan, console: Console) -> None:
 
 
 def _run_all(plan: StudyPlan, config: StudyRunConfig, console: Console) -> None:
-    cells = _chosen(plan, config.only, config.kinds)
+    cells = _chosen(plan, config)
     plan.check_unchanged(plan.cells)
     check_data(plan, cells)
     save_study(plan)
@@ -144,16 +157,24 @@ def _run_one(plan: StudyPlan, cell: Cell, *, gpus: int) -> None:
         raise
 
 
-def _chosen(plan: StudyPlan, labels: Sequence[str], kinds: Sequence[CellKind]) -> tuple[Cell, ...]:
-    known = {cell.entry.label for cell in plan.cells}
-    for label in labels:
-        if label not in known:
-            raise unknown_name("pre-training", label, known)
+def _chosen(plan: StudyPlan, config: StudyRunConfig) -> tuple[Cell, ...]:
+    """The cells to run now; what they need comes with the choice of measures."""
+    _check_known("pre-training", config.only, {cell.entry.label for cell in plan.cells})
+    measures = {cell.measure_label for cell in plan.cells if cell.measure}
+    _check_known("measure", config.measures, measures)
     return tuple(
         cell
         for cell in plan.cells
-        if (not labels or cell.entry.label in labels) and (not kinds or cell.kind in kinds)
+        if (not config.only or cell.entry.label in config.only)
+        and (not config.kinds or cell.kind in config.kinds)
+        and (not config.measures or not cell.measure or cell.measure_label in config.measures)
     )
+
+
+def _check_known(kind: str, asked: Sequence[str], known: set[str]) -> None:
+    for name in asked:
+        if name not in known:
+            raise unknown_name(kind, name, known)
 
 
 def _failure(plan: StudyPlan, cell: Cell) -> str:

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from clove_ssl.config.paper_tables import PAPER_TABLES, PaperRow, PaperTable
 from clove_ssl.config.study import FinetuningEntry, PretrainingEntry, ProbeEntry
+from clove_ssl.engine.probe_suite import TITLES
 from clove_ssl.engine.study_plan import StudyPlan
 from clove_ssl.engine.study_results import (
     Measure,
@@ -118,7 +119,7 @@ class StudyComparison:
         if isinstance(measure, ProbeEntry):
             names = [measure.figure, *(name for name in names if name != measure.figure)]
         shown = tuple(names[:MOST_FIGURES]) or ("score",)
-        return _Columns(shown, tuple(name.replace("_", " ") for name in shown))
+        return _Columns(shown, tuple(_title(measure, name) for name in shown))
 
     def _rows(
         self,
@@ -182,7 +183,7 @@ class StudyComparison:
             found = compare(ours[name], theirs[name])
             if found is not None:
                 yield PairedRow(
-                    measure=f"{measure.label}, {name.replace('_', ' ')}",
+                    measure=f"{measure.label}, {_title(measure, name)}",
                     method=f"{reference.label} - {entry.label}",
                     difference=found.summary.mean,
                     standard_error=found.summary.standard_error,
@@ -191,6 +192,12 @@ class StudyComparison:
                     basis=found.summary.basis,
                     notable=found.is_notable,
                 )
+
+
+def _title(measure: Measure, name: str) -> str:
+    """A figure in words; those of probes have names of their own."""
+    words = name.replace("_", " ")
+    return TITLES.get(name, words) if isinstance(measure, ProbeEntry) else words
 
 
 def _our_figure(results: Results, name: str, paper: float | None) -> OurFigure | None:

@@ -13,7 +13,8 @@ from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.probing import ProbeConfig
 from clove_ssl.config.recipes import recipe
 from clove_ssl.config.study import FinetuningEntry, PretrainingEntry, ProbeEntry, StudyConfig
-from clove_ssl.errors import UserError
+from clove_ssl.engine.probe_suite import TITLES
+from clove_ssl.errors import UserError, unknown_name
 
 SCENES = "scenes"
 
@@ -50,6 +51,8 @@ class StudyConfigs:
         """A probe of one backbone; all have the same seed, so they see the same images."""
         if entry.label not in self._probes:
             base = ProbeConfig(backbones=(), data=self._labelled(entry.data) or entry.data)
+            if entry.figure not in TITLES:
+                raise unknown_name(f"figure of probe {entry.label}", entry.figure, TITLES)
             if "stages" not in entry.changes:
                 self._check_stages(entry)
             changed = files.changed(base, entry.changes, where=f"changes of {entry.label}")

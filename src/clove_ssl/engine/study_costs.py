@@ -6,6 +6,7 @@ Estimates are GPU time of one device; what no figure is known for is named, neve
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,19 +62,30 @@ class Speeds:
 
     def _add(self, line: dict[str, Any]) -> None:
         device = line.get("device", "unknown device")
-        if "method" in line and "images_per_second" in line:
+        if {"method", "backbone", "images_per_second"} <= line.keys():
             name, key = str(line.get("name", "")), (line["method"], line["backbone"])
             whole = name.startswith(END_TO_END)
             if whole or (name == "step" and not self._knows_run(key)):
                 what = END_TO_END if whole else "steps alone"
-                speed = float(line["images_per_second"])
+                speed = _speed(line, "images_per_second")
                 self._methods[key] = _Speed(speed, f"{speed:,.0f} images/s {what}, {device}")
-        elif "case" in line and "images_per_s" in line:
-            speed = float(line["images_per_s"])
+        elif {"case", "images_per_s"} <= line.keys():
+            speed = _speed(line, "images_per_s")
             self._tasks[line["case"]] = _Speed(speed, f"{speed:,.1f} images/s, {device}")
 
     def _knows_run(self, key: tuple[str, str]) -> bool:
         return key in self._methods and END_TO_END in self._methods[key].basis
+
+
+def _speed(line: dict[str, Any], key: str) -> float:
+    """The speed that a line tells."""
+    value = line[key]
+    if not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise UserError(
+            f"{key} is {value!r} in {json.dumps(line)[:100]}; expected images per second, above 0. "
+            "Measure again: clove bench --out bench.jsonl"
+        )
+    return float(value)
 
 
 def read_speeds(paths: Sequence[Path]) -> Speeds:

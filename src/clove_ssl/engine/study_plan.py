@@ -70,7 +70,7 @@ class StudyPlan:
             path = self.folder.wanted(cell.name)
             if state_of(cell, self.folder) == "open" or not path.is_file():
                 continue
-            before = yaml.safe_load(path.read_text(encoding="utf-8"))
+            before = files.read_values(path)
             if changed := sorted(differing(before, plain(self.config_of(cell)))):
                 raise UserError(
                     f"{cell.name} was begun with other values of {', '.join(changed)}. Give the "
@@ -136,6 +136,8 @@ def _missing_data(plan: StudyPlan, cell: Cell) -> Iterator[str]:
         name, root = cell.measure.data_name, known.get(cell.measure.data_name, SCENES)
     elif isinstance(cell.measure, ProbeEntry):
         name, root = cell.measure.data, known.get(cell.measure.data, cell.measure.data)
+    elif plan.config.data.pretrain is not None:
+        name, root = "images to pre-train on", plan.config.data.pretrain
     else:
         return
     is_pattern = any(sign in root for sign in "*?[{:")  # shards, perhaps behind a URL

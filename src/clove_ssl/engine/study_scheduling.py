@@ -1,7 +1,7 @@
-"""Cells one after the other in this process, or side by side in processes of their own.
+"""Cells one after the other in this process, or side by side in others.
 
-Each slot is a group of GPUs that works on one cell at a time. A cell that fails is written down
-and the rest goes on; what needs it is left for the next start.
+Each slot is a group of GPUs and a process that works on one cell at a time. A cell that fails is
+written down and the rest goes on; what needs it is left for the next start.
 """
 
 from __future__ import annotations
@@ -10,19 +10,22 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO, Literal
+from typing import Literal
 
 from clove_ssl.console import Console, duration
 from clove_ssl.engine.study_cells import Cell, state_of
 from clove_ssl.engine.study_plan import StudyPlan
 from clove_ssl.engine.study_running import record_failure, run_cell
+from clove_ssl.engine.study_worker import FROM_INPUT
 from clove_ssl.runs.study_folder import CellInUse
 
 INTERRUPTED = 130  # exit code of a process that was asked to stop
-IN_USE = "is being worked on by another process"
-_POLL_SECONDS = 0.2
+_POLL_SECONDS = 0.1
+_LONG_SECONDS = 600
+"""After a cell that took longer, starting a fresh process costs next to nothing."""
 
 Status = Literal["done", "already done", "failed", "waiting"]
 
@@ -65,12 +68,94 @@ def _settled(plan: StudyPlan, cell: Cell) -> Outcome | None:
     return None
 
 
-@dataclass
-class _Work:
-    cell: Cell
-    process: subprocess.Popen[bytes]
-    output: IO[bytes]
-    started: float
+class _Worker:
+    """A process that takes cells one after the other; see :mod:`study_worker`."""
+
+    def __init__(self, plan: StudyPlan, slot: int, group: tuple[int, ...], *, gpus: int) -> None:
+        self._plan = plan
+        said = plan.folder.said(slot)
+        said.parent.mkdir(parents=True, exist_ok=True)
+        with said.open("ab") as errors:
+            self._process = subprocess.Popen(
+                worker_command(plan, gpus=gpus),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=_environment(group),
+                start_new_session=True,  # Ctrl-C reaches it once, through us
+            )
+        self._orders, self._answers = self._process.stdin, self._process.stdout
+        assert self._orders is not None
+        assert self._answers is not None
+        os.set_blocking(self._answers.fileno(), False)
+        self._said = said
+        self.cell: Cell | None = None
+        self._started = 0.0
+
+    def give(self, cell: Cell) -> None:
+        """Hand it a cell; a process that is gone already is noticed when it is asked."""
+        self.cell, self._started = cell, time.monotonic()
+        assert self._orders is not None
+        with suppress(BrokenPipeError):
+            self._orders.write(f"{cell.name}\n".encode())
+            self._orders.flush()
+
+    def outcome(self) -> Outcome | None:
+        """What became of its cell, once that is known; the worker is free then."""
+        assert self._answers is not None
+        code = self._process.poll()
+        answer = (self._answers.readline() or b"").decode().strip()
+        if not answer and code is None:
+            return None
+        assert self.cell is not None
+        outcome = self._judge(self.cell, answer, code)
+        self.cell = None
+        if answer in ("", "broken") or self.seconds > _LONG_SECONDS:
+            self.end()
+        return outcome
+
+    @property
+    def seconds(self) -> float:
+        """How long its cell takes, or took."""
+        return time.monotonic() - self._started
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it can be given another cell."""
+        return self._process.poll() is None and not self._orders.closed  # type: ignore[union-attr]
+
+    def _judge(self, cell: Cell, answer: str, code: int | None) -> Outcome:
+        folder = self._plan.folder
+        if state_of(cell, folder) == "done":
+            return Outcome(cell, "done")
+        if answer == "in-use":
+            return Outcome(cell, "waiting", "is being worked on by another process")
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
+        failure = folder.failure(cell.name)
+        if answer and failure.is_file():
+            return Outcome(cell, "failed", failure.read_text().strip().splitlines()[-1])
+        message = (
+            f"the process ended with code {code}; {folder.output(cell.name)} and {self._said} have "
+            "what it said"
+        )
+        return Outcome(cell, "failed", message)
+
+    def end(self) -> None:
+        """Let it end when it has nothing to do."""
+        assert self._orders is not None
+        with suppress(BrokenPipeError):
+            self._orders.close()
+        if self.cell is None:
+            self._process.wait()
+
+    def stop(self) -> None:
+        """Ask its cell to stop, which writes a checkpoint."""
+        self._process.terminate()
+
+    def wait(self) -> None:
+        """Wait for the process to be gone."""
+        self._process.wait()
 
 
 class Slots:
@@ -83,88 +168,92 @@ class Slots:
         self._console = console
         self._gpus = gpus
         self._groups = [tuple(group) for group in groups] or [()]
-        self._busy: dict[int, _Work] = {}
+        self._workers: dict[int, _Worker] = {}
 
     def run(self, cells: Sequence[Cell]) -> list[Outcome]:
         """Run cells as soon as what they need is done and a slot is free."""
         waiting, outcomes = list(cells), list[Outcome]()
         try:
-            while waiting or self._busy:
+            while waiting or self._busy():
                 self._start(waiting, outcomes)
                 outcomes += self._collect()
-                if not self._busy and not any(self._is_ready(cell) for cell in waiting):
+                if not self._busy() and not any(self._is_ready(cell) for cell in waiting):
                     break
                 time.sleep(_POLL_SECONDS)
         except BaseException:
             self._end_all()
             raise
+        for worker in self._workers.values():
+            worker.end()
         left = [_settled(self._plan, cell) or Outcome(cell, "waiting") for cell in waiting]
         return outcomes + left
+
+    def _busy(self) -> dict[int, Cell]:
+        return {slot: worker.cell for slot, worker in self._workers.items() if worker.cell}
 
     def _start(self, waiting: list[Cell], outcomes: list[Outcome]) -> None:
         for cell in list(waiting):
             if state_of(cell, self._plan.folder) == "done":
                 waiting.remove(cell)
                 outcomes.append(Outcome(cell, "already done"))
-            elif len(self._busy) < len(self._groups) and self._is_ready(cell):
+            elif self._is_ready(cell) and (slot := self._free_slot(cell)) is not None:
                 waiting.remove(cell)
-                free = next(n for n in range(len(self._groups)) if n not in self._busy)
-                self._busy[free] = self._open(cell, self._groups[free])
+                self._give(slot, cell)
 
     def _is_ready(self, cell: Cell) -> bool:
         return not self._plan.missing(cell)
 
-    def _open(self, cell: Cell, group: tuple[int, ...]) -> _Work:
-        log = self._plan.folder.output(cell.name)
-        log.parent.mkdir(parents=True, exist_ok=True)
+    def _free_slot(self, cell: Cell) -> int | None:
+        """A slot for a cell; while steps are timed on a GPU, nothing else runs there."""
+        busy = self._busy()
+        for slot, group in enumerate(self._groups):
+            others = [one for number, one in busy.items() if self._share(group, number)]
+            alone = cell.kind == "timing" or any(one.kind == "timing" for one in others)
+            if slot not in busy and not (alone and others):
+                return slot
+        return None
+
+    def _share(self, group: Iterable[int], slot: int) -> bool:
+        return set(group) == set(self._groups[slot]) or bool({*group} & {*self._groups[slot]})
+
+    def _give(self, slot: int, cell: Cell) -> None:
+        group = self._groups[slot]
+        worker = self._workers.get(slot)
+        if worker is None or not worker.is_usable:
+            worker = _Worker(self._plan, slot, group, gpus=self._gpus)
+            self._workers[slot] = worker
         self._console.say(f"== {cell.name}" + f" on GPU {', '.join(map(str, group))}" * bool(group))
-        output = log.open("ab")
-        process = subprocess.Popen(
-            cell_command(self._plan, cell, gpus=self._gpus),
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=_environment(group),
-            start_new_session=True,  # Ctrl-C reaches it once, through us
-        )
-        return _Work(cell, process, output, time.monotonic())
+        worker.give(cell)
 
     def _collect(self) -> list[Outcome]:
-        ended = {slot: work for slot, work in self._busy.items() if work.process.poll() is not None}
-        for slot, work in ended.items():
-            work.output.close()
-            del self._busy[slot]
-        return [self._judge(work) for work in ended.values()]
+        found = []
+        for worker in self._workers.values():
+            outcome = worker.outcome() if worker.cell else None
+            if outcome is not None:
+                self._tell(outcome, duration(worker.seconds))
+                found.append(outcome)
+        return found
 
-    def _judge(self, work: _Work) -> Outcome:
-        cell, code = work.cell, work.process.returncode
-        spent = duration(time.monotonic() - work.started)
-        if state_of(cell, self._plan.folder) == "done":
-            self._console.say(f"   {cell.name} done after {spent}")
-            return Outcome(cell, "done")
-        if code == INTERRUPTED:
-            raise KeyboardInterrupt
-        failure, output = self._plan.folder.failure(cell.name), self._plan.folder.output(cell.name)
-        message = failure.read_text().strip() if failure.is_file() else ""
-        if not message:
-            message = f"the process ended with code {code}; {output} has what it said"
-        last = message.splitlines()[-1]
-        self._console.warn(f"{cell.name} failed after {spent}: {last}")
-        return Outcome(cell, "waiting" if IN_USE in last else "failed", last)
+    def _tell(self, outcome: Outcome, spent: str) -> None:
+        if outcome.status == "done":
+            self._console.say(f"   {outcome.cell.name} done after {spent}")
+        else:
+            word = "failed" if outcome.status == "failed" else "left"
+            self._console.warn(f"{outcome.cell.name} {word} after {spent}: {outcome.message}")
 
     def _end_all(self) -> None:
         """Ask every cell to stop, which writes a checkpoint, and wait for it."""
-        for work in self._busy.values():
-            work.process.terminate()
-        for work in self._busy.values():
-            work.process.wait()
-            work.output.close()
+        for worker in self._workers.values():
+            worker.stop()
+        for worker in self._workers.values():
+            worker.wait()
 
 
-def cell_command(plan: StudyPlan, cell: Cell, *, gpus: int) -> list[str]:
-    """The command that runs one cell of a study whose ``study.yaml`` is written."""
+def worker_command(plan: StudyPlan, *, gpus: int) -> list[str]:
+    """The command that works on cells of a study whose ``study.yaml`` is written."""
     folder = plan.folder
     command = [sys.executable, "-m", "clove_ssl", "study", str(folder.study)]
-    command += ["--out", str(folder.path), "--cell", cell.name]
+    command += ["--out", str(folder.path), "--cell", FROM_INPUT]
     return command + ["--gpus-per-cell", str(gpus)] * (gpus > 1)
 
 

@@ -56,8 +56,12 @@ class StudyFolder:
         return self._about(cell, "failure.txt")
 
     def output(self, cell: str) -> Path:
-        """What a cell said in a process of its own."""
+        """What a cell said in another process."""
         return self._about(cell, "log")
+
+    def said(self, slot: int) -> Path:
+        """What the process of a slot said outside of cells."""
+        return self.path / "cells" / f"worker-{slot}.log"
 
     def _about(self, cell: str, suffix: str) -> Path:
         return self.path / "cells" / f"{cell.replace('/', '--')}.{suffix}"

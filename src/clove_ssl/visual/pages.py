@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import jinja2
@@ -18,6 +19,11 @@ _UNIT = re.compile(r"(?<=\d) (?=%)|(?<=\d) (?=x \d)|(?<=\d x) (?=\d)")
 
 def template(name: str) -> jinja2.Template:
     """A page of this folder; a value that it names and is not given is an error."""
+    return _environment().get_template(name)
+
+
+@cache  # it remembers its pages, and reading one takes longer than filling it
+def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("clove_ssl", "visual"),
         autoescape=True,
@@ -27,7 +33,7 @@ def template(name: str) -> jinja2.Template:
     )
     environment.filters["mark_flags"] = _mark_flags
     environment.filters["when"] = when
-    return environment.get_template(name)
+    return environment
 
 
 def write_page(run: RunDirectory, text: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from clove_ssl.config.limits import check_least, check_positive
 from clove_ssl.config.methods.base import Kind, MethodConfig
 from clove_ssl.config.views import ViewsConfig, ViewSpec
 from clove_ssl.errors import UserError
@@ -32,6 +33,9 @@ class ProjectorConfig:
     last_norm: Literal["plain", "affine", "none"] = "plain"
     """Batch norm after the last convolution: without scale and shift, with them, or none."""
 
+    def __post_init__(self) -> None:
+        check_least(1, "method.projector", hidden=self.hidden, out=self.out)
+
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionConfig:
@@ -46,6 +50,10 @@ class AttentionConfig:
     """Divides the cosines of ``normalized`` attention; the paper gives no value."""
     learn_temperature: bool = False
     """Train the temperature of ``normalized`` attention, starting from ``temperature``."""
+
+    def __post_init__(self) -> None:
+        check_least(1, "method.attention", heads=self.heads)
+        check_positive("method.attention", temperature=self.temperature)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,35 @@
+"""Numbers that a config refuses, before anything is started with them."""
+
+from __future__ import annotations
+
+import math
+
+from clove_ssl.errors import UserError
+
+LARGEST_SEED = 2**63 - 1  # what generators of random numbers take
+
+
+def check_least(least: float, section: str = "", /, **values: float | None) -> None:
+    """Refuse values below ``least``, infinite ones and those that are no numbers."""
+    for name, value in values.items():
+        if value is not None and not least <= value < math.inf:
+            raise _refusal(section, name, value, f"{least:g} or more")
+
+
+def check_positive(section: str = "", /, **values: float | None) -> None:
+    """Refuse values that are not above 0, infinite ones and those that are no numbers."""
+    for name, value in values.items():
+        if value is not None and not 0 < value < math.inf:
+            raise _refusal(section, name, value, "a number above 0")
+
+
+def check_seed(seed: int) -> None:
+    """Refuse what no generator of random numbers takes."""
+    if not 0 <= seed <= LARGEST_SEED:
+        raise _refusal("", "seed", seed, "a whole number from 0 on, below 2**63")
+
+
+def _refusal(section: str, name: str, value: float, expected: str) -> UserError:
+    path = f"{section}.{name}" if section else name
+    option = path.replace("_", "-")
+    return UserError(f"{path}={value}: expected {expected}. Leave out --{option} for the usual.")
