@@ -55,16 +55,25 @@ def fingerprint(config: object) -> str:
 def load(cls: type[T], path: Path, *, overrides: Mapping[str, Any] | None = None) -> T:
     """Read a config of type ``cls``; name the file and the key when it does not fit."""
     try:
-        values = yaml.safe_load(path.read_text()) or {}
-        return _converter().structure(_translated({**values, **(overrides or {})}), cls)
-    except TypeError:
-        raise UserError(f"{path} is not a config: expected lines like `epochs: 200`.") from None
+        text = path.read_text()
     except FileNotFoundError:
         raise UserError(f"{path} does not exist. Give the config.yaml of a run.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise UserError(f"{path} is not a YAML file: {error}") from None
+    return parse(cls, text, where=path, overrides=overrides)
+
+
+def parse(cls: type[T], text: str, *, where: Path, overrides: Mapping[str, Any] | None = None) -> T:
+    """The config that is written in ``text``, which comes from the file ``where``."""
+    try:
+        values = yaml.safe_load(text) or {}
+        return _converter().structure(_translated({**values, **(overrides or {})}), cls)
+    except TypeError:
+        raise UserError(f"{where} is not a config: expected lines like `epochs: 200`.") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{where} is not a YAML file: {error}") from None
     except cattrs.BaseValidationError as error:
-        raise _explain(error, cls, path) from None
+        raise _explain(error, cls, where) from None
 
 
 def changed(config: T, changes: Mapping[str, Any], *, where: str) -> T:
