@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from dataclasses import replace
 from pathlib import Path
 
@@ -83,6 +84,15 @@ def _check_exported(run: RunDirectory, task: str) -> None:
     own = model.network.backbone.body.state_dict()
     loaded = backbone.body.state_dict()
     assert all(torch.equal(own[name], loaded[name]) for name in own)
+    path = run.model.with_name("model.detectron2.pkl")
+    command = ["export", str(run.path), "--to", "detectron2", "--heads"]
+    assert cli.main(command) == (2 if task == "voc-semantic" else 0)
+    if task != "voc-semantic":
+        weights = pickle.loads(path.read_bytes())["model"]
+        counted = [name for name in model.network.state_dict() if "num_batches" not in name]
+        assert len(weights) == len(counted)
+        bias = weights["roi_heads.box_predictor.cls_score.bias"]
+        assert len(bias) == len(model.class_names) + 1
 
 
 @pytest.mark.parametrize("task", ["voc-semantic", "coco-fpn"])
