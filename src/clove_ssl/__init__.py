@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from clove_ssl.config.pretraining import PretrainConfig
     from clove_ssl.config.recipes import recipe
     from clove_ssl.engine.embedding import embed
+    from clove_ssl.engine.finetuned import load_finetuned
     from clove_ssl.engine.finetuning import finetune
     from clove_ssl.engine.pretraining import pretrain
     from clove_ssl.engine.probes import dense_probe
@@ -36,6 +37,7 @@ __all__ = [
     "embed",
     "finetune",
     "load_backbone",
+    "load_finetuned",
     "losses",
     "match_cells",
     "optimizers",
@@ -55,6 +57,7 @@ _HOMES = {
     "embed": "clove_ssl.engine.embedding",
     "finetune": "clove_ssl.engine.finetuning",
     "load_backbone": "clove_ssl.backbones.weights",
+    "load_finetuned": "clove_ssl.engine.finetuned",
     "match_cells": "clove_ssl.views.geometry",
     "pretrain": "clove_ssl.engine.pretraining",
     "protocol": "clove_ssl.config.finetuning",

@@ -11,7 +11,7 @@ from references.interruptions import assert_same, crash_after, figures, final_st
 from references.surface_files import write_surface_files
 from references.tiny_densepose import scenes, tiny_densepose_run
 
-from clove_ssl import cli
+from clove_ssl import cli, load_finetuned
 from clove_ssl.config.finetuning import LabelledDataConfig, protocol
 from clove_ssl.engine import finetuning
 from clove_ssl.errors import UserError
@@ -36,6 +36,10 @@ def test_figures_are_learned_predicted_drawn_and_scored(
     assert cli.main(["score", str(run.path)]) == 0
     assert run.scores.read_text() == before
     assert "GPS" in capsys.readouterr().out.upper()
+    image = next(run.scenes.rglob("*test*/*.[jp][pn]g"))
+    found = load_finetuned(run.path).predict(image)
+    assert found.surfaces[0].shape[0] == 3
+    assert cli.main(["export", str(run.path), "--to", "detectron2", "--heads"]) == 0
 
 
 def test_a_crashed_run_ends_like_an_uninterrupted_one(

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+import pickle
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+import torchvision
 from references.interruptions import assert_same, crash_after, figures, final_state
 from references.tiny_finetuning import tiny_finetuning
 
-from clove_ssl import cli
+from clove_ssl import cli, load_backbone, load_finetuned
+from clove_ssl.config import files
 from clove_ssl.config.finetuning import EvaluationConfig
 from clove_ssl.engine import finetuning
 from clove_ssl.errors import UserError
+from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import read_metrics
+from clove_ssl.tasks.predictions import read_detections
 from clove_ssl.tasks.scoring.scores import read_scores
 
 HEADLINES = {
@@ -49,6 +56,43 @@ def test_a_task_runs_from_scenes_to_scores(
     assert "person" in capsys.readouterr().out
     for verb in ("doctor", "resume"):
         assert cli.main([verb, str(run.path)]) == 0
+    _check_exported(run, task)
+
+
+def _is_tested(path: Path, scenes: Path) -> bool:
+    below = str(path.relative_to(scenes))
+    is_label = "gtFine" in below or "Segmentation" in below
+    return not is_label and ("test" in below or "val" in below)
+
+
+def _check_exported(run: RunDirectory, task: str) -> None:
+    """The written model predicts what was scored, and its backbone starts another run."""
+    model = load_finetuned(run.path)
+    images = [image for image in run.scenes.rglob("*.[jp][pn]g") if _is_tested(image, run.scenes)]
+    if task == "voc-semantic":
+        with np.load(run.predictions / "classes.npz") as maps:
+            name = next(iter(maps.files))
+            (path,) = (image for image in images if image.stem == name.removeprefix("maps/"))
+            assert np.array_equal(model.predict(path).numpy(), maps[name])
+    else:
+        records = read_detections(run.predictions / "detections.json").records
+        scores = {record["score"] for record in records}
+        found = [model.predict(image) for image in images]
+        assert scores <= {score for each in found for score in each.scores.tolist()}
+        assert all(max(each.classes.tolist(), default=0) < len(model.class_names) for each in found)
+    backbone = load_backbone(run.path)
+    own = model.network.backbone.body.state_dict()
+    loaded = backbone.body.state_dict()
+    assert all(torch.equal(own[name], loaded[name]) for name in own)
+    path = run.model.with_name("model.detectron2.pkl")
+    command = ["export", str(run.path), "--to", "detectron2", "--heads"]
+    assert cli.main(command) == (2 if task == "voc-semantic" else 0)
+    if task != "voc-semantic":
+        weights = pickle.loads(path.read_bytes())["model"]
+        counted = [name for name in model.network.state_dict() if "num_batches" not in name]
+        assert len(weights) == len(counted)
+        bias = weights["roi_heads.box_predictor.cls_score.bias"]
+        assert len(bias) == len(model.class_names) + 1
 
 
 @pytest.mark.parametrize("task", ["voc-semantic", "coco-fpn"])
@@ -67,6 +111,32 @@ def test_a_crashed_run_ends_like_an_uninterrupted_one(
         assert (one / file.name).read_bytes() == file.read_bytes()
     again = finetuning.resume(tmp_path / "whole")
     assert again.scores == whole.scores
+
+
+def test_a_run_goes_on_when_what_it_started_from_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights = tmp_path / "resnet18.pth"
+    torch.save(torchvision.models.resnet18().state_dict(), weights)
+    config = tiny_finetuning(
+        *("voc-semantic", tmp_path / "run"), backbone=str(weights), checkpoint_every=1, runs=2
+    )
+    config = replace(config, architecture=None)
+    crash_after(1, monkeypatch, config, finetuning.finetune)
+    weights.unlink()
+    with pytest.raises(UserError, match="resnet18.pth does not exist"):
+        finetuning.resume(config.out)  # ends the first run; the second one has not begun
+    assert RunDirectory(config.out).repetition(0).scores.is_file()
+    assert "100 of 100 tensors of resnet18 from" in capsys.readouterr().out
+
+
+def test_unfinished_and_repeated_runs_say_where_the_model_is(tmp_path: Path) -> None:
+    config = tiny_finetuning("voc-semantic", tmp_path / "run", runs=2)
+    files.save(config, directory.create(config.out).config)
+    for read in (load_finetuned, load_backbone):
+        with pytest.raises(UserError, match="run-0|clove resume"):
+            read(config.out)
+    assert cli.main(["export", str(config.out), "--to", "torchvision"]) == 2
 
 
 def test_evaluations_on_the_way_do_not_change_the_training(tmp_path: Path) -> None:

@@ -71,9 +71,45 @@ def without_masks(content: dict[str, Any]) -> None:
         entry.pop("segmentation")
 
 
+def displaced(content: dict[str, Any]) -> None:
+    content["annotations"][0]["segmentation"] = [[400, 4, 500, 4, 500, 9]]
+
+
+def without_objects(content: dict[str, Any]) -> None:
+    content["annotations"] = []
+
+
+def without_keypoints(content: dict[str, Any]) -> None:
+    for entry in content["annotations"]:
+        entry.pop("keypoints", None)
+
+
+@pytest.mark.parametrize(
+    ("task", "edit", "parts"),
+    [
+        ("coco-fpn", without_masks, ("of the test image", "--task.detector.no-masks")),
+        ("coco-fpn", without_objects, ("test images has an object that is no crowd",)),
+        ("coco-keypoints", without_keypoints, ("test images has an object with a labelled",)),
+    ],
+)
+def test_a_test_set_that_cannot_be_scored_is_refused_before_training(
+    coco: Path,
+    capsys: pytest.CaptureFixture[str],
+    task: str,
+    edit: Callable[[dict[str, Any]], None],
+    parts: tuple[str, ...],
+) -> None:
+    kind = "person_keypoints" if task == "coco-keypoints" else "instances"
+    change(coco / f"annotations/{kind}_test.json", edit)
+    message = run(task, coco, capsys)
+    assert all(part in message for part in parts), message
+    assert not (coco.parent / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("edit", "parts"),
     [
+        (displaced, ("Annotation 1 of", "polygon outside", "--data.faulty leave-out")),
         (outside, ("Annotation 1 of", "instances_train.json", "leaves its image")),
         (flat, ("Annotation 1 of", "without area")),
         (renamed, ("unicorn", "category 1")),
@@ -116,11 +152,22 @@ def test_a_damaged_image_is_named_by_the_worker_that_meets_it(
     coco: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for path in (coco / "images/train").glob("*.png"):
-        path.write_bytes(path.read_bytes()[:-2000])
+        damaged = bytearray(path.read_bytes())
+        damaged[-2000] ^= 255  # both ends are as they should be
+        path.write_bytes(damaged)
     message = run("coco-fpn", coco, capsys, *DETECTOR)
     assert "cannot be read" in message
     assert "images/train/" in message
     assert "Traceback" not in message
+
+
+def test_an_image_that_is_cut_off_is_named_before_training(
+    coco: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = sorted((coco / "images/test").glob("*.png"))[-1]
+    path.write_bytes(path.read_bytes()[:-2000])
+    assert path.name in run("coco-fpn", coco, capsys)
+    assert not (coco.parent / "out").exists()
 
 
 def test_damaged_label_maps_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,6 +178,11 @@ def test_damaged_label_maps_are_named(tmp_path: Path, capsys: pytest.CaptureFixt
     Image.new("L", (64, 64), 77).save(folder / "train_000001.png")
     message = run("voc-semantic", tmp_path / "voc", capsys, "--task.crop", "64")
     assert "up to 77" in message
+    assert not (tmp_path / "out").exists()
+    Image.new("L", (32, 64), 1).save(folder / "train_000000.png")
+    message = run("voc-semantic", tmp_path / "voc", capsys, "--task.crop", "64")
+    assert "train_000000.png has 32 x 64 pixels, but its image 64 x 64" in message
+    Image.new("L", (64, 64), 1).save(folder / "train_000000.png")
     (folder / "train_000001.png").unlink()
     capsys.readouterr()
     again = ["finetune", "voc-semantic", "--data", str(tmp_path / "voc"), "--out"]

@@ -135,6 +135,20 @@ def test_a_missing_split_of_coco_is_described(tmp_path: Path) -> None:
         open_coco(None, "train", annotations=tmp_path / "no.json", images=tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("lists", "train"),
+    [(("train", "val"), "train"), (("train", "trainaug", "val"), "trainaug")],
+)
+def test_the_published_list_is_segmented_where_it_is_there(
+    tmp_path: Path, lists: tuple[str, ...], train: str
+) -> None:
+    folder = tmp_path / "VOC2012/ImageSets/Segmentation"
+    folder.mkdir(parents=True)
+    for name in lists:
+        (folder / f"{name}.txt").touch()
+    assert find_segmentation_lists(tmp_path) == {"train": train, "test": "val"}
+
+
 def test_missing_segmentation_lists_are_described(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="found: none"):
         find_segmentation_lists(tmp_path)

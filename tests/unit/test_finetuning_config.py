@@ -61,12 +61,34 @@ def test_the_published_protocol_has_no_difference_to_name(task: str) -> None:
 
 def test_a_shorter_run_keeps_the_shape_of_the_schedule() -> None:
     plan = plan_finetuning(of("coco-fpn", iterations=900), images=100, processes=1)
-    assert (plan.total_steps, plan.warmup_steps, plan.decay_steps) == (900, 10, (600, 800))
+    assert (plan.total_steps, plan.warmup_steps, plan.decay_steps) == (900, 90, (600, 800))
     rate = plan.lr()
     assert rate(0) == pytest.approx(0.02 * 0.001)
-    assert rate(10) == rate(599) == 0.02
+    assert rate(90) == rate(599) == 0.02
     assert rate(600) == pytest.approx(0.002)
     assert rate(899) == pytest.approx(0.0002)
+
+
+@pytest.mark.parametrize(
+    ("task", "changes", "warmup", "said"),
+    [
+        ("coco-fpn", {"iterations": 30_000}, 1000, ""),
+        ("coco-fpn", {"iterations": 180_000}, 1000, ""),
+        ("coco-fpn", {"iterations": 2000}, 200, "200 iterations of warm-up instead of 1,000, at"),
+        ("voc-c4", {"iterations": 2000}, 100, ""),
+        ("voc-semantic", {"iterations": 2000}, 0, ""),
+        ("coco-fpn", {"iterations": 10, "warmup_iterations": 7}, 7, "instead of 1,000, as asked"),
+        ("coco-fpn", {"warmup_iterations": 0}, 0, "0 iterations of warm-up instead of 1,000"),
+    ],
+)
+def test_a_shorter_run_keeps_its_warm_up_up_to_a_tenth(
+    task: str, changes: dict[str, int], warmup: int, said: str
+) -> None:
+    config = of(task, **changes)
+    assert plan_finetuning(config, images=100, processes=1).warmup_steps == warmup
+    differences = " ".join(config.differences())
+    assert said in differences
+    assert ("warm-up" in differences) == bool(said)
 
 
 def test_another_batch_moves_the_rate_and_not_the_schedule() -> None:
@@ -83,6 +105,20 @@ def test_a_rate_that_was_asked_for_is_taken_as_it_is() -> None:
     config = of("voc-c4", batch_size=8, lr=0.5)
     assert config.peak_lr == 0.5
     assert any("as asked" in difference for difference in config.differences())
+
+
+def test_settings_behind_the_protocol_are_named_when_they_change() -> None:
+    config = of("cityscapes-fpn", micro_batch=2)
+    detector = replace(config.task.detector, frozen_stages=0)
+    solver = replace(config.solver, steps=(9000, 12_000))
+    said = " ".join(
+        replace(config, task=replace(config.task, detector=detector), solver=solver).differences()
+    )
+    assert "task.detector.frozen-stages 0 (published: 2)" in said
+    assert "solver.steps 9000 12000 (published: 18000)" in said
+    assert "see those instead of all 8" in said
+    densepose = of("coco-densepose")
+    assert not replace(densepose, task=replace(densepose.task, surface=Path("x"))).differences()
 
 
 def test_evaluations_fall_on_their_iterations() -> None:

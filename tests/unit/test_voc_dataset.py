@@ -99,6 +99,16 @@ def test_faulty_annotations_are_refused_with_their_file(
         read_voc(tmp_path, [(2007, "val")])
 
 
+def test_faulty_boxes_are_left_out_and_listed_when_asked_for(tmp_path: Path) -> None:
+    add_image(tmp_path, "a", one_object(ymax="35") + one_object())
+    dataset = read_voc(tmp_path, [(2007, "val")], faulty="leave out")
+    assert len(dataset.samples[0].annotations) == 1
+    (said,) = dataset.left_out
+    assert "a.xml has a dog" in said
+    with pytest.raises(UserError, match="--data.faulty leave-out"):
+        read_voc(tmp_path, [(2007, "val")])
+
+
 def test_missing_files_are_named(tmp_path: Path) -> None:
     annotation = add_image(tmp_path, "a", one_object())
     annotation.unlink()

@@ -45,6 +45,11 @@ def locate(path: Path) -> Origin:
         return Origin(run.backbone)
     if (path / HUB_WEIGHTS).is_file():
         return Origin(path / HUB_WEIGHTS, hint=_timm_name(path / "config.json"))
+    if files.is_finetuning(run.config):
+        raise UserError(
+            f"{path} is a fine-tuning run without export/backbone.safetensors. Give a finished "
+            f"one (of several runs one, such as {run.repetition(0).path}), or what it started from."
+        )
     checkpoint = newest_intact(run.checkpoints)
     if checkpoint is None or not run.config.is_file():
         raise UserError(

@@ -54,19 +54,18 @@ def fingerprint(config: object) -> str:
 
 def load(cls: type[T], path: Path, *, overrides: Mapping[str, Any] | None = None) -> T:
     """Read a config of type ``cls``; name the file and the key when it does not fit."""
-    values = {**read_values(path), **(overrides or {})}
-    try:
-        return _converter().structure(_translated(values), cls)
-    except TypeError:
-        raise UserError(f"{path} is not a config: expected lines like `epochs: 200`.") from None
-    except cattrs.BaseValidationError as error:
-        raise _explain(error, cls, path) from None
+    return _structured(cls, {**read_values(path), **(overrides or {})}, where=path)
+
+
+def parse(cls: type[T], text: str, *, where: Path) -> T:
+    """The config that is written in ``text``, which comes from the file ``where``."""
+    return _structured(cls, _values(text, where=where), where=where)
 
 
 def read_values(path: Path) -> dict[str, Any]:
     """The values of a YAML file, which must be a mapping from names."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UserError(f"{path} does not exist. Give the config.yaml of a run.") from None
     except OSError as error:
@@ -74,11 +73,28 @@ def read_values(path: Path) -> dict[str, Any]:
             f"{path} cannot be read: {error.strerror}. Give a config file, such as the config.yaml "
             "of a run."
         ) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise UserError(f"{path} is not a YAML file: {error}") from None
+    return _values(text, where=path)
+
+
+def _values(text: str, *, where: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise UserError(f"{where} is not a YAML file: {error}") from None
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-        raise UserError(f"{path} is not a config: expected lines like `epochs: 200`.")
+        raise UserError(f"{where} is not a config: expected lines like `epochs: 200`.")
     return values
+
+
+def _structured(cls: type[T], values: Mapping[str, Any], *, where: Path) -> T:
+    try:
+        return _converter().structure(_translated(values), cls)
+    except TypeError:
+        raise UserError(f"{where} is not a config: expected lines like `epochs: 200`.") from None
+    except cattrs.BaseValidationError as error:
+        raise _explain(error, cls, where) from None
 
 
 def changed(config: T, changes: Mapping[str, Any], *, where: str) -> T:

@@ -6,10 +6,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -20,6 +20,10 @@ from clove_ssl.errors import UserError
 from clove_ssl.registry import TASKS
 
 RANDOM = "random"
+_NOT_OF_THE_PROTOCOL = ("surface", "scores")
+"""Fields of tasks that name files and tables."""
+WARMUP_SHARE = 10
+"""A warm-up takes at most one in so many iterations, unless it was asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +133,10 @@ class FinetuneConfig:
     allow_partial: bool = False
     """Start even if the file lacks tensors of the network or some do not fit."""
     iterations: int | None = None
-    """Shorten (or lengthen) the schedule to this many iterations, warm-up and decays with it."""
+    """Shorten (or lengthen) the schedule to this many iterations, with decays in proportion."""
+    warmup_iterations: int | None = None
+    """Iterations of warm-up as they are; by default the protocol's, and at most a tenth of the
+    run."""
     batch_size: int | None = None
     """Images of an iteration over all processes, instead of the protocol's; the learning rate
     follows in proportion, the schedule does not."""
@@ -168,6 +175,11 @@ class FinetuneConfig:
                 option = name.replace("_", "-")
                 raise UserError(f"{name}={value}: it must be at least 1. Leave out --{option}.")
         check_seed(self.seed)
+        if self.warmup_iterations is not None and self.warmup_iterations < 0:
+            raise UserError(
+                f"warmup_iterations={self.warmup_iterations} is no number of iterations. Give 0 "
+                "for none, or leave out --warmup-iterations."
+            )
         if not 0 < self.fraction <= 1:
             raise UserError(
                 f"fraction={self.fraction} is no share of the images. Give a number above 0 and "
@@ -193,6 +205,17 @@ class FinetuneConfig:
         """Iterations of the run."""
         return self.solver.iterations if self.iterations is None else self.iterations
 
+    @property
+    def warmup(self) -> int:
+        """Iterations of warm-up.
+
+        Fresh heads need their time to settle, however long a run is. So a shorter one keeps the
+        published warm-up, unless that would be too large a part of it.
+        """
+        if self.warmup_iterations is not None:
+            return self.warmup_iterations
+        return min(self.solver.warmup_iterations, self.total_iterations // WARMUP_SHARE)
+
     def scaled(self, iterations: int) -> int:
         """A point of the published schedule in this run, which may be shorter."""
         return round(iterations * self.total_iterations / self.solver.iterations)
@@ -206,9 +229,14 @@ def _differences(config: FinetuneConfig) -> Iterator[str]:
     solver, total, batch = config.solver, config.total_iterations, config.effective_batch
     if total != solver.iterations:
         yield (
-            f"{total:,} iterations instead of {solver.iterations:,}: decays at "
-            f"{', '.join(f'{config.scaled(step):,}' for step in solver.steps) or 'none'} and "
-            f"{config.scaled(solver.warmup_iterations):,} of warm-up, in proportion."
+            f"{total:,} iterations instead of {solver.iterations:,}: decays in proportion, at "
+            f"{', '.join(f'{config.scaled(step):,}' for step in solver.steps) or 'none'}."
+        )
+    if config.warmup != solver.warmup_iterations:
+        reason = "at most a tenth of the run" if config.warmup_iterations is None else "as asked"
+        yield (
+            f"{config.warmup:,} iterations of warm-up instead of {solver.warmup_iterations:,}, "
+            f"{reason}."
         )
     if batch != solver.batch_size:
         yield (
@@ -226,6 +254,48 @@ def _differences(config: FinetuneConfig) -> Iterator[str]:
         yield f"Only {100 * config.fraction:g} % of the training images are used."
     if config.precision != "fp32":
         yield f"The network runs in {config.precision} instead of fp32."
+    if config.micro_batch is not None and config.micro_batch < batch:
+        yield (
+            f"Forward passes of {config.micro_batch} images a process: batch norms that are "
+            f"trained see those instead of all {batch}."
+        )
+    changed = _changed_settings(config)
+    if changed:
+        yield f"Settings that are not the published ones: {', '.join(changed)}."
+
+
+def _changed_settings(config: FinetuneConfig) -> list[str]:
+    """Everything about the solver, the task and the norms that is not as in the protocol."""
+    published = type(config.task).protocol(config.out, config.backbone)
+    mine, theirs = _settings(config), _settings(published)
+    return [
+        f"{name} {_shown(value)} (published: {_shown(theirs[name])})"
+        for name, value in mine.items()
+        if value != theirs[name]
+    ]
+
+
+def _settings(config: FinetuneConfig) -> dict[str, Any]:
+    """Values that move scores by the names of their options, without what names files."""
+    flat: dict[str, Any] = {}
+    for part in ("solver", "task"):
+        _flatten(asdict(getattr(config, part)), part, flat)
+    flat["evaluation.precise-norm-batches"] = config.evaluation.precise_norm_batches
+    flat["sync-norm"] = config.sync_norm
+    return flat
+
+
+def _flatten(values: Mapping[str, Any], path: str, into: dict[str, Any]) -> None:
+    for name, value in values.items():
+        inner = f"{path}.{name.replace('_', '-')}"
+        if isinstance(value, Mapping):
+            _flatten(value, inner, into)
+        elif name not in _NOT_OF_THE_PROTOCOL:
+            into[inner] = value
+
+
+def _shown(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
 def protocol(name: str, out: Path, backbone: str) -> FinetuneConfig:

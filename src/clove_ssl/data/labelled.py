@@ -95,7 +95,7 @@ class VOCLabels:
             image = decode(_read(image_path), max_pixels=_MAX_PIXELS)
         except DecodeError as error:
             raise UserError(f"{image_path} is {error}. Unpack the VOC archive again.") from None
-        labels = _read_palette(label_path, classes=len(self.class_names))
+        labels = self.labels(index)
         if image.shape[1:] != labels.shape:
             raise UserError(
                 f"{label_path} has {tuple(labels.shape)} pixels, but its image "
@@ -103,6 +103,10 @@ class VOCLabels:
                 "archive again."
             )
         return image, labels
+
+    def labels(self, index: int) -> Tensor:
+        """The label map (H, W) alone."""
+        return _read_palette(self.paths(index)[1], classes=len(self.class_names))
 
     def name(self, index: int) -> str:
         """The name of an image in its list."""

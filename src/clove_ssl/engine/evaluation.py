@@ -19,7 +19,9 @@ from torch import nn
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.engine.distributed import Process
+from clove_ssl.engine.finetuned import write_finetuned
 from clove_ssl.engine.precision import Precision
+from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.tasks.base import Reading, Task, TaskData, TaskModel
 from clove_ssl.tasks.models.precise_norm import estimate_statistics
 
@@ -35,10 +37,17 @@ class Evaluation:
     precision: Precision
     process: Process
 
-    def predict(self, model: TaskModel, folder: Path, *, step: int) -> None:
-        """Predict all test images after ``step`` iterations, and write one file into ``folder``."""
+    def predict(
+        self, model: TaskModel, folder: Path, *, step: int, export: RunDirectory | None = None
+    ) -> None:
+        """Predict all test images after ``step`` iterations, and write one file into ``folder``.
+
+        ``export`` is the run into which the very model that predicts is written, too.
+        """
         with _left_as_found(model):
             self.measure_norms(model)
+            if export is not None and self.process.is_first:
+                write_finetuned(export, self.config, model, self.task.vocabulary(self.data))
             predictions = self._predictions(model)
         everywhere = self.process.gather(predictions)
         if self.process.is_first:

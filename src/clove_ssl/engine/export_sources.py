@@ -16,6 +16,7 @@ from clove_ssl.backbones.build import Backbone
 from clove_ssl.backbones.weights import load_backbone, read_backbone
 from clove_ssl.config import files
 from clove_ssl.config.exporting import ExportConfig
+from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.engine.cards import card_facts
 from clove_ssl.engine.restoring import restore_method
@@ -84,7 +85,41 @@ def _open_file(config: ExportConfig) -> ExportSource:
     return ExportSource(backbone, None, facts, config.source.with_suffix(""), is_run=False)
 
 
+def _open_finetuned(run: RunDirectory, config: ExportConfig) -> ExportSource:
+    """The backbone of a fine-tuning run, as it was after the last iteration."""
+    trained = files.load(FinetuneConfig, run.config)
+    if config.projector or config.branch is not None:
+        raise UserError(
+            f"{run.path} is a fine-tuning run, which has neither a projector nor branches. Leave "
+            "out --projector and --branch."
+        )
+    if not run.backbone.is_file():
+        remedy = f"one of its runs, such as {run.repetition(0).path}"
+        if trained.runs == 1:
+            remedy = f"a finished run; to finish this one, type: clove resume {run.path}"
+        raise UserError(f"{run.path} holds no export/backbone.safetensors. Give {remedy}.")
+    backbone = load_backbone(run.backbone)
+    facts = ModelCardFacts(
+        method=f"{trained.task.name} fine-tuning",
+        architecture=backbone.name,
+        stage=backbone.stage,
+        output_stride=backbone.output_stride,
+        data=str(trained.data.root or "files or scenes named in the config"),
+        labelled=True,
+        images_seen=trained.total_iterations * trained.effective_batch,
+        steps=trained.total_iterations,
+        config_hash=files.fingerprint(trained),
+        library_version=__version__,
+        mean=IMAGENET_MEAN,
+        std=IMAGENET_STD,
+        licence=config.licence or ModelCardFacts.licence,
+    )
+    return ExportSource(backbone, None, facts, run.backbone.with_suffix(""), is_run=True)
+
+
 def _open_run(run: RunDirectory, config: ExportConfig) -> ExportSource:
+    if files.is_finetuning(run.config):
+        return _open_finetuned(run, config)
     trained = files.load(PretrainConfig, run.config)
     handed_out = getattr(trained.method, "export", "student")
     branch = config.branch or handed_out

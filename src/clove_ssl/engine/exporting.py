@@ -11,6 +11,7 @@ from clove_ssl.atomic import cause, write_text
 from clove_ssl.config.exporting import ExportConfig
 from clove_ssl.console import Console
 from clove_ssl.engine.export_sources import ExportSource, open_source
+from clove_ssl.engine.exporting_detectors import export_detector
 from clove_ssl.errors import UserError
 from clove_ssl.export.exported import Exported
 from clove_ssl.export.formats import FORMATS, write_checked
@@ -23,7 +24,9 @@ _WITH_HEADS_BESIDE = ("safetensors", "hub")
 
 
 def export_backbone(config: ExportConfig) -> Path:
-    """Write the backbone of a run or file in one format; gives the path."""
+    """Write the backbone of a run or file, or a detector, in one format; gives the path."""
+    if config.heads:
+        return export_detector(config)
     _check_options(config)
     source = open_source(config)
     _check_heads(config, source)

@@ -53,7 +53,7 @@ def plan_finetuning(config: FinetuneConfig, *, images: int, processes: int) -> F
         processes=processes,
         micro_batch=fit_micro_batch(config.micro_batch, share, largest=share),
         total_steps=config.total_iterations,
-        warmup_steps=config.scaled(solver.warmup_iterations),
+        warmup_steps=config.warmup,
         peak_lr=config.peak_lr,
         checkpoint_every=config.checkpoint_every,
         milestone_every=None,

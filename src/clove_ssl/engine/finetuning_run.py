@@ -27,7 +27,7 @@ from clove_ssl.engine.precision import Precision, choose_precision
 from clove_ssl.engine.repeatability import start_repeatably
 from clove_ssl.engine.scoring import figures_of, score_predictions, show
 from clove_ssl.engine.self_check import announce, examine_start, write_self_check
-from clove_ssl.engine.starting_point import StartingPoint, open_backbone
+from clove_ssl.engine.starting_point import StartingPoint, continued_backbone, open_backbone
 from clove_ssl.engine.task_learning import TaskFeed, TaskLearner
 from clove_ssl.errors import UserError
 from clove_ssl.modules.normalization import synchronize_norms
@@ -36,9 +36,7 @@ from clove_ssl.runs.metrics import Metrics
 from clove_ssl.runs.provenance import describe_environment, record_start
 from clove_ssl.tasks.base import Reading, Task, TaskData, TaskModel
 
-ADVICE = (
-    "Try a smaller --lr, a longer --solver.warmup-iterations, or --precision fp32 in a new run."
-)
+ADVICE = "Try a smaller --lr, a longer --warmup-iterations, or --precision fp32 in a new run."
 
 
 @dataclass(frozen=True)
@@ -69,10 +67,16 @@ def prepare(config: FinetuneConfig, process: Process, data: TaskData | None = No
     precision = choose_precision(config.precision, process.device)
     task = config.task.build()
     plan_finetuning(config, images=1, processes=process.world_size)  # refuses what does not divide
-    start = open_backbone(config, task)
+    start = continued_backbone(_first(config), config, task) or open_backbone(config, task)
     if data is None and not config.data.uses_scenes:
         data = task.read(config.data)
     return Parts(task, start, precision, data)
+
+
+def _first(config: FinetuneConfig) -> RunDirectory:
+    """The run itself, or the first of several."""
+    whole = RunDirectory(config.out)
+    return whole if config.runs == 1 else whole.repetition(0)
 
 
 def train(
@@ -108,6 +112,7 @@ def _say_how_it_ended(
     console.say(f"Done: {step} iterations.")
     console.choice("scores", str(run.scores))
     console.choice("report", str(run.report))
+    console.choice("model", str(run.model))
 
 
 def _labelled_data(
@@ -250,7 +255,7 @@ def _evaluated(
     process = evaluation.process
     if process.gather(place.scores.is_file())[0]:
         return figures_of(place) if process.is_first else {}
-    evaluation.predict(model, place.predictions, step=step)
+    evaluation.predict(model, place.predictions, step=step, export=run if last else None)
     if not process.is_first:
         return {}
     scores = score_predictions(evaluation.task, place, evaluation.data.test)

@@ -84,6 +84,7 @@ def write_self_check(
     """Store the facts beside the run."""
     content = {
         "facts": facts,
+        "architecture": model.backbone.name,
         "differences": config.differences(),
         "notes": list(data.notes),
         "head_spreads": head_spreads(model),

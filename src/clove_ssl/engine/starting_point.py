@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 from clove_ssl.backbones.architectures import DoesNotFit
@@ -9,6 +10,8 @@ from clove_ssl.backbones.build import Backbone, build_backbone
 from clove_ssl.backbones.weights import LoadReport, load_weights, read_backbone
 from clove_ssl.config.finetuning import RANDOM, FinetuneConfig
 from clove_ssl.errors import UserError
+from clove_ssl.runs.checkpoint_list import list_checkpoints
+from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.tasks.base import Task
 
 DEFAULT_ARCHITECTURE = "resnet50"
@@ -21,9 +24,12 @@ class StartingPoint:
     backbone: Backbone
     origin: str
     report: LoadReport | None  # none for random weights
+    remembered: str = ""  # what a resumed run said about its start
 
     def describe(self) -> str:
         """One line for people."""
+        if self.remembered:
+            return self.remembered
         name, report = self.backbone.name, self.report
         if report is None:
             return f"{name} with random weights"
@@ -39,6 +45,23 @@ def open_backbone(config: FinetuneConfig, task: Task) -> StartingPoint:
     backbone, report = _partial(config, task) if config.allow_partial else _complete(config, task)
     backbone.requires_grad_(True)
     return StartingPoint(backbone, config.backbone, report)
+
+
+def continued_backbone(
+    run: RunDirectory, config: FinetuneConfig, task: Task
+) -> StartingPoint | None:
+    """The network of a run with checkpoints, which hold all its weights; none before the first.
+
+    Where a run started from may be gone by then.
+    """
+    if not (run.self_check.is_file() and list_checkpoints(run.checkpoints)):
+        return None
+    known = json.loads(run.self_check.read_text(encoding="utf-8"))
+    name = known.get("architecture")
+    if name is None:  # runs of earlier versions
+        return None
+    backbone = build_backbone(task.backbone_config(name))
+    return StartingPoint(backbone, config.backbone, None, remembered=known["facts"]["backbone"])
 
 
 def _complete(config: FinetuneConfig, task: Task) -> tuple[Backbone, LoadReport]:

@@ -40,6 +40,6 @@ class WaitingTime:
         """The sum since the last call."""
         if self._spans:
             self._spans[-1][1].synchronize()
-        on_gpu = sum(begin.elapsed_time(end) for begin, end in self._spans) / 1e3
-        seconds, self._seconds, self._spans = self._seconds + on_gpu, 0.0, []
+        on_gpu = [float(begin.elapsed_time(end)) / 1e3 for begin, end in self._spans]
+        seconds, self._seconds, self._spans = self._seconds + sum(on_gpu), 0.0, []
         return seconds

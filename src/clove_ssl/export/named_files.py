@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torchvision
+from numpy.typing import NDArray
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torchvision.models.feature_extraction import create_feature_extractor
@@ -91,7 +92,12 @@ def write_detectron2(exported: Exported, path: Path) -> None:
     state = _weights(exported)
     arrays = {detectron2_name(name): tensor.numpy() for name, tensor in state.items()}
     # Whatever stands before the names in a detector, Detectron2 then finds by their endings.
-    content = {"model": arrays, "__author__": "clove-ssl", "matching_heuristics": True}
+    write_arrays(path, arrays, by_endings=True)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], *, by_endings: bool) -> None:
+    """Arrays by Detectron2's names as the pickle that its checkpointer reads."""
+    content = {"model": dict(arrays), "__author__": "clove-ssl", "matching_heuristics": by_endings}
     pickled = pickle.dumps(content, protocol=3)
     # The first array names its maker, which has moved in NumPy 2; both know the old place.
     write_bytes(path, pickled.replace(b"cnumpy._core.", b"cnumpy.core.", 1))

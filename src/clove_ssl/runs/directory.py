@@ -47,6 +47,11 @@ class RunDirectory:
         return self.path / "export" / "best_backbone.safetensors"
 
     @property
+    def model(self) -> Path:
+        """The whole fine-tuned model, heads included."""
+        return self.path / "export" / "model.safetensors"
+
+    @property
     def model_card(self) -> Path:
         return self.path / "export" / "model_card.md"
 

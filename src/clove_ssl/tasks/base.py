@@ -34,6 +34,16 @@ class TaskData:
     """What a user should know about the data, such as what was left out."""
 
 
+@dataclass(frozen=True)
+class Vocabulary:
+    """What the outputs of a model mean."""
+
+    class_names: tuple[str, ...]
+    category_ids: tuple[int, ...] = ()
+    """What the files of the data call these classes, where they have numbers of their own."""
+    keypoint_names: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reading:
     """Which batches a process reads, and how."""
@@ -153,3 +163,15 @@ class Task(ABC):
     @abstractmethod
     def draw(self, folder: Path, test: Any, pictures: Path, *, count: int) -> list[Path]:
         """Draw predictions beside the truth for some test images."""
+
+    def vocabulary(self, data: TaskData) -> Vocabulary:
+        """What the outputs of a model that learns from ``data`` mean."""
+        return Vocabulary(data.class_names)
+
+    def without_data(self, vocabulary: Vocabulary) -> TaskData:
+        """What :meth:`build_model` needs to know where there are no images."""
+        return TaskData(None, None, 0, 0, vocabulary.class_names)
+
+    def predict_image(self, model: TaskModel, image: Tensor) -> Any:
+        """What a model in eval mode says about one image, uint8 (3, H, W) RGB, on the host."""
+        raise NotImplementedError(f"{type(self).__name__} does not predict single images")

@@ -7,12 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from torch import Tensor
+
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.config.tasks.detection import DetectionConfig
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.base import Reading, Task, TaskData
+from clove_ssl.tasks.base import Reading, Task, TaskData, TaskModel, Vocabulary
 from clove_ssl.tasks.datasets.finding import (
     check_same_classes,
     find_voc_lists,
@@ -33,11 +35,21 @@ from clove_ssl.tasks.loading.batches import (
     load_training_batches,
     training_order,
 )
-from clove_ssl.tasks.loading.images import InputSizes, TrainingImages, check_images
+from clove_ssl.tasks.loading.images import (
+    InputSizes,
+    TrainingImages,
+    check_images,
+    test_batch,
+)
 from clove_ssl.tasks.loading.order import GroupedOrder
-from clove_ssl.tasks.loading.selection import Labels, select_targets, take_fraction
+from clove_ssl.tasks.loading.selection import (
+    Labels,
+    check_testable,
+    select_targets,
+    take_fraction,
+)
 from clove_ssl.tasks.models.detector import build_detector
-from clove_ssl.tasks.models.instances import DetectionBatch
+from clove_ssl.tasks.models.instances import DetectionBatch, ImageDetections
 from clove_ssl.tasks.predictions import Record, read_detections, write_detections
 from clove_ssl.tasks.scoring.judging import Kind, score_predictions
 from clove_ssl.tasks.scoring.scores import Scores
@@ -176,6 +188,27 @@ class DetectionTask(Task):
         records = read_detections(folder / FILE).records
         return draw_detections(test, records, pictures, count=count)
 
+    def vocabulary(self, data: TaskData) -> Vocabulary:
+        """Classes, their numbers in the files, and keypoints."""
+        train: DetectionDataset = data.train
+        return Vocabulary(train.class_names, train.category_ids, train.keypoint_names)
+
+    def without_data(self, vocabulary: Vocabulary) -> TaskData:
+        """The same classes and keypoints, and no images."""
+        empty = DetectionDataset(
+            (), vocabulary.class_names, vocabulary.category_ids, vocabulary.keypoint_names
+        )
+        return TaskData(empty, empty, 0, 0, vocabulary.class_names)
+
+    def predict_image(self, model: TaskModel, image: Tensor) -> ImageDetections:
+        """The objects of an image, resized as test images are."""
+        assert isinstance(model, DetectionNetwork)
+        sizes = InputSizes((self.config.test_side,), self.config.longest)
+        pixels = image.permute(1, 2, 0).contiguous().numpy()
+        batch = test_batch([pixels], sizes=sizes, numbers=[0])
+        (found,) = model.detector.detect(batch.to(next(model.parameters()).device))
+        return found.to("cpu")
+
     def _read_scenes(self, folder: Path, split: Split) -> DetectionDataset:
         if self.config.layout == "voc":
             return read_voc_scenes(folder, split)
@@ -191,7 +224,12 @@ class DetectionTask(Task):
                     "VOCdevkit and, if its lists have other names, --data.train-lists and "
                     "--data.test-lists; or choose coco-c4 or coco-fpn."
                 )
-            return open_voc(config.root, split, lists=parse_voc_lists(lists) if lists else ())
+            return open_voc(
+                config.root,
+                split,
+                lists=parse_voc_lists(lists) if lists else (),
+                faulty=FAULTY.get(config.faulty, "refuse"),
+            )
         if lists:
             raise UserError(
                 f"{self.config.name} reads COCO's format, which has no lists. Leave out "
@@ -228,6 +266,7 @@ class DetectionTask(Task):
         self, train: DetectionDataset, test: DetectionDataset, notes: Sequence[str]
     ) -> TaskData:
         selection = select_targets(train, self.labels)
+        check_testable(test, self.labels)
         return TaskData(
             train=selection.dataset,
             test=test,

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from clove_ssl.backbones.build import Backbone, dilatable_names
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.config.tasks.semantic import VOCSemanticConfig
-from clove_ssl.data.labelled import SceneLabels, VOCLabels
+from clove_ssl.data.labelled import IGNORE, SceneLabels, VOCLabels
 from clove_ssl.data.sampling import ImageOrder
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.base import Reading, Task, TaskData
-from clove_ssl.tasks.datasets.finding import find_segmentation_lists
+from clove_ssl.tasks.base import Reading, Task, TaskData, TaskModel
+from clove_ssl.tasks.datasets.finding import AUGMENTED_LISTS, find_segmentation_lists
 from clove_ssl.tasks.datasets.scenes import write_voc_scenes
+from clove_ssl.tasks.loading.images import size_of_file
 from clove_ssl.tasks.predictions import LabelMap, read_label_maps, write_label_maps
 from clove_ssl.tasks.scoring.judging import score_label_maps
 from clove_ssl.tasks.scoring.scores import Scores
@@ -29,6 +30,7 @@ from clove_ssl.tasks.semantic_loading import (
     SomeLabels,
     load_crops,
     load_whole_images,
+    whole_image,
 )
 from clove_ssl.tasks.semantic_model import SemanticNetwork
 from clove_ssl.tasks.showing import draw_label_maps
@@ -36,6 +38,7 @@ from clove_ssl.tasks.showing import draw_label_maps
 Split = Literal["train", "test"]
 SPLITS: tuple[Split, Split] = ("train", "test")
 FILE = "classes.npz"
+_READERS = 16
 
 
 class SemanticTask(Task):
@@ -63,7 +66,9 @@ class SemanticTask(Task):
         train, test = (VOCLabels(root, lists[split]) for split in SPLITS)
         for labels in (train, test):
             _check_files(labels)
-        return _task_data(train, test, notes=(f"Lists: {lists['train']} and {lists['test']}.",))
+        shown = f"Lists: {lists['train']} and {lists['test']}"
+        other = " (the protocol has train_aug and val)" * (lists["train"] not in AUGMENTED_LISTS)
+        return _task_data(train, test, notes=(f"{shown}{other}.",))
 
     def read_test(self, config: LabelledDataConfig, scenes: Path) -> VOCLabels:
         """The test part alone."""
@@ -125,6 +130,14 @@ class SemanticTask(Task):
             images.append((name, pixels, truth.numpy(), predicted[name]))
         return draw_label_maps(images, test.class_names, pictures)
 
+    def predict_image(self, model: TaskModel, image: Tensor) -> Tensor:
+        """The class of every pixel, uint8 (H, W)."""
+        labels = torch.full(image.shape[1:], IGNORE, dtype=torch.uint8)
+        batch = whole_image(image, labels, longest=self.config.test_longest, number=0)
+        ((_, classes),) = model.predict(batch.to(next(model.parameters()).device))
+        assert isinstance(classes, Tensor)
+        return classes
+
 
 def _pairs(
     test: VOCLabels, predicted: Mapping[str, LabelMap], path: Path
@@ -169,19 +182,26 @@ def _one_list(lists: Sequence[str]) -> str:
 
 
 def _check_files(labels: VOCLabels) -> None:
-    """Look at every file, so that a missing one stops a run before it begins."""
-    for index in range(len(labels)):
-        for path in labels.paths(index):
-            try:
-                with Image.open(path):
-                    pass
-            except (OSError, SyntaxError) as error:
-                reason = error.strerror if isinstance(error, OSError) else None
-                raise UserError(
-                    f"{path} is in the list of its split but cannot be read: "
-                    f"{reason or 'it is no picture'}. Unpack the VOC archive again, or take the "
-                    "name off the list."
-                ) from None
+    """Look at every file, so that a bad one stops a run before it begins."""
+    with ThreadPoolExecutor(_READERS) as readers:
+        for _ in readers.map(lambda index: _check_pair(labels, index), range(len(labels))):
+            pass
+
+
+def _check_pair(labels: VOCLabels, index: int) -> None:
+    image, path = labels.paths(index)
+    if not path.is_file():
+        raise UserError(
+            f"{path} does not exist, but {labels.name(index)} is in the list of its split. Unpack "
+            "the VOC archive again, take the name off the list, or name another list, such as "
+            "--data.train-lists 2012:train."
+        )
+    size, found = size_of_file(image), tuple(labels.labels(index).shape)
+    if size != found:
+        raise UserError(
+            f"{path} has {found[1]} x {found[0]} pixels, but its image {size[1]} x {size[0]}. "
+            "Expected equal sizes; unpack the VOC archive again."
+        )
 
 
 def _task_data(train: VOCLabels, test: VOCLabels, *, notes: tuple[str, ...]) -> TaskData:

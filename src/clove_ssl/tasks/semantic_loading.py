@@ -113,9 +113,14 @@ class _WholeImages(Dataset[SemanticBatch | Refusal]):
             image, labels = self._source.load(index)
         except UserError as error:
             return Refusal(str(error))
-        shrink = min(1.0, self._longest / max(labels.shape))
-        shape = (max(1, round(shrink * labels.shape[0])), max(1, round(shrink * labels.shape[1])))
-        return SemanticBatch(_resized(image, shape)[None], labels[None], torch.tensor([index]))
+        return whole_image(image, labels, longest=self._longest, number=index)
+
+
+def whole_image(image: Tensor, labels: Tensor, *, longest: int, number: int) -> SemanticBatch:
+    """An image (3, H, W), smaller where it is too large, with the labels (H, W) of all pixels."""
+    shrink = min(1.0, longest / max(labels.shape))
+    shape = (max(1, round(shrink * labels.shape[0])), max(1, round(shrink * labels.shape[1])))
+    return SemanticBatch(_resized(image, shape)[None], labels[None], torch.tensor([number]))
 
 
 class SemanticBatches(Iterable[SemanticBatch]):

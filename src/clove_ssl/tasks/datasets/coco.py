@@ -85,7 +85,7 @@ def _read_objects(
             message = f"Annotation {identifier} of {path} {fault}"
             if faulty == "refuse":
                 raise UserError(
-                    f"{message} Correct the file, or leave such annotations out."
+                    f"{message} Correct the file, or add --data.faulty leave-out."
                 ) from None
             left_out.append(message)
     return objects, left_out

@@ -79,7 +79,15 @@ def _read_mask(value: Any, place: Place) -> Polygons | RLE | None:
             raise Faulty(
                 f"has a polygon of {len(polygon)} numbers; expected x and y of at least 3 corners."
             )
+        if _is_outside(polygon[0::2], place.width) or _is_outside(polygon[1::2], place.height):
+            raise Faulty(
+                f"has a polygon outside of its image of {place.width} x {place.height} pixels."
+            )
     return polygons
+
+
+def _is_outside(places: tuple[float, ...], length: int) -> bool:
+    return max(places) < -SLACK or min(places) > length + SLACK
 
 
 def _read_rle(value: Mapping[str, Any], place: Place) -> RLE:

@@ -27,6 +27,8 @@ _PROTOCOL: dict[Split, tuple[VocList, ...]] = {
     "test": ((2007, "test"),),
 }
 _LISTS_OF_ONE_YEAR = (("trainval", "test"), ("train", "test"), ("train", "val"))
+AUGMENTED_LISTS = ("train_aug", "trainaug")
+"""What people call the published training list of semantic segmentation."""
 _COCO_NAMES: dict[Split, tuple[str, ...]] = {
     "train": ("train2017", "train"),
     "test": ("val2017", "test", "val"),
@@ -39,9 +41,11 @@ def open_voc(
     *,
     lists: Sequence[VocList] = (),
     class_names: tuple[str, ...] = VOC_CLASSES,
+    faulty: Literal["refuse", "leave out"] = "refuse",
 ) -> DetectionDataset:
     """Read a split below a development kit, or the lists that are named."""
-    return read_voc(root, lists or find_voc_lists(root)[split], class_names=class_names)
+    lists = lists or find_voc_lists(root)[split]
+    return read_voc(root, lists, class_names=class_names, faulty=faulty)
 
 
 def find_voc_lists(root: str | Path) -> dict[Split, tuple[VocList, ...]]:
@@ -63,16 +67,18 @@ def find_voc_lists(root: str | Path) -> dict[Split, tuple[VocList, ...]]:
 
 
 def find_segmentation_lists(root: str | Path) -> dict[Split, str]:
-    """The lists of VOC 2012 to segment: train, and test (or val, as the archive calls it)."""
+    """The lists of VOC 2012 to segment: train_aug, as published, or else train, and test (or val,
+    as the archive calls it)."""
     folders = [Path(root), Path(root) / "VOC2012", Path(root) / "VOCdevkit" / "VOC2012"]
     found = {
         path.stem
         for folder in folders
         for path in (folder / "ImageSets/Segmentation").glob("*.txt")
     }
-    for test in ("test", "val"):
-        if {"train", test} <= found:
-            return {"train": "train", "test": test}
+    for train in (*AUGMENTED_LISTS, "train"):
+        for test in ("test", "val"):
+            if {train, test} <= found:
+                return {"train": train, "test": test}
     raise UserError(
         f"{root} has not the lists that segmentation is trained and tested with. Expected "
         "train.txt and test.txt or val.txt in VOC2012/ImageSets/Segmentation; found: "

@@ -14,9 +14,11 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Literal
 
 from clove_ssl.data import labelled
 from clove_ssl.errors import UserError, unknown_name
+from clove_ssl.tasks.datasets.coco_annotations import Faulty
 from clove_ssl.tasks.datasets.samples import Annotation, Box, DetectionDataset, Sample
 
 VOC_CLASSES = labelled.VOC_CLASSES[1:]  # boxes have no background
@@ -30,14 +32,20 @@ def read_voc(
     splits: Sequence[tuple[int, str]],
     *,
     class_names: tuple[str, ...] = VOC_CLASSES,
+    faulty: Literal["refuse", "leave out"] = "refuse",
 ) -> DetectionDataset:
-    """Read lists such as ``[(2007, "trainval"), (2012, "trainval")]``, one after another."""
+    """Read lists such as ``[(2007, "trainval"), (2012, "trainval")]``, one after another.
+
+    The first box that cannot be right is an error; with "leave out" they are listed in
+    ``left_out`` instead.
+    """
     samples: list[Sample] = []
+    left_out: list[str] | None = [] if faulty == "leave out" else None
     seen: set[Path] = set()
     for year, split in splits:
         folder = _find_year(Path(root), year)
         for name in _read_list(folder / "ImageSets" / "Main", split):
-            sample = _read_sample(folder, name, class_names)
+            sample = _read_sample(folder, name, class_names, left_out)
             if sample.image in seen:
                 raise UserError(
                     f"{sample.image} is listed twice, the second time by {year} {split}. "
@@ -47,7 +55,12 @@ def read_voc(
             samples.append(sample)
     if not samples:
         raise UserError(f"No split of {root} was asked for. Give one, such as (2007, 'trainval').")
-    return DetectionDataset(tuple(samples), class_names, tuple(range(len(class_names))))
+    return DetectionDataset(
+        tuple(samples),
+        class_names,
+        tuple(range(len(class_names))),
+        left_out=tuple(left_out or ()),
+    )
 
 
 def _find_year(root: Path, year: int) -> Path:
@@ -74,7 +87,10 @@ def _read_list(folder: Path, split: str) -> Iterable[str]:
     return names
 
 
-def _read_sample(folder: Path, name: str, class_names: tuple[str, ...]) -> Sample:
+def _read_sample(
+    folder: Path, name: str, class_names: tuple[str, ...], left_out: list[str] | None
+) -> Sample:
+    """An image with its objects; faulty ones go to ``left_out``, or are an error without it."""
     image = folder / "JPEGImages" / f"{name}.jpg"
     if not image.is_file():
         raise UserError(
@@ -84,11 +100,19 @@ def _read_sample(folder: Path, name: str, class_names: tuple[str, ...]) -> Sampl
     path = folder / "Annotations" / f"{name}.xml"
     root = _parse(path)
     width, height = (_side(root, f"size/{side}", path) for side in ("width", "height"))
-    annotations = tuple(
-        _read_object(entry, path, class_names=class_names, size=(width, height))
-        for entry in root.findall("object")
-    )
-    return Sample(image, name, width, height, annotations)
+    annotations = []
+    for entry in root.findall("object"):
+        try:
+            annotations.append(
+                _read_object(entry, path, class_names=class_names, size=(width, height))
+            )
+        except Faulty as fault:
+            if left_out is None:
+                raise UserError(
+                    f"{fault} Correct the file, or add --data.faulty leave-out."
+                ) from None
+            left_out.append(str(fault))
+    return Sample(image, name, width, height, tuple(annotations))
 
 
 def _read_object(
@@ -111,10 +135,10 @@ def _check_box(box: Box, path: Path, *, name: str, size: tuple[int, int]) -> Non
     width, height = size
     inside = min(x0, y0) >= -_SLACK and x1 <= width + _SLACK and y1 <= height + _SLACK
     if not (x0 < x1 and y0 < y1 and inside):
-        raise UserError(
+        raise Faulty(
             f"{path} has a {name} with xmin, ymin, xmax, ymax = {x0 + 1:g}, {y0 + 1:g}, {x1:g}, "
-            f"{y1:g} in an image of {width} x {height} pixels. Expected a box of at least one "
-            "pixel inside the image; correct the file or take the image off its list."
+            f"{y1:g} in an image of {width} x {height} pixels; expected a box of at least one "
+            "pixel inside the image."
         )
 
 

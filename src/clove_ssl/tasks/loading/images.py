@@ -9,6 +9,7 @@ a file travels in place of the batch, as :class:`Refusal`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ from clove_ssl.tasks.models.resize import Pixels, resized_shape
 _MAX_PIXELS = 100_000_000
 _HEADER = 1 << 16  # bytes that nearly always hold the size of an image
 _READERS = 16
+_ENDS = ((b"\xff\xd8", b"\xff\xd9"), (b"\x89PNG", b"IEND"))
+"""How files of JPEG and PNG start and end."""
 
 
 @dataclass(frozen=True)
@@ -122,18 +125,25 @@ class TestImages(Dataset[DetectionBatch | Refusal]):
         self._sizes = sizes
 
     def __getitem__(self, numbers: Sequence[int]) -> DetectionBatch | Refusal:
-        images, originals = [], []
-        (short_side,) = self._sizes.short_sides
-        for number in numbers:
-            path, size = self._files[number]
-            try:
-                pixels = read_image(path, size)
-            except UserError as error:
-                return Refusal(str(error))
-            new = resized_shape(*size, short_side=short_side, longest=self._sizes.longest)
-            images.append(Placement(size, new).image(pixels))
-            originals.append(size)
-        return DetectionBatch(tuple(images), (), tuple(originals), torch.tensor(numbers))
+        try:
+            images = [read_image(*self._files[number]) for number in numbers]
+        except UserError as error:
+            return Refusal(str(error))
+        return test_batch(images, sizes=self._sizes, numbers=numbers)
+
+
+def test_batch(
+    images: Sequence[Pixels], *, sizes: InputSizes, numbers: Sequence[int]
+) -> DetectionBatch:
+    """Images (H, W, 3) of one short side and without targets, under these numbers."""
+    (short_side,) = sizes.short_sides
+    resized, originals = [], []
+    for pixels in images:
+        size = (pixels.shape[0], pixels.shape[1])
+        new = resized_shape(*size, short_side=short_side, longest=sizes.longest)
+        resized.append(Placement(size, new).image(pixels))
+        originals.append(size)
+    return DetectionBatch(tuple(resized), (), tuple(originals), torch.tensor(numbers))
 
 
 def read_image(path: Path, size: tuple[int, int]) -> Pixels:
@@ -148,23 +158,37 @@ def read_image(path: Path, size: tuple[int, int]) -> Pixels:
 
 
 def check_images(samples: Sequence[Sample]) -> None:
-    """Look at the head of every file, so that a bad one stops a run before it begins."""
+    """Look at both ends of every file, so that a bad one stops a run before it begins."""
     with ThreadPoolExecutor(_READERS) as readers:
-        for _ in readers.map(_check_head, samples, chunksize=64):
+        for _ in readers.map(_check_file, samples, chunksize=64):
             pass
 
 
-def _check_head(sample: Sample) -> None:
+def _check_file(sample: Sample) -> None:
+    _check_size(sample.image, size_of_file(sample.image), (sample.height, sample.width))
+
+
+def size_of_file(path: Path) -> tuple[int, int]:
+    """Height and width of an image file whose head can be read and which is not cut off."""
     try:
-        with sample.image.open("rb") as file:
+        with path.open("rb") as file:
             head = file.read(_HEADER)
             try:
                 size = image_size(head, max_pixels=_MAX_PIXELS)
             except DecodeError:  # perhaps a long header
                 size = image_size(head + file.read(), max_pixels=_MAX_PIXELS)
+            file.seek(-min(_HEADER, file.seek(0, os.SEEK_END)), os.SEEK_END)
+            if _seems_cut_off(head, file.read()):
+                file.seek(0)
+                decode(file.read(), max_pixels=_MAX_PIXELS)
     except (DecodeError, OSError) as error:
-        raise _unreadable(sample.image, error) from None
-    _check_size(sample.image, size, (sample.height, sample.width))
+        raise _unreadable(path, error) from None
+    return size
+
+
+def _seems_cut_off(head: bytes, tail: bytes) -> bool:
+    """Whether the mark that ends a JPEG or a PNG is missing; other formats have none."""
+    return any(head.startswith(start) and end not in tail for start, end in _ENDS)
 
 
 def _unreadable(path: Path, error: DecodeError | OSError) -> UserError:

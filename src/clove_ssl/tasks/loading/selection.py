@@ -48,7 +48,7 @@ def select_targets(dataset: DetectionDataset, labels: Labels) -> Selection:
         if targets and (labels != "keypoints" or any(map(_has_keypoints, targets))):
             samples.append(replace(sample, annotations=targets))
     if not samples:
-        raise UserError(_nothing_left(dataset, labels))
+        raise UserError(_nothing_left(dataset, labels, "training"))
     everything = [thing for sample in dataset.samples for thing in sample.annotations]
     crowds = sum(thing.crowd for thing in everything)
     bare = sum(not thing.crowd and not thing.mask for thing in everything)
@@ -58,6 +58,22 @@ def select_targets(dataset: DetectionDataset, labels: Labels) -> Selection:
         crowds_left_out=crowds,
         objects_without_mask=bare if labels == "masks" else 0,
     )
+
+
+def check_testable(dataset: DetectionDataset, labels: Labels) -> None:
+    """Refuse a test set that cannot be scored, before anything is trained for it."""
+    things = [(sample, thing) for sample in dataset.samples for thing in sample.annotations]
+    if not any(_is_target(thing, "boxes") for _, thing in things):
+        raise UserError(_nothing_left(dataset, "boxes", "test"))
+    if labels == "keypoints" and not any(_has_keypoints(thing) for _, thing in things):
+        raise UserError(_nothing_left(dataset, labels, "test"))
+    for sample, thing in things if labels == "masks" else []:
+        if not thing.mask:
+            raise UserError(
+                f"Annotation {thing.identifier} of the test image {sample.image} has no "
+                "segmentation, which mask scores need. Give a test set that was annotated for this "
+                "task, or --task.detector.no-masks for boxes alone."
+            )
 
 
 def take_fraction(dataset: DetectionDataset, share: float, *, seed: int) -> DetectionDataset:
@@ -93,7 +109,7 @@ def _has_keypoints(thing: Annotation) -> bool:
     return any(visible > 0 for _, _, visible in thing.keypoints or ())
 
 
-def _nothing_left(dataset: DetectionDataset, labels: Labels) -> str:
+def _nothing_left(dataset: DetectionDataset, labels: Labels, split: str) -> str:
     first: Sample | None = next(iter(dataset.samples), None)
     where = f" (the first image is {first.image})" if first else ""
     what = {
@@ -102,6 +118,6 @@ def _nothing_left(dataset: DetectionDataset, labels: Labels) -> str:
         "keypoints": "an object with a labelled keypoint",
     }[labels]
     return (
-        f"None of the {len(dataset.samples)} training images has {what}{where}. Give annotations "
+        f"None of the {len(dataset.samples)} {split} images has {what}{where}. Give annotations "
         "that were made for this task, or choose a task that these annotations serve."
     )

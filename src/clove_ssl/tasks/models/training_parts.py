@@ -67,8 +67,8 @@ def _frozen(norm: _BatchNorm) -> nn.Module:
     if type(norm) is not nn.BatchNorm2d or not norm.affine or not norm.track_running_stats:
         raise UserError(
             f"{type(norm).__name__} is not a plain batch norm with statistics, so it cannot be "
-            "frozen. Give --detector.backbone-norm batch and --detector.frozen-stages 0, or choose "
-            "another backbone."
+            "frozen. Give --task.detector.backbone-norm batch --task.detector.frozen-stages 0, or "
+            "choose another backbone."
         )
     frozen = FrozenBatchNorm2d(norm.num_features, eps=norm.eps)
     state = {
