@@ -88,7 +88,7 @@ def _values(text: str, *, where: Path) -> dict[str, Any]:
     return values
 
 
-def _structured(cls: type[T], values: Mapping[str, Any], *, where: Path) -> T:
+def _structured(cls: type[T], values: dict[str, Any], *, where: Path) -> T:
     try:
         return _converter().structure(_translated(values), cls)
     except TypeError:
