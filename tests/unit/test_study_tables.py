@@ -154,7 +154,7 @@ def test_another_budget_network_or_data_is_told_in_the_row(tmp_path: Path) -> No
         "epochs instead of 200",
         "600 iterations instead of 24,000",
         "bf16 instead of fp32",
-        "solver.warmup_iterations, task.longest, task.test_side, task.train_sides",
+        "task.longest, task.test_side, task.train_sides, warmup_iterations",
         "tested on 450 images instead of 4,952",
     ):
         assert part in told
