@@ -25,12 +25,14 @@ from unittest import mock
 import torch
 import torchvision.ops.boxes as suppression
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torchvision.models.detection import maskrcnn_resnet50_fpn_v2
 
 from benchmarks.bench_detection import made_up_batch, our_loss, torchvision_loss
 from clove_ssl.config.detection import BoxHeadConfig, fpn_detector
+from clove_ssl.tasks.models import proposals
 from clove_ssl.tasks.models.instances import DetectionBatch
+from clove_ssl.tasks.models.suppression import survivors
 
 WAITING = frozenset(
     {
@@ -71,6 +73,16 @@ class Counting(TorchDispatchMode):
 
         return mock.patch.object(Tensor, "tolist", tolist)
 
+    def count_suppression(self) -> Any:
+        """Count our suppression as on a GPU: one kernel, and three operations around it."""
+
+        def counted(*args: Any) -> Tensor:
+            self.ops["suppression"] += 4
+            with _disable_current_modes():
+                return survivors(*args)
+
+        return mock.patch.object(proposals, "survivors", counted)
+
     def figures(self) -> dict[str, object]:
         """The line of a model."""
         return {
@@ -102,7 +114,7 @@ def count(name: str, loss: Any, batch: DetectionBatch) -> dict[str, object]:
     loss(1).backward()
     seconds = time.process_time() - start
     counting = Counting()
-    with counting, counting.count_lists(batch.keys):
+    with counting, counting.count_lists(batch.keys), counting.count_suppression():
         loss(2).backward()
     return {"case": name} | counting.figures() | {"seconds": round(seconds, 2)}
 

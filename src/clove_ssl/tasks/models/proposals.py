@@ -14,9 +14,9 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torchvision.ops import batched_nms
 
 from clove_ssl.tasks.models.boxes import RPN_WEIGHTS, clip_to_images, decode_boxes, has_area
+from clove_ssl.tasks.models.suppression import survivors
 
 # The logit of a probability that differs from 1 by 1e-10, as float64 rounds it.
 GROUND_TRUTH_LOGIT = math.log((1 - 1e-10) / (1 - (1 - 1e-10)))
@@ -34,7 +34,7 @@ class _Ranked(NamedTuple):
 
     boxes: Tensor  # (B, P, 4)
     logits: Tensor  # (B, P)
-    levels: Tensor  # (P,)
+    level_sizes: list[int]  # P in all
 
 
 @dataclass(frozen=True)
@@ -67,16 +67,17 @@ def propose(
     boxes = clip_to_images(best.boxes, image_sizes)  # (B, P, 4)
     finite = best.boxes.isfinite().all(dim=-1) & best.logits.isfinite()  # (B, P)
     usable = finite & has_area(boxes)  # (B, P)
+    boxes = boxes.where(usable[..., None], 0)  # what has no area suppresses nothing
+    kept = usable & survivors(boxes, best.level_sizes, limits.nms_overlap)  # (B, P)
     # The only numbers that the host must know, read at once.
-    all_finite, *unusable = torch.cat([finite.all()[None], (~usable).sum(dim=1)]).tolist()
+    all_finite, *counts = torch.cat([finite.all()[None], kept.sum(dim=1)]).tolist()
     if not_finite == "raise" and not all_finite:
         raise FloatingPointError("a box or a score of the RPN is not finite: training diverged")
-    # What has no area suppresses nothing and is suppressed by nothing; it ends up behind the rest.
-    boxes = boxes.where(usable[..., None], 0)
-    scores = best.logits.where(usable, -math.inf)
+    ranked = best.logits.where(kept, -math.inf).topk(min(limits.after_nms, kept.shape[1]), dim=1)
+    chosen = boxes.gather(1, ranked.indices[..., None].expand(-1, -1, 4))
     return [
-        _suppress(Proposals(*image), best.levels, dropped=dropped, limits=limits)
-        for *image, dropped in zip(boxes, scores, unusable, strict=True)
+        Proposals(image[:count], scores[:count])
+        for image, scores, count in zip(chosen, ranked.values, counts, strict=True)
     ]
 
 
@@ -98,18 +99,8 @@ def _best_of_levels(
         for each, top in zip(offsets, tops, strict=True)
     ]
     starts = [each[top.indices] for each, top in zip(anchors, tops, strict=True)]
-    levels = [torch.full_like(top.indices[0], level) for level, top in enumerate(tops)]
     boxes = decode_boxes(
         torch.cat(starts, dim=1), torch.cat(moves, dim=1), weights=RPN_WEIGHTS
     )  # (B, P, 4)
     scores = torch.cat([top.values for top in tops], dim=1)  # (B, P)
-    return _Ranked(boxes, scores.to(boxes.dtype), torch.cat(levels))
-
-
-def _suppress(
-    proposals: Proposals, levels: Tensor, *, dropped: int, limits: ProposalLimits
-) -> Proposals:
-    """Remove what covers a better region of its level, and the last ``dropped`` ones."""
-    keep = batched_nms(proposals.boxes, proposals.logits, levels, limits.nms_overlap)
-    keep = keep[: min(len(keep) - dropped, limits.after_nms)]
-    return Proposals(proposals.boxes[keep], proposals.logits[keep])
+    return _Ranked(boxes, scores.to(boxes.dtype), [each.shape[1] for each in starts])
