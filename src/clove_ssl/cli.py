@@ -131,7 +131,7 @@ def bench(args: Arguments) -> None:
     base, rest = BenchConfig(), list(args)
     if rest and not rest[0].startswith("-"):
         named = recipe(rest.pop(0), Path())
-        base = BenchConfig(method=named.method, backbone=named.backbone.name)
+        base = BenchConfig(method=named.method, backbone=named.backbone)
     config = tyro.cli(BenchConfig, prog="clove bench [RECIPE]", default=base, args=rest)
     from clove_ssl.engine.benchmark import run_bench
 

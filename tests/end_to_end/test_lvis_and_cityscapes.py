@@ -54,8 +54,9 @@ def test_a_crashed_run_with_repeated_images_ends_like_an_uninterrupted_one(
 def test_rare_classes_have_pictures_of_their_own(tmp_path: Path) -> None:
     result = finetuning.finetune(tiny_finetuning("lvis-fpn", tmp_path / "run"))
     assert {"mask_APr", "mask_APc", "mask_APf"} <= result.scores.keys()
-    names = {path.name for path in RunDirectory(result.run).pictures.glob("*.png")}
-    assert names == {"predictions_1.png", "rare_1.png"}
+    run = RunDirectory(result.run)
+    assert {path.name for path in run.pictures.glob("*.png")} == {"predictions_1.png", "rare_1.png"}
+    assert "norms of a random backbone are fixed" in run.log.read_text()
 
 
 def test_lvis_trains_and_scores_on_real_labels(tmp_path: Path, data_folder: Path) -> None:

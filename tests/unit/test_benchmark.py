@@ -16,10 +16,12 @@ from references.view_batches import made_up_photos
 from clove_ssl import cli
 from clove_ssl.config.benching import BenchConfig
 from clove_ssl.config.methods.pixpro import InstanceConfig
+from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.config.views import ViewsConfig
 from clove_ssl.engine import benchmark_data
 from clove_ssl.engine.benchmark import Bench, run_bench
 from clove_ssl.engine.benchmark_growth import slope
+from clove_ssl.engine.study_costs import read_speeds
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +33,7 @@ def few_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 def tiny_bench(out: Path | None = None) -> BenchConfig:
     views = ViewsConfig(global_size=32, local_count=2, local_size=32)
     return BenchConfig(
-        backbone="resnet18",
+        backbone=BackboneConfig(name="resnet18"),
         method=replace(tiny_method(), views=views),
         batch=2,
         workers=0,
@@ -99,3 +101,13 @@ def test_the_share_of_activations_reaches_the_compiler(fresh_compiler: None) -> 
 @pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
 def test_the_exponent_of_a_power_law_is_found(power: float) -> None:
     assert slope([(x, 3 * x**power) for x in (2, 4, 16)]) == pytest.approx(power)
+
+
+def test_growth_is_written_down_too(tmp_path: Path) -> None:
+    out = tmp_path / "results.jsonl"
+    config = replace(tiny_bench(out), method=small_method("byol"), parts=("growth",))
+    assert run_bench(config) == []
+    (line,) = [json.loads(line) for line in out.read_text().splitlines()]
+    assert (line["growth"], line["method"]) == ("the batch", "byol")
+    assert [*line["milliseconds"]] == ["2", "4", "8"]
+    assert read_speeds([out])  # a file with such lines still tells a study what it knows

@@ -9,15 +9,14 @@ from typing import Literal
 from clove_ssl.config.limits import check_least
 from clove_ssl.config.methods.base import MethodConfig
 from clove_ssl.config.methods.clove import CLoVEConfig
-from clove_ssl.config.pretraining import check_activation_memory
+from clove_ssl.config.pretraining import BackboneConfig, check_activation_memory
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchConfig:
     """Measure the floor, the step, rendering, reading, and a whole run, side by side."""
 
-    backbone: str = "resnet50"
-    """Any of ``clove list backbones``."""
+    backbone: BackboneConfig = field(default_factory=BackboneConfig)
     method: MethodConfig = field(default_factory=CLoVEConfig)
     batch: int = 256
     """Images per step."""

@@ -196,7 +196,7 @@ class PretrainConfig:
     """Number format of the network; losses and teacher weights are always fp32."""
     compile: Literal["auto", "always", "never"] = "auto"
     """Compile the networks with torch.compile, one graph per view size: faster steps after a
-    minute or two of waiting. ``auto`` does it on a GPU for runs of 1,000 steps and more."""
+    minute or two of waiting. ``auto`` does it on a GPU for runs of 3,000 steps and more."""
     activation_memory: float = 1.0
     """Share of the activations that compiled networks keep for the backward pass; the rest is
     computed again, which saves memory and costs time."""

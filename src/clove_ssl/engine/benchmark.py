@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -24,7 +23,7 @@ from clove_ssl import __version__
 from clove_ssl.backbones.build import Backbone, build_backbone
 from clove_ssl.config.benching import BenchConfig
 from clove_ssl.config.methods.base import MethodConfig
-from clove_ssl.config.pretraining import BackboneConfig, DataConfig
+from clove_ssl.config.pretraining import DataConfig
 from clove_ssl.console import Console
 from clove_ssl.data.sources import open_source
 from clove_ssl.engine.compilation import compile_networks
@@ -121,6 +120,12 @@ class Bench:
         share = milliseconds / step.milliseconds
         self._keep(Measurement(name, speed, milliseconds, share=share))
 
+    def record_growth(self, name: str, exponent: float, points: Mapping[int, float]) -> None:
+        """Add how a time grows with something, from milliseconds at some values of it."""
+        times = ", ".join(f"{value}: {time:.1f} ms" for value, time in points.items())
+        self._console.say(f"time grows with {name} to the power {exponent:.2f}: {times}")
+        self._write({"growth": name, "exponent": exponent, "milliseconds": points})
+
     def synchronize(self) -> None:
         """Wait for the device."""
         if self.device.type == "cuda":
@@ -137,7 +142,7 @@ class Bench:
 
     def backbone(self) -> Backbone:
         """The backbone of the config, with random weights."""
-        return build_backbone(BackboneConfig(name=self.config.backbone))
+        return build_backbone(self.config.backbone)
 
     def placed(self, module: M) -> M:
         """A module on the device, in the layout of training."""
@@ -153,8 +158,23 @@ class Bench:
         self._console.say(
             f"{measurement.name}: {speed:,.0f} images/s, {measurement.milliseconds:.1f} ms{of_step}"
         )
-        if self.config.out:
-            _append(self, measurement, self.config.out)
+        self._write(asdict(measurement))
+
+    def _write(self, figures: Mapping[str, object]) -> None:
+        """Append a line to the file of results, if there is one."""
+        if self.config.out is None:
+            return
+        on_gpu = self.device.type == "cuda"
+        where = {
+            "method": self.config.method.name,
+            "backbone": self.config.backbone.name,
+            "batch": self.config.batch,
+            "device": torch.cuda.get_device_name(self.device) if on_gpu else "cpu",
+            "torch": torch.__version__,
+            "clove_ssl": __version__,
+        }
+        with self.config.out.open("a") as file:
+            file.write(json.dumps({**figures, **where}) + "\n")
 
     def _reset_memory(self) -> None:
         if self.device.type == "cuda":
@@ -176,7 +196,7 @@ def run_bench(config: BenchConfig) -> list[Measurement]:
         pictures,
         with_classes,
     )
-    from clove_ssl.engine.benchmark_growth import growth_lines
+    from clove_ssl.engine.benchmark_growth import measure_growth
     from clove_ssl.engine.benchmark_step import measure_floor, measure_step, synthetic_batch
 
     if not config.method.trains:
@@ -185,7 +205,7 @@ def run_bench(config: BenchConfig) -> list[Measurement]:
             "recipe, such as: clove bench clove-demo"
         )
     _check_places(config)
-    bench, console = Bench(config), Console()
+    bench = Bench(config)
     if bench.device.type == "cuda":
         torch.backends.cudnn.benchmark = True
     with pictures(bench) as data:
@@ -201,8 +221,7 @@ def run_bench(config: BenchConfig) -> list[Measurement]:
             measure_run(bench, method, data)
     RichConsole().print(_table(bench))
     if "growth" in config.parts:
-        for line in growth_lines(bench, method):
-            console.say(line)
+        measure_growth(bench, method)
     return bench.measurements
 
 
@@ -227,7 +246,7 @@ def _table(bench: Bench) -> Table:
     columns = ("part", "images/s", "of the floor", "ms per batch", "of the step", "GiB", "first")
     table = Table(*columns)
     table.title = (
-        f"{bench.config.method.name}, {bench.config.backbone}, batch {bench.config.batch}, "
+        f"{bench.config.method.name}, {bench.config.backbone.name}, batch {bench.config.batch}, "
         f"{bench.device.type}"
     )
     for one in bench.measurements:
@@ -241,17 +260,3 @@ def _table(bench: Bench) -> Table:
             f"{one.first_call_seconds:.1f} s" if one.first_call_seconds else "",
         )
     return table
-
-
-def _append(bench: Bench, measurement: Measurement, path: Path) -> None:
-    on_gpu = bench.device.type == "cuda"
-    where = {
-        "method": bench.config.method.name,
-        "backbone": bench.config.backbone,
-        "batch": bench.config.batch,
-        "device": torch.cuda.get_device_name(bench.device) if on_gpu else "cpu",
-        "torch": torch.__version__,
-        "clove_ssl": __version__,
-    }
-    with path.open("a") as file:
-        file.write(json.dumps({**asdict(measurement), **where}) + "\n")

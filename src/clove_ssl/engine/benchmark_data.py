@@ -17,7 +17,6 @@ from PIL import Image
 
 from clove_ssl.config.methods.base import MethodConfig
 from clove_ssl.config.pretraining import (
-    BackboneConfig,
     CheckpointConfig,
     DataConfig,
     LoggingConfig,
@@ -101,7 +100,7 @@ def measure_run(bench: Bench, method: MethodConfig, data: DataConfig) -> None:
             out=Path(folder) / "run",
             data=data,
             method=method,
-            backbone=BackboneConfig(name=bench.config.backbone),
+            backbone=bench.config.backbone,
             checkpoints=CheckpointConfig(every_epochs=1e9),
             logging=LoggingConfig(every=every),
             steps=3 * every,

@@ -18,7 +18,7 @@ from clove_ssl.losses import clove_loss
 Points = list[tuple[int, float]]
 
 
-def growth_lines(bench: Bench, method: MethodConfig) -> Iterator[str]:
+def measure_growth(bench: Bench, method: MethodConfig) -> None:
     """Exponents of the step's time in batch, view sizes, small views and grid, uncompiled.
 
     Measured near the batch that was asked for: a GPU with little to do waits for the host, and
@@ -26,21 +26,19 @@ def growth_lines(bench: Bench, method: MethodConfig) -> Iterator[str]:
     """
     bench.compiles = False
     for name, points in _cases(bench, method):
-        yield f"time grows with {name} to the power {slope(points):.2f}: " + ", ".join(
-            f"{value}: {milliseconds:.1f} ms" for value, milliseconds in points
-        )
+        bench.record_growth(name, slope(points), dict(points))
 
 
 def _cases(bench: Bench, method: MethodConfig) -> Iterator[tuple[str, Points]]:
-    whole = bench.config.batch
-    sizes = (max(1, whole // 4), max(2, whole // 2), whole)
+    small = max(2, bench.config.batch // 4)
+    sizes = (small, 2 * small, 4 * small)
     yield "the batch", [(size, _step_time(bench, method, size)) for size in sizes]
     if not isinstance(method, CLoVEConfig):
         return
     views = method.views
 
     def time(changed: ViewsConfig) -> float:
-        return _step_time(bench, replace(method, views=changed), whole)
+        return _step_time(bench, replace(method, views=changed), sizes[-1])
 
     sides = (views.global_size // 2, 3 * views.global_size // 4, views.global_size)
     yield (
@@ -72,7 +70,7 @@ def _step_time(bench: Bench, method: MethodConfig, images: int) -> float:
     return bench.device_milliseconds(work, repeats=5)
 
 
-def _loss_time(bench: Bench, side: int, images: int = 64, channels: int = 256) -> float:
+def _loss_time(bench: Bench, side: int, images: int = 16, channels: int = 256) -> float:
     shape = (images, channels, side, side)
     context = torch.randn(shape, device=bench.device, requires_grad=True)
     target = torch.randn(shape, device=bench.device)

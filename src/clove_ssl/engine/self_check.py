@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torchvision.ops import FrozenBatchNorm2d
 
 from clove_ssl.atomic import write_text
-from clove_ssl.config.finetuning import FinetuneConfig
+from clove_ssl.config.finetuning import RANDOM, FinetuneConfig
 from clove_ssl.console import Console
 from clove_ssl.engine.finetuning_plan import FinetunePlan
 from clove_ssl.engine.starting_point import StartingPoint
@@ -71,6 +71,11 @@ def announce(
         console.say(f"  {note}")
     for difference in config.differences():
         console.warn(f"not the published protocol: {difference}")
+    if config.backbone == RANDOM and "fixed batch norm" in facts["norms"]:
+        console.warn(
+            "the norms of a random backbone are fixed, and their statistics fit no image. For a "
+            "fair baseline train them: --task.detector.backbone-norm batch"
+        )
     if plan.warmup_steps >= plan.total_steps:
         console.warn(
             f"the warm-up ({plan.warmup_steps} iterations) is longer than the run "
