@@ -237,22 +237,28 @@ _QUICK_PROBES = (
         },
     ),
 )
-_QUICK_SIZES = {"train_sides": [256, 288, 320, 352], "test_side": 320, "longest": 533}
+_QUICK_DETECTOR: Changes = {
+    "train_sides": [256, 288, 320, 352],
+    "test_side": 320,
+    "longest": 533,
+    "detector": {"box": {"regions_per_image": 128}},
+}
 _QUICK_TASKS = (
     FinetuningEntry(
         label="voc-c4",
         task="voc-c4",
-        changes=_short(600, task=_QUICK_SIZES, warmup=100),
+        changes=_short(600, task=_QUICK_DETECTOR, warmup=100),
     ),
     FinetuningEntry(
         label="voc-semantic",
         task="voc-semantic",
-        changes=_short(600, task={"crop": 257}, warmup=0),
+        # With the published rate of 0.003 so few iterations learn nothing but background.
+        changes={**_short(600, task={"crop": 257}, warmup=50), "lr": 0.05},
     ),
     FinetuningEntry(
         label="coco-fpn",
         task="coco-fpn",
-        changes=_short(600, task=_QUICK_SIZES, warmup=100),
+        changes=_short(600, task=_QUICK_DETECTOR, warmup=100),
     ),
 )
 _SMOKE_PROBE: Changes = {
