@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from clove_ssl.console import Console
 from clove_ssl.engine.study import report_study
 from clove_ssl.engine.study_comparing import StudyComparison
 from clove_ssl.engine.study_plan import StudyPlan, make_plan
+from clove_ssl.engine.study_results import pretraining_rows
 from clove_ssl.visual.study_bars import draw_bars
 from clove_ssl.visual.study_tables import (
     OurFigure,
@@ -29,6 +31,7 @@ from clove_ssl.visual.study_tables import (
     csv_text,
     latex,
     markdown,
+    run_cells,
 )
 
 VOC = {"voc_AP": 0.6, "voc_AP50": 0.84, "voc_AP75": 0.67}
@@ -158,7 +161,7 @@ def test_another_budget_network_or_data_is_told_in_the_row(tmp_path: Path) -> No
         "tested on 450 images instead of 4,952",
     ):
         assert part in told
-    assert told in markdown([table], [], title="t")
+    assert told in markdown([table], [], [], title="t")
     assert row.budget.startswith("120 s: 1,200 steps of 256 (23.1 epochs)")
     assert row.data.startswith("photos, 13,301 images")
 
@@ -236,7 +239,7 @@ def table() -> StudyTable:
 
 
 def test_markdown_keeps_its_columns(table: StudyTable) -> None:
-    lines = [line for line in markdown([table], [], title="t").splitlines() if line[:1] == "|"]
+    lines = [line for line in markdown([table], [], [], title="t").splitlines() if line[:1] == "|"]
     assert len({line.count("|") for line in lines}) == 1
     assert "| 60.1 | 58.0 ± 0.4* | 2 x 3 |" in lines[2]
     assert lines[3].startswith("| <b> | – | – | – |")
@@ -277,3 +280,20 @@ def test_bars_are_as_long_as_their_figures(table: StudyTable) -> None:
         if node.tag.endswith("rect")
     }
     assert widths["ours"] / widths["paper"] == pytest.approx(58.04 / 60.1, rel=1e-3)
+
+
+def test_how_the_pretrainings_went_is_told_run_by_run(tmp_path: Path) -> None:
+    plan = make_plan(voc_study(paper_main()), tmp_path)
+    finish(plan, "clove-200", {}, images=IMAGENET_IMAGES, test=4952)
+    (cell,) = [cell for cell in plan.cells if cell.name == "pretrain/clove-200-s0"]
+    lines = [
+        {"step": step, "epoch": step / 10, "loss": 100 - step, "images_per_second": 1234.0}
+        for step in (1, 5, 9)
+    ]
+    run = plan.folder.run(cell.name)
+    run.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rows = pretraining_rows(plan)
+    assert [run_cells(row) for row in rows] == [
+        ["clove-200-s0", "9", "0.9", "1,234", "–", "99.000 to 91.000", "–", "–"]
+    ]
+    assert "| clove-200-s0 | 9 | 0.9 |" in markdown([], [], rows, title="t")

@@ -21,6 +21,7 @@ from clove_ssl.engine.study_cells import Cell, find_cell, state_of
 from clove_ssl.engine.study_comparing import StudyComparison
 from clove_ssl.engine.study_costs import describe_costs, estimate, read_speeds
 from clove_ssl.engine.study_plan import StudyPlan, check_data, make_plan, save_study
+from clove_ssl.engine.study_results import pretraining_rows
 from clove_ssl.engine.study_running import (
     record_failure,
     run_cell,
@@ -105,6 +106,7 @@ def report_study(plan: StudyPlan, console: Console) -> None:
             ),
             tables=comparison.tables(),
             paired=comparison.paired(),
+            runs=pretraining_rows(plan),
             unmeasured=comparison.unmeasured(),
             waiting=[(cell.name, _failure(plan, cell)) for cell in waiting],
             study=files.to_yaml(plan.config),

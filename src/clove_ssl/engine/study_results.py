@@ -19,9 +19,11 @@ from clove_ssl.engine.study_plan import StudyPlan
 from clove_ssl.engine.study_statistics import Seeds
 from clove_ssl.errors import UserError
 from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.history import History
 from clove_ssl.runs.metrics import read_metrics
 from clove_ssl.runs.state import read_state
 from clove_ssl.tasks.scoring.scores import read_scores
+from clove_ssl.visual.study_tables import PretrainingRow
 
 Measure = ProbeEntry | FinetuningEntry
 Figures = dict[str, dict[Seeds, float]]
@@ -85,6 +87,34 @@ def pretraining_facts(plan: StudyPlan, entry: PretrainingEntry) -> PretrainingFa
     state = read_state(run, config, metrics)
     steps = state.total_steps if state.total_steps is not None else state.step
     return PretrainingFacts(config, steps, state.images, _device(run.provenance))
+
+
+def pretraining_rows(plan: StudyPlan) -> list[PretrainingRow]:
+    """How all finished pre-trainings went; random weights have no history."""
+    return [
+        _pretraining_row(cell.name, History(metrics))
+        for entry in plan.config.pretrainings
+        for cell in _pretrainings(plan, entry)
+        if (metrics := read_metrics(plan.folder.run(cell.name)))
+    ]
+
+
+def _pretraining_row(name: str, history: History) -> PretrainingRow:
+    def recent(figure: str) -> float | None:
+        series = history.of(figure)
+        return None if series is None else series.settled().recent
+
+    loss, epoch = history.of("loss"), history.of("epoch")
+    return PretrainingRow(
+        run=name.removeprefix("pretrain/"),
+        steps=history.last_step,
+        epochs=None if epoch is None else epoch.values[-1],
+        images_per_second=recent("images_per_second"),
+        memory_gib=recent("memory_gib"),
+        loss=None if loss is None else (loss.values[0], loss.values[-1]),
+        effective_rank=recent("effective_rank"),
+        feature_std=recent("feature_std"),
+    )
 
 
 def _pretrainings(plan: StudyPlan, entry: PretrainingEntry) -> list[Cell]:

@@ -16,7 +16,10 @@ from clove_ssl.visual.study_tables import (
     LEGEND,
     PAIRED_HEADER,
     PAIRED_LEGEND,
+    RUNS_HEADER,
+    RUNS_LEGEND,
     PairedRow,
+    PretrainingRow,
     StudyTable,
     cells,
     csv_text,
@@ -24,6 +27,7 @@ from clove_ssl.visual.study_tables import (
     latex,
     markdown,
     paired_cells,
+    run_cells,
 )
 
 
@@ -35,6 +39,7 @@ class StudyPage:
     progress: str
     tables: Sequence[StudyTable]
     paired: Sequence[PairedRow]
+    runs: Sequence[PretrainingRow]
     unmeasured: Sequence[str]  # tables of the paper that the study has no cells for
     waiting: Sequence[tuple[str, str]]  # cells that are not done, and why
     study: str  # the text of study.yaml
@@ -43,7 +48,8 @@ class StudyPage:
 def write_study_report(folder: StudyFolder, page: StudyPage) -> None:
     """Write the page, ``tables.md``, ``tables.csv``, ``tables.tex`` and ``plots/``."""
     try:
-        write_text(folder.tables("md"), markdown(page.tables, page.paired, title=page.title))
+        tables = markdown(page.tables, page.paired, page.runs, title=page.title)
+        write_text(folder.tables("md"), tables)
         write_text(folder.tables("csv"), csv_text(page.tables))
         write_text(folder.tables("tex"), latex(page.tables))
         _write_plots(folder, page.tables)
@@ -68,6 +74,9 @@ def render_study_report(page: StudyPage) -> str:
         paired_legend=PAIRED_LEGEND,
         paired_header=PAIRED_HEADER,
         paired=[paired_cells(row) for row in page.paired],
+        runs_legend=RUNS_LEGEND,
+        runs_header=RUNS_HEADER,
+        runs=[run_cells(row) for row in page.runs],
         written=time.strftime("%Y-%m-%d %H:%M"),
     )
 

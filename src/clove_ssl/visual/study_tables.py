@@ -84,6 +84,20 @@ class PairedRow:
     notable: bool
 
 
+@dataclass(frozen=True)
+class PretrainingRow:
+    """How one pre-training went; what was not logged is None."""
+
+    run: str
+    steps: float
+    epochs: float | None
+    images_per_second: float | None
+    memory_gib: float | None
+    loss: tuple[float, float] | None  # of the first and of the last logged step
+    effective_rank: float | None
+    feature_std: float | None
+
+
 LEGEND = (
     "Ours: mean ± standard deviation of a single run, in percent. n is the number of pre-training "
     f"seeds x fine-tuning seeds. {MARK} differs from the paper's figure by more than twice our "
@@ -128,7 +142,13 @@ def cells(table: StudyTable, row: StudyRow) -> list[str]:
     return [row.name, *epochs, *figures, *known, *departures]
 
 
-def markdown(tables: Sequence[StudyTable], paired: Sequence[PairedRow], *, title: str) -> str:
+def markdown(
+    tables: Sequence[StudyTable],
+    paired: Sequence[PairedRow],
+    runs: Sequence[PretrainingRow],
+    *,
+    title: str,
+) -> str:
     """All tables as one page."""
     parts = [f"# {title}", LEGEND]
     for table in tables:
@@ -137,7 +157,34 @@ def markdown(tables: Sequence[StudyTable], paired: Sequence[PairedRow], *, title
     if paired:
         parts += ["## Paired comparisons", PAIRED_LEGEND]
         parts.append(_markdown_grid(PAIRED_HEADER, [paired_cells(row) for row in paired]))
+    if runs:
+        parts += ["## How the pre-trainings went", RUNS_LEGEND]
+        parts.append(_markdown_grid(RUNS_HEADER, [run_cells(row) for row in runs]))
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+RUNS_HEADER = ["run", "steps", "epochs", "images/s", "GiB", "loss", "effective rank", "feature std"]
+RUNS_LEGEND = (
+    "Medians of the last logged steps; the loss of the first and of the last one. A rank near 1 or "
+    "a deviation near 0 is a collapse. Runs that shared a GPU were slower than alone."
+)
+
+
+def run_cells(row: PretrainingRow) -> list[str]:
+    """One run as text."""
+    formats = {
+        "steps": ",.0f",
+        "epochs": ".1f",
+        "images_per_second": ",.0f",
+        "memory_gib": ".1f",
+        "effective_rank": ".0f",
+        "feature_std": ".2f",
+    }
+    known = {name: getattr(row, name) for name in formats}
+    shown = {n: NOTHING if known[n] is None else format(known[n], f) for n, f in formats.items()}
+    loss = NOTHING if row.loss is None else f"{row.loss[0]:.3f} to {row.loss[1]:.3f}"
+    *before, rank, spread = shown.values()
+    return [row.run, *before, loss, rank, spread]
 
 
 PAIRED_HEADER = ["measure", "method", "difference", "standard error", "95 % interval", "n"]
