@@ -150,6 +150,8 @@ def test_unfinished_and_repeated_runs_say_where_the_model_is(tmp_path: Path) -> 
         with pytest.raises(UserError, match="run-0|clove resume"):
             read(config.out)
     assert cli.main(["export", str(config.out), "--to", "torchvision"]) == 2
+    with pytest.raises(UserError, match="nowhere does not exist"):
+        load_finetuned("nowhere")
 
 
 def test_evaluations_on_the_way_do_not_change_the_training(tmp_path: Path) -> None:

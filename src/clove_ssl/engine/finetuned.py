@@ -29,7 +29,7 @@ from clove_ssl.export.safetensors_file import (
     save_backbone,
     write_bytes,
 )
-from clove_ssl.runs.directory import RunDirectory, not_exported
+from clove_ssl.runs.directory import RunDirectory, find, not_exported
 from clove_ssl.tasks.base import Task, TaskModel, Vocabulary
 
 FORMAT = "clove-ssl model"
@@ -116,7 +116,7 @@ def _find(path: Path) -> Path:
         return path
     run = RunDirectory(path)
     if not run.model.is_file():
-        raise not_exported(run, run.model)
+        raise not_exported(find(path), run.model)
     return run.model
 
 
