@@ -177,6 +177,7 @@ class ListArguments:
     what: Annotated[
         Literal["methods", "backbones", "recipes", "tasks", "formats"], tyro.conf.Positional
     ]
+    """The kind of names."""
 
 
 def list_names(args: Arguments) -> None:

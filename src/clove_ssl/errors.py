@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import errno
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class UserError(Exception):
@@ -22,6 +23,11 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
     close = difflib.get_close_matches(name, choices, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     return UserError(f"Unknown {kind} {name!r}.{hint} Known: {', '.join(choices)}.")
+
+
+def already_there(path: Path) -> UserError:
+    """Build the error for an ``--out`` that names something."""
+    return UserError(f"{path} exists already. Choose another --out, or remove it first.")
 
 
 _NEXT_STEPS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from clove_ssl import cli, load_backbone, load_finetuned
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import EvaluationConfig
 from clove_ssl.engine import finetuning
+from clove_ssl.engine.finetuned import FinetunedModel
 from clove_ssl.errors import UserError
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
@@ -68,31 +70,42 @@ def _is_tested(path: Path, scenes: Path) -> bool:
 def _check_exported(run: RunDirectory, task: str) -> None:
     """The written model predicts what was scored, and its backbone starts another run."""
     model = load_finetuned(run.path)
-    images = [image for image in run.scenes.rglob("*.[jp][pn]g") if _is_tested(image, run.scenes)]
-    if task == "voc-semantic":
-        with np.load(run.predictions / "classes.npz") as maps:
-            name = next(iter(maps.files))
-            (path,) = (image for image in images if image.stem == name.removeprefix("maps/"))
-            assert np.array_equal(model.predict(path).numpy(), maps[name])
-    else:
-        records = read_detections(run.predictions / "detections.json").records
-        scores = {record["score"] for record in records}
-        found = [model.predict(image) for image in images]
-        assert scores <= {score for each in found for score in each.scores.tolist()}
-        assert all(max(each.classes.tolist(), default=0) < len(model.class_names) for each in found)
-    backbone = load_backbone(run.path)
     own = model.network.backbone.body.state_dict()
-    loaded = backbone.body.state_dict()
+    loaded = load_backbone(run.path).body.state_dict()
     assert all(torch.equal(own[name], loaded[name]) for name in own)
-    path = run.model.with_name("model.detectron2.pkl")
-    command = ["export", str(run.path), "--to", "detectron2", "--heads"]
-    assert cli.main(command) == (2 if task == "voc-semantic" else 0)
-    if task != "voc-semantic":
-        weights = pickle.loads(path.read_bytes())["model"]
-        counted = [name for name in model.network.state_dict() if "num_batches" not in name]
-        assert len(weights) == len(counted)
-        bias = weights["roi_heads.box_predictor.cls_score.bias"]
-        assert len(bias) == len(model.class_names) + 1
+    images = [image for image in run.scenes.rglob("*.[jp][pn]g") if _is_tested(image, run.scenes)]
+    as_detector = cli.main(["export", str(run.path), "--to", "detectron2", "--heads"])
+    if task == "voc-semantic":
+        assert as_detector == 2
+        _check_classes(run, model, images)
+    else:
+        assert as_detector == 0
+        _check_detections(run, model, images)
+        _check_detectron2(run, model)
+
+
+def _check_classes(run: RunDirectory, model: FinetunedModel, images: Sequence[Path]) -> None:
+    with np.load(run.predictions / "classes.npz") as maps:
+        name = next(iter(maps.files))
+        (path,) = (image for image in images if image.stem == name.removeprefix("maps/"))
+        assert np.array_equal(model.predict(path).numpy(), maps[name])
+
+
+def _check_detections(run: RunDirectory, model: FinetunedModel, images: Sequence[Path]) -> None:
+    records = read_detections(run.predictions / "detections.json").records
+    found = [model.predict(image) for image in images]
+    scores = {score for each in found for score in each.scores.tolist()}
+    assert {record["score"] for record in records} <= scores
+    assert all(max(each.classes.tolist(), default=0) < len(model.class_names) for each in found)
+
+
+def _check_detectron2(run: RunDirectory, model: FinetunedModel) -> None:
+    """Every weight has a name, and the classes are all there, with the background."""
+    weights = pickle.loads(run.model.with_name("model.detectron2.pkl").read_bytes())["model"]
+    counted = [name for name in model.network.state_dict() if "num_batches" not in name]
+    assert len(weights) == len(counted)
+    bias = weights["roi_heads.box_predictor.cls_score.bias"]
+    assert len(bias) == len(model.class_names) + 1
 
 
 @pytest.mark.parametrize("task", ["voc-semantic", "coco-fpn"])
@@ -137,6 +150,8 @@ def test_unfinished_and_repeated_runs_say_where_the_model_is(tmp_path: Path) -> 
         with pytest.raises(UserError, match="run-0|clove resume"):
             read(config.out)
     assert cli.main(["export", str(config.out), "--to", "torchvision"]) == 2
+    with pytest.raises(UserError, match="nowhere does not exist"):
+        load_finetuned("nowhere")
 
 
 def test_evaluations_on_the_way_do_not_change_the_training(tmp_path: Path) -> None:

@@ -8,18 +8,16 @@ from pathlib import Path
 
 import pytest
 from references.killing import has_said, run_with_kills, start, wait_until, weights_hash
-from references.tiny_runs import tiny_config
+from references.tiny_runs import NO_CHECKPOINTS, tiny_config
 
 from clove_ssl.config import files
-from clove_ssl.config.pretraining import CheckpointConfig
 from clove_ssl.engine import pretraining
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-NEVER = CheckpointConfig(every_epochs=1e6)
 
 
 def test_a_killed_run_ends_with_the_same_weights(tmp_path: Path) -> None:
-    pretraining.pretrain(tiny_config(tmp_path / "whole", steps=8, checkpoints=NEVER))
+    pretraining.pretrain(tiny_config(tmp_path / "whole", steps=8, checkpoints=NO_CHECKPOINTS))
     killed = tiny_config(tmp_path / "killed", steps=8)
     (step,) = run_with_kills(killed, kills=1, seed=0, longest_pause=0.2)
     assert step < 8
@@ -28,7 +26,7 @@ def test_a_killed_run_ends_with_the_same_weights(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_writes_a_checkpoint_and_ends_cleanly(tmp_path: Path, number: int) -> None:
-    config = tiny_config(tmp_path / "run", steps=10_000, checkpoints=NEVER)
+    config = tiny_config(tmp_path / "run", steps=10_000, checkpoints=NO_CHECKPOINTS)
     files.save(config, tmp_path / "config.yaml")
     arguments = ["pretrain", "--config", str(tmp_path / "config.yaml"), "--out", str(config.out)]
     process = start(*arguments, said=tmp_path / "said.txt")

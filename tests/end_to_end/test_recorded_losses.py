@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from references.tiny_runs import tiny_config, tiny_method
+from references.tiny_runs import NO_CHECKPOINTS, tiny_config, tiny_method
 
 from clove_ssl.config.methods.clove import AttentionConfig, CLoVEConfig
-from clove_ssl.config.pretraining import CheckpointConfig
 from clove_ssl.engine import pretraining
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import read_metrics
@@ -45,8 +44,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def test_losses_are_the_recorded_ones(
     variant: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    never = CheckpointConfig(every_epochs=1e6)
-    config = tiny_config(tmp_path / "run", steps=10, checkpoints=never, **VARIANTS[variant])
+    config = tiny_config(
+        tmp_path / "run", steps=10, checkpoints=NO_CHECKPOINTS, **VARIANTS[variant]
+    )
     pretraining.pretrain(config)
     lines = read_metrics(RunDirectory(tmp_path / "run"))
     measured = {name: [line[name] for line in lines] for name in FIGURES}

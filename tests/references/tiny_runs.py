@@ -17,6 +17,9 @@ from clove_ssl.config.pretraining import (
 )
 from clove_ssl.config.views import ViewsConfig
 
+NO_CHECKPOINTS = CheckpointConfig(every_epochs=1e6)
+"""But for the one at the end."""
+
 
 def tiny_config(out: Path, **changes: Any) -> PretrainConfig:
     """Six steps of eight scenes, with large and small views, on one CPU thread in seconds."""

@@ -156,7 +156,7 @@ BASE = ["finetune", "voc-semantic", "--out", "OUT", "--device", "cpu"]
         ([*BASE, "--backbone", "random", "--architecture", "resnet5"], "resnet5"),
         ([*BASE, "--backbone", "random", "--data", "nowhere"], "nowhere"),
         ([*BASE, "--backbone", "random", "--fraction", "2"], "fraction=2"),
-        ([*BASE, "--backbone", "random", "--iterations", "0"], "at least 1"),
+        ([*BASE, "--backbone", "random", "--iterations", "0"], "expected 1 or more"),
         ([*BASE, "--backbone", "random", "--lr", "-1"], "above 0"),
         ([*BASE, "--backbone", "random", "--precision", "bf16"], "needs a GPU"),
         ([*BASE, "--backbone", "random", "--micro-batch", "5"], "micro_batch=5"),

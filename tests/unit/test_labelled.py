@@ -120,7 +120,7 @@ def colour_mask(folder: Path) -> None:
         (lose_image, r"2007_000032\.jpg is in the list.*cannot be read"),
         (cut_image, r"2007_000032\.jpg is a"),
         (garble_mask, "no readable PNG"),
-        (shrink_mask, r"has \(4, 3\) pixels, but its image \(4, 5\)"),
+        (shrink_mask, "has 3 x 4 pixels, but its image 5 x 4"),
         (exceed_classes, "P pixels up to 21.*classes 0 to 20"),
         (colour_mask, "RGB pixels.*expected a palette image"),
     ],

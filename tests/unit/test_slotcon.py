@@ -27,7 +27,7 @@ from clove_ssl.losses.slots import (
 )
 from clove_ssl.methods.base import Progress
 from clove_ssl.methods.slotcon import SlotCon, places_of, slot_figures
-from clove_ssl.modules.host_copy import HostCopy
+from clove_ssl.modules.transfers import HostCopy
 from clove_ssl.views.overlap import area_share, place_in_view, resample, shared_rectangle
 
 START = Progress(step=0, total_steps=10)

@@ -81,7 +81,7 @@ _REASONS = {
     r"_k\b|target|teacher": "the teacher, which is not the branch taken",
     r"^(encoder_q|encoder|online_network)$": "the student, which is not the branch taken",
     r"preprocessor|pixel": "image statistics",
-    r"_momentum": "state of the optimizer",
+    _MOMENTUM: "state of the optimizer",
     r"roi_heads|proposal_generator|rpn": "part of a detector",
     r"conv1_b": "bias before a batch norm, unused by Detectron2",
     r"proj|neck|head|mlp|predict|expand|fc|classifier|linear|pred|value|attn|attention|group|cent|"

@@ -57,8 +57,8 @@ def extract(content: Content, wanted: Wanted) -> Extracted | None:
         unwrapped = unwrap(state)
         found = recognise(unwrapped, method=wanted.method, branch=wanted.branch)
         if found is not None:
-            named = wanted.method or method_of(content.author) * (not found.layout.method)
-            return _take(unwrapped, found, named)
+            author = "" if found.layout.method else method_of(content.author)
+            return _take(unwrapped, found, wanted.method or author)
         if key == "online_backbone":
             return _by_order(state)
     return None

@@ -16,7 +16,7 @@ from clove_ssl.config import files
 from clove_ssl.config.pretraining import BackboneConfig, PretrainConfig
 from clove_ssl.errors import UserError
 from clove_ssl.runs.checkpoint_list import newest_intact
-from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.directory import RunDirectory, not_exported
 
 HUB_WEIGHTS = "model.safetensors"
 
@@ -46,10 +46,7 @@ def locate(path: Path) -> Origin:
     if (path / HUB_WEIGHTS).is_file():
         return Origin(path / HUB_WEIGHTS, hint=_timm_name(path / "config.json"))
     if files.is_finetuning(run.config):
-        raise UserError(
-            f"{path} is a fine-tuning run without export/backbone.safetensors. Give a finished "
-            f"one (of several runs one, such as {run.repetition(0).path}), or what it started from."
-        )
+        raise not_exported(run, run.backbone)
     checkpoint = newest_intact(run.checkpoints)
     if checkpoint is None or not run.config.is_file():
         raise UserError(

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from clove_ssl.config.limits import check_least, check_seed
+from clove_ssl.config.limits import check_least, check_positive, check_seed
 from clove_ssl.config.pretraining import LoggingConfig
 from clove_ssl.config.tasks.base import TaskConfig
 from clove_ssl.errors import UserError
@@ -114,6 +114,9 @@ class EvaluationConfig:
     pictures: int = 12
     """Test images whose predictions are drawn beside the truth."""
 
+    def __post_init__(self) -> None:
+        check_least(1, "evaluation", every=self.every)
+
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneConfig:
@@ -163,30 +166,21 @@ class FinetuneConfig:
     """Determines the head's initial weights, image order, augmentation and sampling."""
 
     def __post_init__(self) -> None:
-        counts = {
-            "iterations": self.iterations,
-            "batch_size": self.batch_size,
-            "runs": self.runs,
-            "checkpoint_every": self.checkpoint_every,
-            "evaluation.every": self.evaluation.every,
-        }
-        for name, value in counts.items():
-            if value is not None and value < 1:
-                option = name.replace("_", "-")
-                raise UserError(f"{name}={value}: it must be at least 1. Leave out --{option}.")
+        check_least(
+            1,
+            iterations=self.iterations,
+            batch_size=self.batch_size,
+            runs=self.runs,
+            checkpoint_every=self.checkpoint_every,
+        )
+        check_least(0, warmup_iterations=self.warmup_iterations)
+        check_positive(lr=self.lr)
         check_seed(self.seed)
-        if self.warmup_iterations is not None and self.warmup_iterations < 0:
-            raise UserError(
-                f"warmup_iterations={self.warmup_iterations} is no number of iterations. Give 0 "
-                "for none, or leave out --warmup-iterations."
-            )
         if not 0 < self.fraction <= 1:
             raise UserError(
                 f"fraction={self.fraction} is no share of the images. Give a number above 0 and "
                 "up to 1, for example --fraction 0.1."
             )
-        if self.lr is not None and not self.lr > 0:
-            raise UserError(f"lr={self.lr} must be above 0. Leave out --lr for the protocol's.")
 
     @property
     def effective_batch(self) -> int:

@@ -6,7 +6,6 @@ The docstring under a field is its ``--help`` text and its entry in the docs.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -134,13 +133,14 @@ class CheckpointConfig:
     """Keep a checkpoint for good every this many epochs."""
 
     def __post_init__(self) -> None:
-        check_least(1, "checkpoints", milestone_epochs=self.milestone_epochs)
-        if not 0 < self.every_epochs < math.inf or self.min_steps < 1 or self.keep < 1:
-            raise UserError(
-                f"checkpoints.every_epochs={self.every_epochs}, min_steps={self.min_steps} and "
-                f"keep={self.keep}: all must be positive, or an interrupted run is lost. Leave "
-                "them out for 1.0, 100 and 2."
-            )
+        check_positive("checkpoints", every_epochs=self.every_epochs)
+        check_least(
+            1,
+            "checkpoints",
+            min_steps=self.min_steps,
+            keep=self.keep,
+            milestone_epochs=self.milestone_epochs,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

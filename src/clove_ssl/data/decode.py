@@ -41,6 +41,7 @@ from torch import Tensor
 
 from clove_ssl.errors import UserError
 
+MAX_PIXELS = 100_000_000
 # By the first bytes of a file, as regular expressions.
 _READERS: dict[bytes, type[ImageFile.ImageFile]] = {
     rb"\xff\xd8\xff": JpegImageFile,
@@ -76,7 +77,7 @@ class DecodeError(ValueError):
     """Bytes that are no readable image; the message is the reason."""
 
 
-def decode(data: bytes, *, max_pixels: int, reduce: int = 1) -> Tensor:
+def decode(data: bytes, *, max_pixels: int = MAX_PIXELS, reduce: int = 1) -> Tensor:
     """The pixels of an image file, upright, as uint8 (3, H, W) in channels-last memory.
 
     With ``reduce`` 2, 4 or 8 a JPEG is decoded at that fraction of its size,
@@ -105,7 +106,7 @@ def decode(data: bytes, *, max_pixels: int, reduce: int = 1) -> Tensor:
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
-def image_size(data: bytes, *, max_pixels: int) -> tuple[int, int]:
+def image_size(data: bytes, *, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
     """Height and width that ``decode`` will give, from the header alone.
 
     Raises:

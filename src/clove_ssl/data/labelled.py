@@ -20,7 +20,6 @@ from clove_ssl.data.scenes import SCENE_CLASSES, SceneSource
 from clove_ssl.errors import UserError, unknown_name
 
 IGNORE = 255
-_MAX_PIXELS = 100_000_000
 
 VOC_CLASSES = (
     "background",
@@ -90,23 +89,24 @@ class VOCLabels:
 
     def load(self, index: int) -> tuple[Tensor, Tensor]:
         """An image (3, H, W) and its label map (H, W), both uint8."""
-        image_path, label_path = self.paths(index)
+        image_path = self.paths(index)[0]
         try:
-            image = decode(_read(image_path), max_pixels=_MAX_PIXELS)
+            image = decode(_read(image_path))
         except DecodeError as error:
             raise UserError(f"{image_path} is {error}. Unpack the VOC archive again.") from None
-        labels = self.labels(index)
-        if image.shape[1:] != labels.shape:
-            raise UserError(
-                f"{label_path} has {tuple(labels.shape)} pixels, but its image "
-                f"{tuple(image.shape[1:])}. Expected equal heights and widths; unpack the VOC "
-                "archive again."
-            )
-        return image, labels
+        return image, self.labels(index, size=(image.shape[1], image.shape[2]))
 
-    def labels(self, index: int) -> Tensor:
-        """The label map (H, W) alone."""
-        return _read_palette(self.paths(index)[1], classes=len(self.class_names))
+    def labels(self, index: int, *, size: tuple[int, int]) -> Tensor:
+        """The label map (H, W) of an image of this size."""
+        path = self.paths(index)[1]
+        labels = _read_palette(path, classes=len(self.class_names))
+        if labels.shape != size:
+            height, width = labels.shape
+            raise UserError(
+                f"{path} has {width} x {height} pixels, but its image {size[1]} x {size[0]}. "
+                "Expected equal sizes; unpack the VOC archive again."
+            )
+        return labels
 
     def name(self, index: int) -> str:
         """The name of an image in its list."""

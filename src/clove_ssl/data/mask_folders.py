@@ -39,7 +39,6 @@ CITYSCAPES_CLASSES = {
 }
 """Names and label ids of the classes that are scored; all other ids are unjudged."""
 
-_MAX_PIXELS = 100_000_000
 _IMAGE_END, _LABEL_END = "_leftImg8bit.png", "_gtFine_labelIds.png"
 
 
@@ -124,7 +123,7 @@ def mask_classes(root: str | Path) -> tuple[str, ...]:
 def read_picture(path: Path) -> Tensor:
     """An image, uint8 (3, H, W)."""
     try:
-        return decode(path.read_bytes(), max_pixels=_MAX_PIXELS)
+        return decode(path.read_bytes())
     except (DecodeError, OSError) as error:
         raise UserError(f"{path} cannot be read: {error}. Copy it again or remove it.") from None
 

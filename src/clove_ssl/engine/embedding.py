@@ -32,7 +32,7 @@ from clove_ssl.data.decode import DecodeError, decode
 from clove_ssl.data.sources import ImageSource, open_source
 from clove_ssl.engine.distributed import choose_device
 from clove_ssl.engine.probe_features import FrozenFeatures
-from clove_ssl.engine.probe_pictures import MAX_PIXELS, scale
+from clove_ssl.engine.probe_pictures import scale
 from clove_ssl.errors import UserError
 
 _BATCHES_AHEAD = 3
@@ -131,7 +131,7 @@ def _read_ahead(
 
     def one(index: int) -> tuple[str, Tensor | str]:
         try:
-            image = decode(source.read(index), max_pixels=MAX_PIXELS)
+            image = decode(source.read(index))
         except (DecodeError, OSError) as error:
             return source.name(index), str(error)
         return source.name(index), scale(image, size)

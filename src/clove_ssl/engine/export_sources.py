@@ -24,7 +24,7 @@ from clove_ssl.errors import UserError
 from clove_ssl.export.model_card import ModelCardFacts
 from clove_ssl.methods.base import Method
 from clove_ssl.methods.teaching import TaughtMethod
-from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.directory import RunDirectory, not_exported
 from clove_ssl.runs.metrics import read_metrics
 from clove_ssl.runs.probe_file import read_probes
 from clove_ssl.runs.state import read_state
@@ -94,10 +94,7 @@ def _open_finetuned(run: RunDirectory, config: ExportConfig) -> ExportSource:
             "out --projector and --branch."
         )
     if not run.backbone.is_file():
-        remedy = f"one of its runs, such as {run.repetition(0).path}"
-        if trained.runs == 1:
-            remedy = f"a finished run; to finish this one, type: clove resume {run.path}"
-        raise UserError(f"{run.path} holds no export/backbone.safetensors. Give {remedy}.")
+        raise not_exported(run, run.backbone)
     backbone = load_backbone(run.backbone)
     facts = ModelCardFacts(
         method=f"{trained.task.name} fine-tuning",

@@ -12,7 +12,7 @@ from clove_ssl.config.exporting import ExportConfig
 from clove_ssl.console import Console
 from clove_ssl.engine.export_sources import ExportSource, open_source
 from clove_ssl.engine.exporting_detectors import export_detector
-from clove_ssl.errors import UserError
+from clove_ssl.errors import UserError, already_there
 from clove_ssl.export.exported import Exported
 from clove_ssl.export.formats import FORMATS, write_checked
 from clove_ssl.export.hub_folder import CARD, front_matter
@@ -61,7 +61,7 @@ def _target(config: ExportConfig, source: ExportSource) -> Path:
     )
     path = config.out or usual
     if path.exists() and (config.out is not None or not source.is_run):
-        raise UserError(f"{path} exists already. Choose another --out, or remove it first.")
+        raise already_there(path)
     return path
 
 

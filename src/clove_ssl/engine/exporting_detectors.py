@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from clove_ssl.config.exporting import ExportConfig
 from clove_ssl.console import Console
 from clove_ssl.engine.finetuned import load_finetuned
-from clove_ssl.errors import UserError
+from clove_ssl.errors import UserError, already_there
+from clove_ssl.export.formats import FORMATS
 from clove_ssl.export.named_files import write_arrays
 from clove_ssl.export.safetensors_file import portable_state
 from clove_ssl.runs.directory import RunDirectory
@@ -19,8 +20,6 @@ from clove_ssl.tasks.models.densepose_detector import DensePoseDetector
 from clove_ssl.tasks.models.densepose_names import densepose_name
 from clove_ssl.tasks.models.detector import Detector
 from clove_ssl.tasks.models.detectron2_names import detectron2_name
-
-SUFFIX = ".detectron2.pkl"
 
 
 def export_detector(config: ExportConfig) -> Path:
@@ -38,7 +37,7 @@ def export_detector(config: ExportConfig) -> Path:
         )
     path = config.out or _beside(config.source)
     if config.out is not None and path.exists():
-        raise UserError(f"{path} exists already. Choose another --out, or remove it first.")
+        raise already_there(path)
     weights = _named(model.network.detector)
     write_arrays(path, weights, by_endings=False)
     with Console() as console:
@@ -51,7 +50,7 @@ def export_detector(config: ExportConfig) -> Path:
 
 def _beside(source: Path) -> Path:
     folder = RunDirectory(source).model.parent if source.is_dir() else source.parent
-    return folder / f"model{SUFFIX}"
+    return folder / f"model{FORMATS['detectron2'].suffix}"
 
 
 def _named(detector: Detector) -> dict[str, NDArray[Any]]:

@@ -29,12 +29,11 @@ from clove_ssl.export.safetensors_file import (
     save_backbone,
     write_bytes,
 )
-from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.directory import RunDirectory, find, not_exported
 from clove_ssl.tasks.base import Task, TaskModel, Vocabulary
 
 FORMAT = "clove-ssl model"
 FORMAT_VERSION = "1"
-_MAX_PIXELS = 100_000_000
 
 
 class FinetunedModel:
@@ -117,19 +116,13 @@ def _find(path: Path) -> Path:
         return path
     run = RunDirectory(path)
     if not run.model.is_file():
-        several = (run.repetition(0).path / "config.yaml").is_file()
-        remedy = (
-            f"Give one of its runs, such as {run.repetition(0).path}."
-            if several
-            else f"Give a finished run of clove finetune; to finish one, type: clove resume {path}"
-        )
-        raise UserError(f"{path} holds no export/model.safetensors. {remedy}")
+        raise not_exported(find(path), run.model)
     return run.model
 
 
 def _read_image(path: Path) -> Tensor:
     try:
-        return decode(path.read_bytes(), max_pixels=_MAX_PIXELS)
+        return decode(path.read_bytes())
     except (DecodeError, OSError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{path} cannot be read: {reason}. Name another image.") from None

@@ -8,7 +8,7 @@ from clove_ssl.backbones.dialects import why_dropped
 from clove_ssl.backbones.weights import LoadReport, read_backbone
 from clove_ssl.config.exporting import ImportConfig
 from clove_ssl.console import Console
-from clove_ssl.errors import UserError
+from clove_ssl.errors import UserError, already_there
 from clove_ssl.export.safetensors_file import save_backbone
 
 
@@ -40,7 +40,7 @@ def _check_out(out: Path) -> None:
             f"{out.with_suffix('.safetensors')}."
         )
     if out.exists():
-        raise UserError(f"{out} exists already. Choose another --out, or remove it first.")
+        raise already_there(out)
 
 
 def _tell(console: Console, config: ImportConfig, report: LoadReport) -> None:

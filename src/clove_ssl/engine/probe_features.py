@@ -69,7 +69,7 @@ class FrozenFeatures:
     def __call__(self, images: Tensor) -> Tensor:
         """uint8 (B, 3, H, W) -> (B, D, h, w)."""
         pixels = normalize(images.to(self.device), torch.float32, channels_last=True)
-        with _first_kernels(), _fast_numbers(self.device):
+        with _no_trials(), _fast_numbers(self.device):
             if len(self._stages) == 1:
                 return self._backbone.features(pixels).float()
             maps: dict[str, Tensor] = self._backbone(pixels)
@@ -87,8 +87,8 @@ class FrozenFeatures:
 
 
 @contextmanager
-def _first_kernels() -> Iterator[None]:
-    """Trying kernels out for a size of image takes longer than all else that a probe does."""
+def _no_trials() -> Iterator[None]:
+    """Take the first kernel: trying several out takes longer than all else that a probe does."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = False
     try:

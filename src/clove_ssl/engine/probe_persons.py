@@ -21,7 +21,7 @@ from torch import Tensor
 from clove_ssl.data.decode import DecodeError, decode
 from clove_ssl.data.scenes import SceneSource
 from clove_ssl.engine.probe_keypoints import Persons
-from clove_ssl.engine.probe_pictures import MAX_PIXELS, in_threads, scale, spread
+from clove_ssl.engine.probe_pictures import in_threads, scale, spread
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.datasets.samples import Annotation, Box, DetectionDataset, Keypoints
 
@@ -63,7 +63,7 @@ def persons_of_dataset(dataset: DetectionDataset) -> list[Person]:
 def _person(path: Path, annotation: Annotation) -> Person:
     def load() -> Tensor:
         try:
-            return decode(path.read_bytes(), max_pixels=MAX_PIXELS)
+            return decode(path.read_bytes())
         except (DecodeError, OSError) as error:
             raise UserError(
                 f"{path} cannot be probed: {error}. Repair or remove the file."

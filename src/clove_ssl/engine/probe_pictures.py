@@ -24,7 +24,6 @@ from clove_ssl.data.sources import ImageSource
 from clove_ssl.errors import UserError
 
 BATCH = 64
-MAX_PIXELS = 100_000_000
 _MOST_THREADS = 4  # more only take Python's lock from each other: 16 are slower than one
 
 T = TypeVar("T")
@@ -85,7 +84,7 @@ def load_images(source: ImageSource, indices: Sequence[int], *, size: int) -> Te
 def read_image(source: ImageSource, index: int) -> Tensor:
     """One image of a source, uint8 (3, H, W); a figure must not depend on what was readable."""
     try:
-        return decode(source.read(index), max_pixels=MAX_PIXELS)
+        return decode(source.read(index))
     except (DecodeError, OSError) as error:
         raise UserError(
             f"{source.name(index)} cannot be probed: {error}. Repair or remove the file."

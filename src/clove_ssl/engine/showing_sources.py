@@ -22,7 +22,7 @@ from clove_ssl.console import Console
 from clove_ssl.data.decode import DecodeError, decode
 from clove_ssl.data.labelled_images import only_labelled
 from clove_ssl.data.sources import FolderSource, ImageSource, open_source
-from clove_ssl.engine.probe_pictures import MAX_PIXELS, spread
+from clove_ssl.engine.probe_pictures import spread
 from clove_ssl.engine.restoring import restore_method
 from clove_ssl.errors import UserError
 from clove_ssl.methods.base import Method
@@ -160,7 +160,7 @@ def _files(path: Path, count: int) -> Sequence[Path]:
 
 def _read_file(path: Path, number: int) -> ShownImage:
     try:
-        return ShownImage(path.name, number, decode(path.read_bytes(), max_pixels=MAX_PIXELS))
+        return ShownImage(path.name, number, decode(path.read_bytes()))
     except FileNotFoundError:
         raise UserError(f"{path} does not exist. Name an image file or a folder.") from None
     except (DecodeError, OSError) as error:
@@ -169,7 +169,7 @@ def _read_file(path: Path, number: int) -> ShownImage:
 
 def _read(source: ImageSource, index: int) -> ShownImage:
     try:
-        pixels = decode(source.read(index), max_pixels=MAX_PIXELS)
+        pixels = decode(source.read(index))
     except (DecodeError, OSError) as error:
         raise UserError(
             f"{source.name(index)} cannot be shown: {error}. Name images to show instead: clove "

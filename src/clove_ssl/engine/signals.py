@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from clove_ssl.engine.distributed import Process
+from clove_ssl.modules.transfers import HostCopy
 
 
 @dataclass(frozen=True)
@@ -56,22 +57,16 @@ class StepSignals:
     def __init__(self, process: Process, stop: StopRequest) -> None:
         self._process = process
         self._stop = stop
-        on_gpu = process.device.type == "cuda"
-        self._host = torch.zeros(2, pin_memory=on_gpu)
-        self._copied = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
+        self._sent: HostCopy | None = None
 
     def send(self, loss: Tensor) -> None:
         """Start spreading the news of this step; returns at once."""
         bad = ~torch.isfinite(loss.detach())
-        stop = torch.full_like(bad, self._stop.asked, dtype=torch.float32)
-        flags = self._process.maximum(torch.stack([bad.float(), stop]))
-        self._host.copy_(flags, non_blocking=True)
-        if self._copied is not None:
-            self._copied.record()
+        flags = torch.stack([bad, torch.full_like(bad, self._stop.asked)])
+        self._sent = HostCopy(self._process.maximum(flags.int()))
 
     def verdict(self) -> Verdict:
-        """Read the flags; waits for the copy, not for the work queued after it."""
-        if self._copied is not None:
-            self._copied.synchronize()
-        non_finite, stop = self._host.tolist()
+        """Read the flags that were sent last; does not wait for the work queued after them."""
+        assert self._sent is not None, "nothing was sent"
+        non_finite, stop = self._sent.read()
         return Verdict(non_finite=bool(non_finite), stop=bool(stop))

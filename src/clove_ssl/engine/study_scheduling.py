@@ -84,9 +84,10 @@ class _Worker:
                 env=_environment(group),
                 start_new_session=True,  # Ctrl-C reaches it once, through us
             )
-        self._orders, self._answers = self._process.stdin, self._process.stdout
-        assert self._orders is not None
-        assert self._answers is not None
+        orders, answers = self._process.stdin, self._process.stdout
+        assert orders is not None
+        assert answers is not None
+        self._orders, self._answers = orders, answers
         os.set_blocking(self._answers.fileno(), False)
         self._said = said
         self.cell: Cell | None = None
@@ -95,14 +96,12 @@ class _Worker:
     def give(self, cell: Cell) -> None:
         """Hand it a cell; a process that is gone already is noticed when it is asked."""
         self.cell, self._started = cell, time.monotonic()
-        assert self._orders is not None
         with suppress(BrokenPipeError):
             self._orders.write(f"{cell.name}\n".encode())
             self._orders.flush()
 
     def outcome(self) -> Outcome | None:
         """What became of its cell, once that is known; the worker is free then."""
-        assert self._answers is not None
         code = self._process.poll()
         answer = (self._answers.readline() or b"").decode().strip()
         if not answer and code is None:
@@ -122,7 +121,7 @@ class _Worker:
     @property
     def is_usable(self) -> bool:
         """Whether it can be given another cell."""
-        return self._process.poll() is None and not self._orders.closed  # type: ignore[union-attr]
+        return self._process.poll() is None and not self._orders.closed
 
     def _judge(self, cell: Cell, answer: str, code: int | None) -> Outcome:
         folder = self._plan.folder
@@ -143,7 +142,6 @@ class _Worker:
 
     def end(self) -> None:
         """Let it end when it has nothing to do."""
-        assert self._orders is not None
         with suppress(BrokenPipeError):
             self._orders.close()
         if self.cell is None:
@@ -207,14 +205,11 @@ class Slots:
         """A slot for a cell; while steps are timed on a GPU, nothing else runs there."""
         busy = self._busy()
         for slot, group in enumerate(self._groups):
-            others = [one for number, one in busy.items() if self._share(group, number)]
+            others = [one for number, one in busy.items() if _share(group, self._groups[number])]
             alone = cell.kind == "timing" or any(one.kind == "timing" for one in others)
             if slot not in busy and not (alone and others):
                 return slot
         return None
-
-    def _share(self, group: Iterable[int], slot: int) -> bool:
-        return set(group) == set(self._groups[slot]) or bool({*group} & {*self._groups[slot]})
 
     def _give(self, slot: int, cell: Cell) -> None:
         group = self._groups[slot]
@@ -247,6 +242,12 @@ class Slots:
             worker.stop()
         for worker in self._workers.values():
             worker.wait()
+
+
+def _share(one: Iterable[int], other: Iterable[int]) -> bool:
+    """Whether two groups have a GPU in common; empty ones stand for the same device."""
+    first, second = set(one), set(other)
+    return first == second or bool(first & second)
 
 
 def worker_command(plan: StudyPlan, *, gpus: int) -> list[str]:

@@ -36,7 +36,7 @@ def work(plan: StudyPlan, orders: Iterable[str], *, gpus: int) -> None:
             cell = find_cell(plan.cells, order.strip())
             with said_to(plan.folder.output(cell.name)):
                 answer = _attempt(plan, cell, gpus)
-            _answer(answers, answer)
+            print(answer, file=answers, flush=True)
             if answer == "broken":
                 return
             _tidy_up()
@@ -53,11 +53,6 @@ def _attempt(plan: StudyPlan, cell: Cell, gpus: int) -> Answer:
         print(record_failure(plan, cell, error))
         return "failed" if isinstance(error, UserError) else "broken"
     return "done"
-
-
-def _answer(answers: IO[str], answer: Answer) -> None:
-    answers.write(answer + "\n")
-    answers.flush()
 
 
 def _tidy_up() -> None:

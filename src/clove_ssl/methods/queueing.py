@@ -5,29 +5,21 @@ Dimensions: B images, D channels.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from torch import Tensor
 
+from clove_ssl.config.methods.pooled_views import QueuedConfig
 from clove_ssl.methods.base import Progress
-from clove_ssl.methods.teaching import Encoder, TaughtConfig, TaughtMethod
+from clove_ssl.methods.teaching import Encoder, TaughtMethod
 from clove_ssl.modules.key_bank import KeyBank
 from clove_ssl.modules.shuffling import forward_shuffled
-
-
-class QueueingConfig(TaughtConfig, Protocol):
-    """What the config of a method with queues has."""
-
-    @property
-    def shuffle_groups(self) -> int: ...
 
 
 class QueueingMethod(TaughtMethod[Encoder]):
     """A student, and a teacher whose keys wait in queues to be negatives."""
 
-    def __init__(self, config: QueueingConfig, encoder: Encoder) -> None:
+    def __init__(self, config: QueuedConfig, encoder: Encoder) -> None:
         super().__init__(config, encoder)
-        self._queueing = config
+        self._shuffle_groups = config.shuffle_groups
 
     def after_step(self, progress: Progress) -> None:
         """Let the teacher and all queues move on."""
@@ -39,7 +31,7 @@ class QueueingMethod(TaughtMethod[Encoder]):
     @property
     def key_groups(self) -> int:
         """Groups in which keys are normalised; outside of training nothing is."""
-        return self._queueing.shuffle_groups if self.training else 0
+        return self._shuffle_groups if self.training else 0
 
     def keys_of(self, images: Tensor, progress: Progress) -> Tensor:
         """What the teacher makes of images, in shuffled groups: (B, 3, H, W) -> (B, ...)."""

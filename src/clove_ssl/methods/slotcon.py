@@ -30,13 +30,13 @@ from clove_ssl.methods import health
 from clove_ssl.methods.base import Progress, StepOutput
 from clove_ssl.methods.teaching import BackboneEncoder, TaughtMethod
 from clove_ssl.methods.two_views import view_pair
-from clove_ssl.modules.host_copy import HostCopy
 from clove_ssl.modules.queue import mean_over_processes
 from clove_ssl.modules.slots import (
     conv_head,
     gather_from_processes,
     linear_head,
 )
+from clove_ssl.modules.transfers import HostCopy
 from clove_ssl.views.batch import ViewBatch
 from clove_ssl.views.overlap import area_share, place_in_view, resample, shared_rectangle
 

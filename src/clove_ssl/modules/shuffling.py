@@ -22,6 +22,7 @@ from torch import Tensor
 
 from clove_ssl.errors import UserError
 from clove_ssl.modules.queue import gather_rows
+from clove_ssl.modules.transfers import send_tensor
 
 
 @torch.no_grad()
@@ -47,7 +48,7 @@ def forward_shuffled(
             f"--method.shuffle-groups {processes * _fitting(share, len(images))}, or 0 for none."
         )
     everything = gather_rows(images)  # (R, ...)
-    order = _sent(batch_order(len(everything), step), images.device)  # (R,)
+    order = send_tensor(batch_order(len(everything), step), images.device)  # (R,)
     mine = everything[order.chunk(processes)[rank]]  # (B, ...)
     outputs = gather_rows(torch.cat([network(group) for group in mine.chunk(share)]))
     return outputs[order.argsort().chunk(processes)[rank]]
@@ -56,13 +57,6 @@ def forward_shuffled(
 def batch_order(images: int, step: int) -> Tensor:
     """A permutation of ``images`` that follows from ``step``, the same on every machine."""
     return torch.randperm(images, generator=torch.Generator().manual_seed(step))
-
-
-def _sent(numbers: Tensor, device: torch.device) -> Tensor:
-    """A copy on the device; from ordinary memory a GPU would first finish all it has to do."""
-    if device.type != "cuda":
-        return numbers.to(device)
-    return numbers.pin_memory().to(device, non_blocking=True)
 
 
 def _place() -> tuple[int, int]:

@@ -135,6 +135,17 @@ def find(path: Path) -> RunDirectory:
     return run
 
 
+def not_exported(run: RunDirectory, file: Path) -> UserError:
+    """Say where to find a file that a fine-tuning run has not written, or not here."""
+    first = run.repetition(0)
+    remedy = (
+        f"Give one of its runs, such as {first.path}."
+        if first.path.is_dir()
+        else f"Give a finished run of clove finetune; to finish one, type: clove resume {run.path}"
+    )
+    return UserError(f"{run.path} holds no {file.relative_to(run.path)}. {remedy}")
+
+
 @contextmanager
 def locked(run: RunDirectory) -> Iterator[None]:
     """Hold the run for this process; the lock goes with the process, however it ends."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from clove_ssl.config.methods.clove import CLoVEConfig, LossConfig
+from clove_ssl.config.methods.pooled_views import QueuedConfig
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.views import ViewsConfig
 
@@ -39,6 +40,7 @@ def limits_of(config: PretrainConfig) -> Limits:
     method = config.method
     loss = method.loss if isinstance(method, CLoVEConfig) else None
     reach = _reach(loss) if loss else 0.0
+    queue_size = method.queue_size if isinstance(method, QueuedConfig) else 0
     is_constant = loss is not None and loss.kind == "ranking" and loss.margin >= reach
     return Limits(
         min_std=config.health.min_std,
@@ -47,7 +49,7 @@ def limits_of(config: PretrainConfig) -> Limits:
         reach=reach,
         warmup_epochs=config.optimizer.warmup_epochs,
         compared="images" if "global" in method.kinds or method.queues else "cells",
-        queue_steps=getattr(method, "queue_size", 0) / config.batch_size,
+        queue_steps=queue_size / config.batch_size,
         expected_positives=_expected_positives(config),
     )
 

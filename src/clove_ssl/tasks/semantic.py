@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +20,7 @@ from clove_ssl.errors import UserError
 from clove_ssl.tasks.base import Reading, Task, TaskData, TaskModel
 from clove_ssl.tasks.datasets.finding import AUGMENTED_LISTS, find_segmentation_lists
 from clove_ssl.tasks.datasets.scenes import write_voc_scenes
-from clove_ssl.tasks.loading.images import size_of_file
+from clove_ssl.tasks.loading.images import check_in_threads, size_of_file
 from clove_ssl.tasks.predictions import LabelMap, read_label_maps, write_label_maps
 from clove_ssl.tasks.scoring.judging import score_label_maps
 from clove_ssl.tasks.scoring.scores import Scores
@@ -38,7 +37,6 @@ from clove_ssl.tasks.showing import draw_label_maps
 Split = Literal["train", "test"]
 SPLITS: tuple[Split, Split] = ("train", "test")
 FILE = "classes.npz"
-_READERS = 16
 
 
 class SemanticTask(Task):
@@ -183,9 +181,7 @@ def _one_list(lists: Sequence[str]) -> str:
 
 def _check_files(labels: VOCLabels) -> None:
     """Look at every file, so that a bad one stops a run before it begins."""
-    with ThreadPoolExecutor(_READERS) as readers:
-        for _ in readers.map(lambda index: _check_pair(labels, index), range(len(labels))):
-            pass
+    check_in_threads(lambda index: _check_pair(labels, index), range(len(labels)))
 
 
 def _check_pair(labels: VOCLabels, index: int) -> None:
@@ -196,12 +192,7 @@ def _check_pair(labels: VOCLabels, index: int) -> None:
             "the VOC archive again, take the name off the list, or name another list, such as "
             "--data.train-lists 2012:train."
         )
-    size, found = size_of_file(image), tuple(labels.labels(index).shape)
-    if size != found:
-        raise UserError(
-            f"{path} has {found[1]} x {found[0]} pixels, but its image {size[1]} x {size[0]}. "
-            "Expected equal sizes; unpack the VOC archive again."
-        )
+    labels.labels(index, size=size_of_file(image))
 
 
 def _task_data(train: VOCLabels, test: VOCLabels, *, notes: tuple[str, ...]) -> TaskData:

@@ -15,7 +15,7 @@ SLACK = 1.0
 
 
 class Faulty(Exception):
-    """Something is wrong with an annotation; the message goes on after its name."""
+    """Something is wrong with an annotation."""
 
 
 @dataclass(frozen=True)

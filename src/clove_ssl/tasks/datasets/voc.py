@@ -18,12 +18,11 @@ from typing import Literal
 
 from clove_ssl.data import labelled
 from clove_ssl.errors import UserError, unknown_name
-from clove_ssl.tasks.datasets.coco_annotations import Faulty
+from clove_ssl.tasks.datasets.coco_annotations import SLACK, Faulty
 from clove_ssl.tasks.datasets.samples import Annotation, Box, DetectionDataset, Sample
 
 VOC_CLASSES = labelled.VOC_CLASSES[1:]  # boxes have no background
 
-_SLACK = 1.0  # pixels; a few boxes of VOC begin at 0
 _CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
 
@@ -133,7 +132,7 @@ def _read_object(
 def _check_box(box: Box, path: Path, *, name: str, size: tuple[int, int]) -> None:
     x0, y0, x1, y1 = box
     width, height = size
-    inside = min(x0, y0) >= -_SLACK and x1 <= width + _SLACK and y1 <= height + _SLACK
+    inside = min(x0, y0) >= -SLACK and x1 <= width + SLACK and y1 <= height + SLACK
     if not (x0 < x1 and y0 < y1 and inside):
         raise Faulty(
             f"{path} has a {name} with xmin, ymin, xmax, ymax = {x0 + 1:g}, {y0 + 1:g}, {x1:g}, "

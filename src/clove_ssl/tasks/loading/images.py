@@ -10,10 +10,11 @@ a file travels in place of the batch, as :class:`Refusal`.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -30,11 +31,12 @@ from clove_ssl.tasks.loading.targets import PackedObjects, make_targets
 from clove_ssl.tasks.models.instances import DetectionBatch, ImageTargets
 from clove_ssl.tasks.models.resize import Pixels, resized_shape
 
-_MAX_PIXELS = 100_000_000
 _HEADER = 1 << 16  # bytes that nearly always hold the size of an image
 _READERS = 16
 _ENDS = ((b"\xff\xd8", b"\xff\xd9"), (b"\x89PNG", b"IEND"))
 """How files of JPEG and PNG start and end."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,7 @@ def test_batch(
 def read_image(path: Path, size: tuple[int, int]) -> Pixels:
     """The pixels (H, W, 3) of a file whose annotations speak of this height and width."""
     try:
-        pixels = decode(path.read_bytes(), max_pixels=_MAX_PIXELS)
+        pixels = decode(path.read_bytes())
     except (DecodeError, OSError) as error:
         raise _unreadable(path, error) from None
     _check_size(path, (pixels.shape[1], pixels.shape[2]), size)
@@ -159,8 +161,13 @@ def read_image(path: Path, size: tuple[int, int]) -> Pixels:
 
 def check_images(samples: Sequence[Sample]) -> None:
     """Look at both ends of every file, so that a bad one stops a run before it begins."""
+    check_in_threads(_check_file, samples)
+
+
+def check_in_threads(check: Callable[[T], None], items: Iterable[T]) -> None:
+    """Check all items, several at a time; what is wrong with the first bad one is raised."""
     with ThreadPoolExecutor(_READERS) as readers:
-        for _ in readers.map(_check_file, samples, chunksize=64):
+        for _ in readers.map(check, items):
             pass
 
 
@@ -174,13 +181,13 @@ def size_of_file(path: Path) -> tuple[int, int]:
         with path.open("rb") as file:
             head = file.read(_HEADER)
             try:
-                size = image_size(head, max_pixels=_MAX_PIXELS)
+                size = image_size(head)
             except DecodeError:  # perhaps a long header
-                size = image_size(head + file.read(), max_pixels=_MAX_PIXELS)
+                size = image_size(head + file.read())
             file.seek(-min(_HEADER, file.seek(0, os.SEEK_END)), os.SEEK_END)
             if _seems_cut_off(head, file.read()):
                 file.seek(0)
-                decode(file.read(), max_pixels=_MAX_PIXELS)
+                decode(file.read())
     except (DecodeError, OSError) as error:
         raise _unreadable(path, error) from None
     return size

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clove_ssl.tasks.models.transfers import send
+from clove_ssl.modules.transfers import send
 
 
 @dataclass(frozen=True)

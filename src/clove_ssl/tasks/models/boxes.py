@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from clove_ssl.tasks.models.transfers import send_like
+from clove_ssl.modules.transfers import send_like
 
 Weights = tuple[float, float, float, float]
 

@@ -17,10 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from clove_ssl.modules.transfers import send_like
 from clove_ssl.tasks.models.densepose import SurfaceMaps
 from clove_ssl.tasks.models.densepose_labels import LABEL_SIDE, SurfaceLabels
 from clove_ssl.tasks.models.normalizers import mean_over_processes
-from clove_ssl.tasks.models.transfers import send_like
 
 
 class LossWeights(NamedTuple):

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clove_ssl.tasks.models.transfers import send
+from clove_ssl.modules.transfers import send
 
 Stage = Literal["anchors", "regions"]
 

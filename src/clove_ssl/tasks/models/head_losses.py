@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clove_ssl.modules.normalization import SynchronizedBatchNorm2d
+from clove_ssl.modules.transfers import send_like
 from clove_ssl.tasks.models.instances import ImageTargets
 from clove_ssl.tasks.models.keypoints import (
     KeypointTargets,
@@ -34,7 +35,6 @@ from clove_ssl.tasks.models.region_targets import (
     object_masks,
 )
 from clove_ssl.tasks.models.roi_heads import box_losses
-from clove_ssl.tasks.models.transfers import send_like
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from clove_ssl.tasks.models.transfers import send
+from clove_ssl.modules.transfers import send
 
 # Of RGB values from 0 to 255, as in all protocols of self-supervised backbones.
 PIXEL_MEAN = (123.675, 116.28, 103.53)

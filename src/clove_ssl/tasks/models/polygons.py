@@ -23,7 +23,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from clove_ssl.tasks.models.transfers import send_tensor
+from clove_ssl.modules.transfers import send_tensor
 
 Polygon = npt.NDArray[np.float64]  # (2k,) x0, y0, x1, y1, ... in pixels
 Mask = npt.NDArray[np.bool_]

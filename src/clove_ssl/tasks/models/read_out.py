@@ -10,11 +10,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from clove_ssl.modules.transfers import send_like
 from clove_ssl.tasks.models.boxes import clip_boxes, has_area
 from clove_ssl.tasks.models.instances import ImageDetections
 from clove_ssl.tasks.models.masks import paste_masks
 from clove_ssl.tasks.models.resize import resize_boxes
-from clove_ssl.tasks.models.transfers import send_like
 
 
 class Found(NamedTuple):

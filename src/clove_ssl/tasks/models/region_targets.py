@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torchvision.ops import roi_align
 
 from clove_ssl.config.detection import BoxHeadConfig
+from clove_ssl.modules.transfers import send
 from clove_ssl.tasks.models.instances import ImageTargets
 from clove_ssl.tasks.models.polygons import (
     PackedOutlines,
@@ -26,7 +27,6 @@ from clove_ssl.tasks.models.polygons import (
 )
 from clove_ssl.tasks.models.proposals import Proposals, append_ground_truth
 from clove_ssl.tasks.models.roi_heads import LabelledRegions, label_regions, sample_regions
-from clove_ssl.tasks.models.transfers import send
 
 
 class TrainingRegions(NamedTuple):

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from clove_ssl.tasks.models.transfers import send_like
+from clove_ssl.modules.transfers import send_like
 
 Pixels = npt.NDArray[np.uint8]  # (H, W, 3), or (H, W) for grey
 

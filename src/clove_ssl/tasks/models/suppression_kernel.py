@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from clove_ssl.tasks.models.transfers import send
+from clove_ssl.modules.transfers import send
 
 BLOCK = 64
 

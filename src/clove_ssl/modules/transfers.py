@@ -1,0 +1,56 @@
+"""Numbers on their way between host and device, without a pause.
+
+A plain copy waits until the device has done all that was queued before it; one from or to
+page-locked memory does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+Numbers = Sequence[float] | Sequence[Sequence[float]]
+
+
+def send(numbers: Numbers, device: torch.device, *, dtype: torch.dtype) -> Tensor:
+    """The numbers as a tensor on ``device``."""
+    here = torch.tensor(numbers, dtype=dtype, pin_memory=device.type == "cuda")
+    return here.to(device, non_blocking=True)
+
+
+def send_like(numbers: Numbers, like: Tensor) -> Tensor:
+    """The numbers as a tensor with the device and the type of another one."""
+    return send(numbers, like.device, dtype=like.dtype)
+
+
+def send_tensor(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on ``device``."""
+    if device.type == "cuda" and not tensor.is_cuda:
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
+
+
+class HostCopy:
+    """A few whole numbers of the device on their way to the host.
+
+    The copy begins at once. Work that is queued between it and :meth:`read` keeps
+    the device busy while the host waits, and after that.
+    """
+
+    def __init__(self, numbers: Tensor) -> None:
+        on_gpu = numbers.is_cuda
+        self._host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=on_gpu)
+        self._host.copy_(numbers.detach(), non_blocking=True)
+        self._copied: torch.cuda.Event | None = None
+        if on_gpu:
+            self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._copied.record()
+
+    def read(self) -> list[int]:
+        """The numbers; waits for the copy, not for the work queued after it."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        numbers: list[int] = self._host.tolist()
+        return numbers
