@@ -92,3 +92,8 @@ def test_a_head_has_batch_norm_where_asked_for() -> None:
     rows = torch.randn(16, 5)
     head(rows)
     torch.testing.assert_close(head.norm1.running_mean, 0.1 * head.fc1(rows).mean(0))
+
+
+def test_groups_of_one_image_are_too_small_for_batch_norm() -> None:
+    with pytest.raises(UserError, match=r"leaves one of 8 images.*--method.shuffle-groups 4"):
+        forward_shuffled(nn.BatchNorm1d(3), torch.rand(8, 3), step=0, groups=8)

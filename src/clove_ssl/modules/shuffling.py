@@ -50,8 +50,23 @@ def forward_shuffled(
     everything = gather_rows(images)  # (R, ...)
     order = send_tensor(batch_order(len(everything), step), images.device)  # (R,)
     mine = everything[order.chunk(processes)[rank]]  # (B, ...)
-    outputs = gather_rows(torch.cat([network(group) for group in mine.chunk(share)]))
+    outputs = gather_rows(_in_groups(network, mine, share, processes))
     return outputs[order.argsort().chunk(processes)[rank]]
+
+
+def _in_groups(
+    network: Callable[[Tensor], Tensor], images: Tensor, share: int, processes: int
+) -> Tensor:
+    try:
+        return torch.cat([network(group) for group in images.chunk(share)])
+    except ValueError:  # torch's word for a batch norm that sees a single value
+        if len(images) > share:
+            raise
+    raise UserError(
+        f"method.shuffle_groups leaves one of {len(images)} images to a group, too few for batch "
+        f"norm. Give fewer groups: --method.shuffle-groups {processes * max(1, share // 2)}, or a "
+        "larger batch."
+    )
 
 
 def batch_order(images: int, step: int) -> Tensor:
