@@ -51,7 +51,9 @@ def python2_pickle(pairs: np.ndarray) -> bytes:
 
     kind = b"cnumpy\ndtype\n" + text(b"f4") + b"K\0K\1\x87R(K\3" + text(b"<")
     kind += b"NNN" + b"J\xff\xff\xff\xff" * 2 + b"K\0tb"
-    array = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\0\x85" + text(b"b") + b"\x87R"
+    array = (
+        b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\0\x85" + text(b"b") + b"\x87R"
+    )
     shape = b"J" + struct.pack("<i", pairs.size) + b"K\1\x86"
     array += b"(K\1" + shape + kind + b"\x89" + text(pairs.astype("<f4").tobytes()) + b"tb"
     return b"\x80\2}" + text(b"Pdist_matrix") + array + b"s."

@@ -164,6 +164,15 @@ def test_regions_of_the_c4_map_are_pooled_with_the_true_stride() -> None:
     assert maps.mean().item() == pytest.approx(32 / 16 - 0.5)
 
 
+def test_the_c4_mask_head_sees_the_maps_of_the_box_head() -> None:
+    features = tiny_detector("c4-masks").eval().features
+    regions = torch.tensor([[0.0, 4.0, 4.0, 40.0, 48.0]])
+    with torch.no_grad():
+        levels = features(torch.rand(1, 3, 64, 64))
+        maps = features.region_maps(levels, regions)
+        assert torch.equal(features.head_maps(levels, regions), maps)
+
+
 @pytest.mark.parametrize(
     ("config", "counts"),
     [
