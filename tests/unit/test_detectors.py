@@ -21,7 +21,8 @@ from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.models.detector import build_detector
 from clove_ssl.tasks.models.detectron2_names import detectron2_name
-from clove_ssl.tasks.models.instances import DetectionBatch
+from clove_ssl.tasks.models.instances import DetectionBatch, ImageTargets
+from clove_ssl.tasks.models.region_targets import TrainingRegions, object_masks
 from clove_ssl.tasks.models.training_parts import parameter_groups
 
 KINDS = {
@@ -146,6 +147,16 @@ def test_bitmaps_give_the_losses_of_the_polygons_they_show() -> None:
     )
     assert both == pytest.approx(polygons, rel=1e-3)
     assert bits == pytest.approx(polygons, rel=1e-3)
+
+
+def test_bitmaps_become_binary_targets_of_half_covered_pixels() -> None:
+    bitmap = torch.zeros(1, 8, 8, dtype=torch.bool)
+    bitmap[:, :, :5] = True  # all of the left half, a quarter of the right one
+    objects = ImageTargets(torch.tensor([[0.0, 0, 8, 8]]), torch.zeros(1).long(), bitmaps=bitmap)
+    whole = torch.tensor([[0.0, 0.0, 0.0, 8.0, 8.0]])
+    regions = TrainingRegions(whole, objects.classes, torch.zeros(1).long())
+    masks = object_masks([objects], regions, size=2)
+    assert masks.tolist() == [[[True, False], [True, False]]]
 
 
 def test_regions_of_the_c4_map_are_pooled_with_the_true_stride() -> None:
