@@ -79,5 +79,12 @@ def test_the_protocol_is_the_published_one(tmp_path: Path) -> None:
     assert (solver.iterations, solver.steps) == (130_000, (100_000, 120_000))
     assert (solver.lr, solver.batch_size, solver.warmup_factor) == (0.01, 16, 0.1)
     assert config.task.train_sides == (640, 672, 704, 736, 768, 800)
+    detector = config.task.detector
+    assert (detector.box.pooling, detector.frozen_stages) == ("legacy", 0)
+    assert (detector.backbone_norm, detector.neck_norm, detector.head_norm) == (
+        "batch",
+        "batch",
+        "none",
+    )
     head = config.task.surface_head
     assert (head.convs, head.width, head.pooled_side, head.overlap_above) == (8, 512, 28, 0.7)

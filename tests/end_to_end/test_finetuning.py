@@ -20,6 +20,7 @@ from clove_ssl.config import files
 from clove_ssl.config.finetuning import EvaluationConfig
 from clove_ssl.engine import finetuning
 from clove_ssl.engine.finetuned import FinetunedModel
+from clove_ssl.engine.loop import TrainingLoop
 from clove_ssl.errors import UserError
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
@@ -168,32 +169,39 @@ def test_evaluations_on_the_way_do_not_change_the_training(tmp_path: Path) -> No
 
 
 def test_an_interrupted_evaluation_is_made_up_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tiny_finetuning("voc-semantic", tmp_path / "run", iterations=4)
     config = replace(config, evaluation=replace(config.evaluation, every=2))
     finetuning.finetune(replace(config, out=tmp_path / "whole"))
     with monkeypatch.context() as patch:
-        patch.setattr("clove_ssl.engine.finetuning_run.score_predictions", _fail)
-        with pytest.raises(RuntimeError):
+        patch.setattr("clove_ssl.engine.finetuning_run.score_predictions", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
             finetuning.finetune(config)
-    finetuning.resume(config.out)
+    assert "Interrupted. Go on with: clove resume" in capsys.readouterr().out
+    with monkeypatch.context() as patch:
+        # A request in the last step must not wait for the evaluation that follows.
+        patch.setattr(TrainingLoop, "asked_to_stop", property(lambda loop: loop.step == 4))
+        assert not finetuning.resume(config.out).finished
+    assert "Stopped after iteration 4. Go on with: clove resume" in capsys.readouterr().out
+    assert finetuning.resume(config.out).finished
     run, whole = RunDirectory(config.out), RunDirectory(tmp_path / "whole")
     assert run.evaluation(2).scores.read_text() == whole.evaluation(2).scores.read_text()
     assert figures(run.path) == figures(whole.path)
 
 
-def _fail(*_: object) -> None:
-    raise RuntimeError("the machine went down")
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_several_runs_give_mean_and_deviation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tiny_finetuning("voc-semantic", tmp_path / "all", runs=2, seed=5)
-    crash_after(1, monkeypatch, config, finetuning.finetune)
-    result = finetuning.resume(config.out)
     whole = RunDirectory(config.out)
+    crash_after(1, monkeypatch, config, finetuning.finetune, runs_before=1)
+    assert whole.repetition(0).scores.is_file()
+    result = finetuning.resume(config.out)
     values = [read_scores(whole.repetition(n).scores).figures()["pixels_mIoU"] for n in (0, 1)]
     spread = json.loads(whole.summary.read_text())["figures"]["pixels_mIoU"]
     assert spread["values"] == values

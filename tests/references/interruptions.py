@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,12 +29,18 @@ def crash_after(
     monkeypatch: pytest.MonkeyPatch,
     config: C,
     start: Callable[[C], Any] = pretraining.pretrain,
+    *,
+    runs_before: int = 0,
 ) -> None:
-    """Run until ``steps`` steps are done, then die without cleaning up."""
+    """Run until ``steps`` steps are done, then die without cleaning up.
+
+    ``runs_before`` is the number of runs that get over it.
+    """
     train_step = TrainingLoop._train_step
+    runs = count()
 
     def dying(loop: TrainingLoop, *args: Any) -> bool:
-        if loop.step == steps:
+        if loop.step == steps and next(runs) == runs_before:
             raise Crash
         return train_step(loop, *args)
 

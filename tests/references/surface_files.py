@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import struct
 import zlib
 from pathlib import Path
@@ -44,6 +43,22 @@ def element(kind: int, data: bytes) -> bytes:
     return struct.pack("<II", kind, len(data)) + data + b"\0" * (-len(data) % 8)
 
 
+def python2_pickle(pairs: np.ndarray) -> bytes:
+    """The dictionary of distances as Python 2 pickled it, which is how it was published."""
+
+    def text(data: bytes) -> bytes:
+        return b"T" + struct.pack("<i", len(data)) + data
+
+    kind = b"cnumpy\ndtype\n" + text(b"f4") + b"K\0K\1\x87R(K\3" + text(b"<")
+    kind += b"NNN" + b"J\xff\xff\xff\xff" * 2 + b"K\0tb"
+    array = (
+        b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\0\x85" + text(b"b") + b"\x87R"
+    )
+    shape = b"J" + struct.pack("<i", pairs.size) + b"K\1\x86"
+    array += b"(K\1" + shape + kind + b"\x89" + text(pairs.astype("<f4").tobytes()) + b"tb"
+    return b"\x80\2}" + text(b"Pdist_matrix") + array + b"s."
+
+
 def write_surface_files(
     folder: Path, *, per_part: int = 4, compress: bool = True
 ) -> dict[str, np.ndarray]:
@@ -59,7 +74,7 @@ def write_surface_files(
     mesh = {"Part_ID_subdiv": parts, "U_subdiv": u, "V_subdiv": v}
     write_matlab(folder / "SMPL_subdiv.mat", mesh, compress=compress)
     write_matlab(folder / "SMPL_SUBDIV_TRANSFORM.mat", {"index": index}, compress=compress)
-    (folder / "Pdist_matrix.pkl").write_bytes(pickle.dumps(pairs, protocol=4))
+    (folder / "Pdist_matrix.pkl").write_bytes(python2_pickle(pairs))
     symmetries = {"U_transforms": list(tables[0]), "V_transforms": list(tables[1])}
     write_matlab(folder / "UV_symmetry_transforms.mat", symmetries, compress=False)
     return mesh | {"index": index, "pairs": pairs, "tables": tables}

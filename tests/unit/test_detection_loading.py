@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from references.small_datasets import random_dataset
 
+from clove_ssl.config.tasks.detection import COCOPyramidConfig
 from clove_ssl.data.sampling import StepPlan
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.datasets.coco import read_coco
@@ -99,6 +100,23 @@ def test_batches_hold_resized_images_and_their_objects(dataset: DetectionDataset
             assert target.boxes[:, 2].max() <= image.shape[2]
             assert target.boxes[:, 3].max() <= image.shape[1]
     assert len(set(seen)) >= 3
+
+
+def test_a_task_deals_wide_and_tall_images_into_batches_of_one_kind() -> None:
+    shapes = [(30, 40), (40, 30), (30, 30)] * 8
+    samples = tuple(
+        Sample(Path(f"{number}.png"), number, width=width, height=height, annotations=())
+        for number, (height, width) in enumerate(shapes)
+    )
+    task = COCOPyramidConfig().build()
+    order = task.training_order(DetectionDataset(samples, ("thing",), (1,)), seed=0, group=BATCH)
+    for start in range(0, 48, BATCH):
+        batch = order.draws(start, start + BATCH).indices.tolist()
+        assert len({samples[index].width > samples[index].height for index in batch}) == 1
+
+
+def test_a_strip_keeps_a_pixel() -> None:
+    assert resized_shape(1, 5000, short_side=800, longest=1333) == (1, 1333)
 
 
 def test_a_restart_at_any_step_continues_exactly(dataset: DetectionDataset) -> None:

@@ -15,6 +15,7 @@ from clove_ssl.tasks.models.proposals import (
     append_ground_truth,
     propose,
 )
+from clove_ssl.tasks.models.read_out import Found, in_original_pixels
 from clove_ssl.tasks.models.roi_heads import (
     BoxPredictor,
     box_losses,
@@ -188,6 +189,11 @@ def test_thin_proposals_stay() -> None:
     thin = torch.tensor([[0.0, 0.0, -10.0, 0.0], [0.0, 0.0, 0.0, 0.0]])  # 10 / e^10 pixels wide
     found = proposed(torch.tensor([1.0, 0.0]), thin)
     assert 0 < found.boxes[0, 2] - found.boxes[0, 0] < 1e-3
+
+
+def test_thin_detections_stay() -> None:
+    thin = Found(torch.tensor([[1.0, 1.0, 1.001, 9.0]]), torch.ones(1), torch.zeros(1))
+    assert len(in_original_pixels(thin, seen=(10, 10), original=(10, 10))) == 1
 
 
 def test_sure_proposals_keep_their_order() -> None:

@@ -21,7 +21,8 @@ from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.models.detector import build_detector
 from clove_ssl.tasks.models.detectron2_names import detectron2_name
-from clove_ssl.tasks.models.instances import DetectionBatch
+from clove_ssl.tasks.models.instances import DetectionBatch, ImageTargets
+from clove_ssl.tasks.models.region_targets import TrainingRegions, object_masks
 from clove_ssl.tasks.models.training_parts import parameter_groups
 
 KINDS = {
@@ -148,6 +149,16 @@ def test_bitmaps_give_the_losses_of_the_polygons_they_show() -> None:
     assert bits == pytest.approx(polygons, rel=1e-3)
 
 
+def test_bitmaps_become_binary_targets_of_half_covered_pixels() -> None:
+    bitmap = torch.zeros(1, 8, 8, dtype=torch.bool)
+    bitmap[:, :, :5] = True  # all of the left half, a quarter of the right one
+    objects = ImageTargets(torch.tensor([[0.0, 0, 8, 8]]), torch.zeros(1).long(), bitmaps=bitmap)
+    whole = torch.tensor([[0.0, 0.0, 0.0, 8.0, 8.0]])
+    regions = TrainingRegions(whole, objects.classes, torch.zeros(1).long())
+    masks = object_masks([objects], regions, size=2)
+    assert masks.tolist() == [[[True, False], [True, False]]]
+
+
 def test_regions_of_the_c4_map_are_pooled_with_the_true_stride() -> None:
     model = tiny_detector("c4").eval()
     assert model.features.strides == (16,)
@@ -162,6 +173,15 @@ def test_regions_of_the_c4_map_are_pooled_with_the_true_stride() -> None:
         model.features.norm = None
         maps = model.features.region_maps([ramp], whole)
     assert maps.mean().item() == pytest.approx(32 / 16 - 0.5)
+
+
+def test_the_c4_mask_head_sees_the_maps_of_the_box_head() -> None:
+    features = tiny_detector("c4-masks").eval().features
+    regions = torch.tensor([[0.0, 4.0, 4.0, 40.0, 48.0]])
+    with torch.no_grad():
+        levels = features(torch.rand(1, 3, 64, 64))
+        maps = features.region_maps(levels, regions)
+        assert torch.equal(features.head_maps(levels, regions), maps)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from clove_ssl.data.labelled import IGNORE
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.base import Reading
 from clove_ssl.tasks.models.pixels import PIXEL_MEAN
+from clove_ssl.tasks.predictions import write_label_maps
 from clove_ssl.tasks.semantic import SemanticTask
 from clove_ssl.tasks.semantic_loading import SemanticBatch, load_crops, load_whole_images
 from clove_ssl.tasks.semantic_model import SemanticNetwork
@@ -42,6 +43,9 @@ class Telling:
 
     def __len__(self) -> int:
         return 5
+
+    def name(self, index: int) -> str:
+        return str(index)
 
     def load(self, index: int) -> tuple[Tensor, Tensor]:
         height, width = 20 + index, 30
@@ -146,3 +150,20 @@ def test_lists_are_found_or_named(tmp_path: Path) -> None:
     assert task.read(named).train_images == 2
     with pytest.raises(UserError, match="one list of VOC 2012"):
         task.read(LabelledDataConfig(root=tmp_path, train_lists=("2012:train", "2012:test")))
+
+
+@pytest.mark.parametrize(
+    ("maps", "message"),
+    [
+        ({}, "has no classes for the 20 x 30 pixels of 0"),
+        ({"lost": np.zeros((2, 2), np.uint8)}, "has classes for lost, which is no test image"),
+        ({"0": np.full((20, 30), 7, np.uint8)}, "has 7 of type uint8 for a pixel of 0; .* 0 to 6"),
+        ({"0": np.zeros((20, 30))}, "of type float64 for a pixel of 0"),
+    ],
+)
+def test_predictions_of_something_else_are_refused(
+    tmp_path: Path, maps: dict[str, np.ndarray], message: str
+) -> None:
+    write_label_maps(tmp_path / "classes.npz", maps, header={})
+    with pytest.raises(UserError, match=message):
+        SemanticTask(VOCSemanticConfig()).score(tmp_path, Telling())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 from pathlib import Path
 
 import numpy as np
@@ -125,8 +126,18 @@ def save_as_hdf5(folder: Path) -> None:
     (folder / "SMPL_subdiv.mat").write_bytes(b"MATLAB 7.3 MAT-file".ljust(600))
 
 
-def lose_distances(folder: Path) -> None:
-    (folder / "Pdist_matrix.pkl").write_bytes(pickle.dumps(np.zeros(10, np.float32)))
+def lose_some_rows(folder: Path) -> None:
+    replaced(folder, "SMPL_SUBDIV_TRANSFORM.mat", index=np.full((96, 1), np.nan))
+
+
+def cut_the_rows(folder: Path) -> None:
+    path = folder / "SMPL_SUBDIV_TRANSFORM.mat"
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def cut_the_distances(folder: Path) -> None:
+    path = folder / "Pdist_matrix.pkl"
+    path.write_bytes(path.read_bytes()[:-1])
 
 
 @pytest.mark.parametrize(
@@ -140,7 +151,9 @@ def lose_distances(folder: Path) -> None:
         (cut_the_mesh, "no MATLAB file of version 5"),
         (write_text_instead, "its header is another one"),
         (save_as_hdf5, "save with -v7, not -v7.3"),
-        (lose_distances, r"bytes; expected 4,560 numbers of 4 or 8 bytes"),
+        (lose_some_rows, "96 values from nan to nan; expected a row"),
+        (cut_the_rows, "it ends in the middle of an array"),
+        (cut_the_distances, "Pdist_matrix.pkl cannot be read as one array"),
     ],
 )
 def test_wrong_files_are_named_before_anything_is_scored(
@@ -168,6 +181,12 @@ def test_missing_or_wrong_symmetries_are_named(tmp_path: Path) -> None:
     replaced(tmp_path, path.name, U_transforms=[np.zeros((256, 255))] * 24)
     with pytest.raises(UserError, match=r"24 tables of shape \[\(256, 255\)\]; expected 24 of 256"):
         open_mirror(tmp_path)
+    replaced(tmp_path, path.name, U_transforms=[np.full((256, 256), 200.0)] * 24)
+    with pytest.raises(UserError, match="of U_transforms of .* only 0% lie between 0 and 1"):
+        open_mirror(tmp_path)
+    path.write_bytes(path.read_bytes()[:5000])
+    with pytest.raises(UserError, match="no MATLAB file of version 5"):
+        open_mirror(tmp_path)
     path.unlink()
     with pytest.raises(UserError, match=f"has no {path.name}. .* --task.no-mirror"):
         open_mirror(tmp_path)
@@ -183,21 +202,20 @@ class Trap:
     [
         (Trap(), "which no array needs"),
         (np.full(4560, np.nan, np.float32), "negative or not finite"),
-        (np.zeros(4560, np.int32), "expected 4,560 distances"),
+        (np.zeros(4560, np.int32), "array of int32 of shape (4560,); expected 4,560 distances"),
+        (np.zeros(10, np.float32), "array of float32 of shape (10,); expected 4,560 distances"),
+        ({"other": np.zeros(4560)}, "holds other, but no Pdist_matrix; expected 4,560 distances"),
+        ([0.0] * 4560, "holds a list; expected 4,560 distances"),
     ],
 )
-def test_distances_are_checked_when_they_are_read(
+def test_distances_are_checked_before_anything_is_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: object, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_surface_files(tmp_path)
-    data = pickle.dumps(content)
-    (tmp_path / "Pdist_matrix.pkl").write_bytes(data + b" " * max(0, 4 * 4560 + 100 - len(data)))
-    surface = open_surface(tmp_path)
-    places = Places(np.array([1, 1]), np.array([[0.0, 0.0], [1.0, 1.0]]))
-    others = Places(np.array([5, 9]), np.array([[1.0, 1.0], [0.0, 0.0]]))
-    with pytest.raises(UserError, match=message):
-        surface.distances(places, others)
+    (tmp_path / "Pdist_matrix.pkl").write_bytes(pickle.dumps(content))
+    with pytest.raises(UserError, match=re.escape(message)):
+        open_surface(tmp_path)
     assert not (tmp_path / "trapped").exists()
 
 

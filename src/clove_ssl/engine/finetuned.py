@@ -56,11 +56,12 @@ class FinetunedModel:
         """What is in an image: a file, or uint8 (3, H, W) RGB.
 
         Detectors give boxes (x0, y0, x1, y1 in pixels of the image), scores, classes (positions in
-        ``class_names``), masks and keypoints, best score first; ``voc-semantic`` gives the class
-        of every pixel (H, W).
+        ``class_names``), masks, keypoints and surfaces where they have a head for them, best score
+        first; ``voc-semantic`` gives the class of every pixel (H, W).
         """
         pixels = image if isinstance(image, Tensor) else _read_image(Path(image))
-        if pixels.ndim != 3 or pixels.shape[0] != 3 or pixels.dtype != torch.uint8:
+        is_image = pixels.ndim == 3 and pixels.shape[0] == 3 and pixels.numel() > 0
+        if not is_image or pixels.dtype != torch.uint8:
             raise UserError(
                 f"An image has the shape (3, H, W) and values of type uint8, RGB, not "
                 f"{tuple(pixels.shape)} of {pixels.dtype}. Give such a tensor, or a path."

@@ -52,7 +52,7 @@ def _repeat(config: FinetuneConfig, process: Process, data: TaskData | None) -> 
         if process.is_first and not run.config.is_file():
             files.save(one, directory.make(run.path).config)
         process.wait()
-        result = train(one, run, process, prepare(one, process, data))
+        result = train(one, run, process, prepare(one, process, data), whole=whole)
         if not result.finished:
             return replace(result, run=whole.path)
     scores: dict[str, float] = {}

@@ -6,7 +6,8 @@ for bit on the same device.
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,9 +81,15 @@ def _first(config: FinetuneConfig) -> RunDirectory:
 
 
 def train(
-    config: FinetuneConfig, run: RunDirectory, process: Process, parts: Parts
+    config: FinetuneConfig,
+    run: RunDirectory,
+    process: Process,
+    parts: Parts,
+    *,
+    whole: RunDirectory | None = None,
 ) -> FinetuneResult:
-    with owned(run, process) as console:
+    """Train and score one run, which may be one of several that ``whole`` holds."""
+    with owned(run, process) as console, _told_how_to_go_on(whole or run, console):
         data = _labelled_data(config, run, process, parts)
         plan = plan_finetuning(config, images=data.train_images, processes=process.world_size)
         model = _build_model(config, process, parts, data)
@@ -92,18 +99,30 @@ def train(
         reading = _reading(config, plan, process, start_step=loop.step)
         evaluation = Evaluation(config, parts.task, data, reading, parts.precision, process)
         finished, scores = _train_and_evaluate(run, loop, plan, model, evaluation)
-        if process.is_first:
-            _say_how_it_ended(run, evaluation, console, step=loop.step, finished=finished)
+        if not finished:
+            console.say(f"Stopped after iteration {loop.step}. {_go_on_with(whole or run)}")
+        elif process.is_first:
+            _finish(run, evaluation, console, step=loop.step)
         process.wait()
         return FinetuneResult(run.path, finished, loop.step, scores)
 
 
-def _say_how_it_ended(
-    run: RunDirectory, evaluation: Evaluation, console: Console, *, step: int, finished: bool
-) -> None:
-    if not finished:
-        console.say(f"Stopped after iteration {step}. Go on with: clove resume {run.path}")
-        return
+@contextmanager
+def _told_how_to_go_on(run: RunDirectory, console: Console) -> Iterator[None]:
+    """Training stops by itself when it is asked to; evaluations are broken off, and repeated."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        console.say(f"Interrupted. {_go_on_with(run)}")
+        raise
+
+
+def _go_on_with(run: RunDirectory) -> str:
+    return f"Go on with: clove resume {run.path}"
+
+
+def _finish(run: RunDirectory, evaluation: Evaluation, console: Console, *, step: int) -> None:
+    """Draw pictures, write the report, and say where everything is."""
     count = evaluation.config.evaluation.pictures
     if count:
         test = evaluation.data.test
@@ -234,7 +253,10 @@ def _train_and_evaluate(
     feed = TaskFeed(batches, process, images=evaluation.data.train_images)
     with closing(feed), closing(observer):
         for step in plan.evaluations(loop.step):
-            if not loop.run(feed, observer, until=step):
+            done = loop.run(feed, observer, until=step)
+            # After the last step there is still an evaluation, which may take longer than a
+            # machine that goes away will wait.
+            if not done or any(process.gather(loop.asked_to_stop)):
                 return False, {}
             scores = _evaluated(run, model, evaluation, observer, loop.console, step=step)
         return True, scores

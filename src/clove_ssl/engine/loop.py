@@ -64,6 +64,11 @@ class TrainingLoop:
                     return False
         return True
 
+    @property
+    def asked_to_stop(self) -> bool:
+        """Whether this process was asked to stop, be it in the very last step."""
+        return self._stop.asked
+
     def listening(self) -> AbstractContextManager[None]:
         """Catch requests to stop between calls of :meth:`run` as well; the next step heeds them."""
         return self._stop.listening()

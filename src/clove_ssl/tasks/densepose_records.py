@@ -23,7 +23,7 @@ from clove_ssl.tasks.datasets.densepose import DensePoseDataset, labels_of
 from clove_ssl.tasks.datasets.rle import RLE, decode_mask
 from clove_ssl.tasks.datasets.samples import Annotation, Sample
 from clove_ssl.tasks.models.polygons import fill_polygons
-from clove_ssl.tasks.predictions import Record
+from clove_ssl.tasks.predictions import PREDICT_AGAIN, Record
 from clove_ssl.tasks.scoring.densepose import DETECTIONS, ImagePersons
 from clove_ssl.tasks.scoring.densepose_similarity import (
     Box,
@@ -106,18 +106,18 @@ def decode_surface(record: Record, number: int) -> NDArray[np.uint8]:
     except _DAMAGE as error:
         raise UserError(
             f"Prediction {number} has no readable {IUV} ({type(error).__name__}); expected part, U "
-            "and V of its box as a PNG in base64. Predict again."
+            f"and V of its box as a PNG in base64. {PREDICT_AGAIN}"
         ) from None
     expected = tuple(max(int(side), 1) for side in reversed(record["bbox"][2:]))
     if pixels.shape != (*expected, 3) or pixels.dtype != np.uint8:
         raise UserError(
             f"Prediction {number} has an {IUV} of {pixels.shape}; expected {(*expected, 3)}, the "
-            "height and width of its box and three channels of 8 bits. Predict again."
+            f"height and width of its box and three channels of 8 bits. {PREDICT_AGAIN}"
         )
     surface: NDArray[np.uint8] = pixels.transpose(2, 0, 1)
     if surface[0].max() > PART_COUNT:
         raise UserError(
             f"Prediction {number} has part {surface[0].max()} in its {IUV}; expected 1 to "
-            f"{PART_COUNT}, or 0 for none. Predict again."
+            f"{PART_COUNT}, or 0 for none. {PREDICT_AGAIN}"
         )
     return surface

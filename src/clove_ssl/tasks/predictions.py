@@ -35,6 +35,7 @@ from clove_ssl.tasks.models.instances import ImageDetections
 Record = dict[str, Any]
 LabelMap = NDArray[np.uint8]
 
+PREDICT_AGAIN = "To predict again, remove scores.json of the run and type: clove resume RUN"
 _MAPS = "maps/"  # a folder in the archive, so that an image may have any name
 
 
@@ -93,7 +94,7 @@ def read_detections(path: Path) -> Predictions:
     try:
         records = json.loads(data)
     except ValueError as error:
-        raise UserError(f"{path} is no JSON: {error}. Predict again.") from None
+        raise UserError(f"{path} is no JSON: {error}. {PREDICT_AGAIN}") from None
     if not isinstance(records, list) or not all(isinstance(entry, dict) for entry in records):
         raise UserError(
             f"{path} is no list of detections. Expected COCO's result format: [{{image_id, "
@@ -123,7 +124,7 @@ def read_label_maps(path: Path) -> dict[str, LabelMap]:
         with np.load(path, allow_pickle=False) as arrays:
             return {name.removeprefix(_MAPS): labels for name, labels in arrays.items()}
     except (ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise UserError(f"{path} is no file of class maps: {error}. Predict again.") from None
+        raise UserError(f"{path} is no file of class maps: {error}. {PREDICT_AGAIN}") from None
 
 
 def header_path(path: Path) -> Path:
@@ -158,7 +159,7 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise UserError(
-            f"{path} cannot be read: {error.strerror}. Expected predictions there; predict first."
+            f"{path} cannot be read: {error.strerror}. Expected predictions there. {PREDICT_AGAIN}"
         ) from None
 
 
@@ -169,11 +170,11 @@ def _read_header(path: Path, data: bytes) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads(header.read_text())
     except ValueError as error:
-        raise UserError(f"{header} is no JSON: {error}. Predict again.") from None
+        raise UserError(f"{header} is no JSON: {error}. {PREDICT_AGAIN}") from None
     if content.get("sha256") != hashlib.sha256(data).hexdigest():
         raise UserError(
-            f"{path} is not the file that {header.name} describes. Predict again, or remove "
-            f"{header.name} if the predictions were replaced on purpose."
+            f"{path} is not the file that {header.name} describes. If it was replaced on purpose, "
+            f"remove {header.name}. {PREDICT_AGAIN}"
         )
     return content
 

@@ -21,7 +21,12 @@ from clove_ssl.tasks.base import Reading, Task, TaskData, TaskModel
 from clove_ssl.tasks.datasets.finding import AUGMENTED_LISTS, find_segmentation_lists
 from clove_ssl.tasks.datasets.scenes import write_voc_scenes
 from clove_ssl.tasks.loading.images import check_in_threads, size_of_file
-from clove_ssl.tasks.predictions import LabelMap, read_label_maps, write_label_maps
+from clove_ssl.tasks.predictions import (
+    PREDICT_AGAIN,
+    LabelMap,
+    read_label_maps,
+    write_label_maps,
+)
 from clove_ssl.tasks.scoring.judging import score_label_maps
 from clove_ssl.tasks.scoring.scores import Scores
 from clove_ssl.tasks.semantic_loading import (
@@ -115,6 +120,7 @@ class SemanticTask(Task):
     def score(self, folder: Path, test: VOCLabels) -> Scores:
         """Mean intersection over union."""
         predicted = read_label_maps(folder / FILE)
+        _check_maps(predicted, test, folder / FILE)
         return score_label_maps(_pairs(test, predicted, folder / FILE), test.class_names)
 
     def draw(self, folder: Path, test: VOCLabels, pictures: Path, *, count: int) -> list[Path]:
@@ -135,6 +141,24 @@ class SemanticTask(Task):
         ((_, classes),) = model.predict(batch.to(next(model.parameters()).device))
         assert isinstance(classes, Tensor)
         return classes
+
+
+def _check_maps(predicted: Mapping[str, LabelMap], test: VOCLabels, path: Path) -> None:
+    """Refuse maps of other images, and values that are no class."""
+    for name in predicted.keys() - {test.name(index) for index in range(len(test))}:
+        raise UserError(
+            f"{path} has classes for {name}, which is no test image. Score predictions with the "
+            "images they were made for."
+        )
+    for name, classes in predicted.items():
+        if classes.dtype.kind not in "iu" or not 0 <= classes.max(initial=0) < len(
+            test.class_names
+        ):
+            raise UserError(
+                f"{path} has {classes.max(initial=0)} of type {classes.dtype} for a pixel of "
+                f"{name}; expected whole numbers from 0 to {len(test.class_names) - 1}. "
+                f"{PREDICT_AGAIN}"
+            )
 
 
 def _pairs(

@@ -7,8 +7,8 @@ They may not be handed on, so a user puts them into a folder:
     Pdist_matrix.pkl            ways along the surface between all pairs of vertices
     UV_symmetry_transforms.mat  U and V on the other side of the body (to mirror training images)
 
-The small ones are read and checked at once. The distances, more than a gigabyte, are looked at
-from outside at once, and read when something is scored.
+All of them are read and checked at once. The distances, more than a gigabyte, are then let go, and
+read again when something is scored.
 
 Dimensions: N vertices, P places.
 """
@@ -35,11 +35,12 @@ ROWS = "SMPL_SUBDIV_TRANSFORM.mat"
 PAIRS = "Pdist_matrix.pkl"
 SYMMETRIES = "UV_symmetry_transforms.mat"
 
+_PAIRS_KEY = "Pdist_matrix"  # the distances, in the dictionary that the published file is
+
 Pairs = NDArray[np.floating[Any]]  # (N (N - 1) / 2,) lower triangle, row by row
 
 _SIDE = 256  # steps of U and V in tables
 _LAST = _SIDE - 1
-_HEAD = 4096  # bytes of a pickled array that are not numbers, at most
 _POINTS = 1024  # places that are compared with the vertices of a part at once
 
 
@@ -131,10 +132,9 @@ def open_surface(folder: Path) -> MeshSurface:
     _check_present(folder, (MESH, ROWS, PAIRS), hint="score masks only: --task.scores segm")
     parts, surface = _read_mesh(folder / MESH)
     rows = _read_rows(folder / ROWS, len(parts))
-    _check_size(folder / PAIRS, len(parts))
-    return MeshSurface(
-        parts, surface, rows, load_pairs=lambda: _read_pairs(folder / PAIRS, len(parts))
-    )
+    pairs = folder / PAIRS
+    _read_pairs(pairs, len(parts))  # a bad file is worth a message now, not after days of training
+    return MeshSurface(parts, surface, rows, load_pairs=lambda: _read_pairs(pairs, len(parts)))
 
 
 def open_mirror(folder: Path) -> MeshMirror:
@@ -162,7 +162,6 @@ def _read_mesh(path: Path) -> tuple[Ints, Floats]:
             f"{path} has {len(parts)} parts, {len(u)} values of U and {len(v)} of V; expected one "
             "of each for every vertex. Copy or download it again."
         )
-    numbers = parts.astype(np.int64)
     if set(np.unique(parts).tolist()) != set(range(1, PART_COUNT + 1)):
         raise UserError(
             f"Part_ID_subdiv of {path} has parts {parts.min():g} to {parts.max():g}; expected all "
@@ -171,12 +170,13 @@ def _read_mesh(path: Path) -> tuple[Ints, Floats]:
     surface = np.stack([u, v], axis=1).astype(np.float64)
     if not (np.isfinite(surface).all() and surface.min() >= 0 and surface.max() <= 1):
         raise UserError(f"U_subdiv or V_subdiv of {path} leaves 0 to 1. Copy or download it again.")
-    return numbers, surface
+    return parts.astype(np.int64), surface
 
 
 def _read_rows(path: Path, vertices: int) -> Ints:
     index = _vector(read_matlab(path), "index", path)
-    if len(index) != vertices or index.min() < 1 or index.max() > vertices:
+    whole = np.array_equal(index, np.rint(index))  # which NaN is not
+    if len(index) != vertices or not whole or index.min() < 1 or index.max() > vertices:
         raise UserError(
             f"index of {path} has {len(index)} values from {index.min():g} to "
             f"{index.max():g}; expected a row from 1 to {vertices} for each of the "
@@ -197,7 +197,18 @@ def _read_symmetries(path: Path) -> NDArray[np.float32]:
                 f"{PART_COUNT} of {_SIDE} x {_SIDE}. Copy or download it again."
             )
         tables[1:, ..., axis] = np.stack(list(cells))
+        _check_range(tables[1:, ..., axis], name, path)
     return np.clip(tables, 0, 1)
+
+
+def _check_range(values: NDArray[np.float32], name: str, path: Path) -> None:
+    """Tables may have odd values where no part of the body lies, but not nearly everywhere."""
+    share = ((values >= 0) & (values <= 1)).mean()
+    if share < 0.5:
+        raise UserError(
+            f"Of the values of {name} of {path} only {share:.0%} lie between 0 and 1, as U and V "
+            "do. Copy or download it again."
+        )
 
 
 def _vector(arrays: dict[str, Array], name: str, path: Path) -> Array:
@@ -216,40 +227,46 @@ def _named(arrays: dict[str, Array], name: str, path: Path) -> Array:
     return arrays[name]
 
 
-def _check_size(path: Path, vertices: int) -> None:
-    """Whether a file can hold the numbers, judged by its length."""
-    count, size = vertices * (vertices - 1) // 2, path.stat().st_size
-    # Numbers of 4 or 8 bytes, which old pickles write as text of up to twice the length.
-    if not 4 * count <= size <= 16 * count + _HEAD:
-        raise UserError(
-            f"{path} has {size:,} bytes; expected {count:,} numbers of 4 or 8 bytes, one for every "
-            f"pair of the {vertices:,} vertices of {MESH}. Take both files from the same release, "
-            "or download it again."
-        )
-
-
 def _read_pairs(path: Path, vertices: int) -> Pairs:
-    try:
-        with path.open("rb") as file:
-            array = _ArrayUnpickler(file).load()
-    except (OSError, pickle.UnpicklingError, EOFError, ValueError, TypeError) as error:
-        raise UserError(
-            f"{path} cannot be read as one array: {error}. Download it again."
-        ) from None
+    content = _unpickled(path)
+    if isinstance(content, dict):
+        content = content.get(_PAIRS_KEY, content)
     count = vertices * (vertices - 1) // 2
-    if not isinstance(array, np.ndarray) or array.dtype.kind != "f" or array.size != count:
+    if not isinstance(content, np.ndarray) or content.dtype.kind != "f" or content.size != count:
         raise UserError(
-            f"{path} holds {getattr(array, 'shape', type(array).__name__)}; expected {count:,} "
-            "distances. Take all surface files from the same release."
+            f"{path} holds {_described(content)}; expected {count:,} distances, one for every pair "
+            f"of the {vertices:,} vertices of {MESH}. Take all surface files from the same release."
         )
-    pairs: Pairs = array.reshape(-1)
-    if not (np.isfinite(pairs).all() and pairs.min(initial=0) >= 0):
+    pairs: Pairs = content.reshape(-1)
+    if not (np.isfinite(pairs.max(initial=0)) and pairs.min(initial=0) >= 0):
         raise UserError(f"{path} has distances that are negative or not finite. Download it again.")
     return pairs
 
 
+def _unpickled(path: Path) -> Any:
+    try:
+        with path.open("rb") as file:
+            # The published file is of Python 2, whose strings are bytes.
+            return _ArrayUnpickler(file, encoding="latin1").load()
+    except OSError as error:
+        reason = error.strerror
+    # Damaged pickles fail in many ways; none of them runs code.
+    except Exception as error:
+        reason = str(error) or type(error).__name__
+    raise UserError(f"{path} cannot be read as one array: {reason}. Download it again.")
+
+
+def _described(content: object) -> str:
+    if isinstance(content, np.ndarray):
+        return f"an array of {content.dtype} of shape {content.shape}"
+    if isinstance(content, dict):
+        names = ", ".join(sorted(map(str, content))) or "nothing"
+        return f"{names}, but no {_PAIRS_KEY}"
+    return f"a {type(content).__name__}"
+
+
 class _ArrayUnpickler(pickle.Unpickler):
-    """Reads numpy arrays and nothing that could run code."""
+    """Reads numpy arrays, also in dictionaries, and nothing that could run code."""
 
     def find_class(self, module: str, name: str) -> Any:
         allowed: dict[tuple[str, str], Any] = {

@@ -22,7 +22,8 @@ Pixels = npt.NDArray[np.uint8]  # (H, W, 3), or (H, W) for grey
 def resized_shape(height: int, width: int, *, short_side: int, longest: int) -> tuple[int, int]:
     """The ``(height, width)`` an image is resized to.
 
-    The limit of the longer side applies to the exact sizes; halves are rounded up at the end.
+    The limit of the longer side applies to the exact sizes; halves are rounded up at the end. A
+    strip that would become thinner than a pixel keeps one.
     """
     if min(height, width) < 1:
         raise ValueError(f"an image of {height} x {width} pixels cannot be resized")
@@ -34,7 +35,7 @@ def resized_shape(height: int, width: int, *, short_side: int, longest: int) -> 
     if max(new_height, new_width) > longest:
         limit = longest / max(new_height, new_width)
         new_height, new_width = new_height * limit, new_width * limit
-    return int(new_height + 0.5), int(new_width + 0.5)
+    return max(1, int(new_height + 0.5)), max(1, int(new_width + 0.5))
 
 
 def resize_image(image: Pixels, shape: tuple[int, int]) -> Pixels:
