@@ -82,7 +82,7 @@ def densecl_r18_small(out: Path) -> PretrainConfig:
     """DenseCL with ResNet-18 on one GPU and some ten thousand photos.
 
     Command: ``clove pretrain densecl-r18-small --data photos/ --out runs/densecl``.
-    Cost: somewhat more than ``moco-r18-small``. Expected: like it, better on dense tasks.
+    Cost: somewhat more than ``moco-r18-small``. Expected: not tuned.
     """
     head = HeadConfig(hidden=512)
     return small_queued(out, DenseCLConfig(head=head, dense_head=head))
@@ -93,7 +93,7 @@ def byol_r18_small(out: Path) -> PretrainConfig:
 
     Command: ``clove pretrain byol-r18-small --data photos/ --out runs/byol``.
     Cost: about that of ``clove-r18-small`` without its small views. The learning rate is three
-    times the published one for batches of 256. Expected: stable in short trials; not tuned further.
+    times the published one for batches of 256. Expected: not tuned.
     """
     method = BYOLConfig(
         views=small_views(wide_crops("bicubic")),
