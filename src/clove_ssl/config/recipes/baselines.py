@@ -48,10 +48,11 @@ def supervised_r18_small(out: Path) -> PretrainConfig:
     ``photos/`` has one folder per class. Cost: half of a method on two views. Photos without a
     class are left out, so an epoch may be short: give ``--steps`` for the budget of another
     method. Few photos are soon known by heart; soft labels and more weight decay than usual delay
-    it. Expected: something to compare with; the values were not tuned.
+    it. Expected: in a trial of 100 steps k-NN accuracy, among the photos it was trained on, rose
+    above that of random weights (35 against 29 %); not tuned.
     """
     method = SupervisedConfig(views=small_views(plain_crop()), label_smoothing=0.1)
-    return small_run(out, method, small_sgd(weight_decay=5e-4))
+    return small_run(out, method, small_sgd(lr=0.1, weight_decay=5e-4))
 
 
 def random_r50(out: Path) -> PretrainConfig:
