@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 
 # The first call of a test pays for torch's lazy start-up, which no deadline survives.
-EXAMPLES = int(os.environ.get("CLOVE_EXAMPLES", "30"))  # of a property; more find more
+EXAMPLES = int(os.environ.get("CLOVE_EXAMPLES", "20"))  # of a property; more find more
 settings.register_profile("clove", deadline=None, max_examples=EXAMPLES, derandomize=True)
 settings.load_profile("clove")
 
