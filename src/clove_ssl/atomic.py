@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from clove_ssl.errors import UserError
+
 SUFFIX = ".writing"
 
 
@@ -44,6 +46,14 @@ def cause(error: OSError) -> str:
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return "the disk is full"
     return error.strerror or str(error)
+
+
+def unwritable(what: str, place: Path, error: OSError) -> UserError:
+    """The error for things, such as ``Scores``, that cannot be written to a place."""
+    return UserError(
+        f"{what} cannot be written to {place}: {cause(error)}. Give a folder with room that you "
+        "may write to."
+    )
 
 
 def _sync_folder(folder: Path) -> None:

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from PIL import Image
+from references.gpu_marks import NEEDS_GPU
 from references.interruptions import assert_same, crash_after, final_state
 from references.odd_files import write_odd_folder
 from references.tiny_runs import tiny_config
@@ -18,10 +18,7 @@ from clove_ssl.engine import pretraining
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import read_metrics
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = NEEDS_GPU
 
 
 @pytest.fixture

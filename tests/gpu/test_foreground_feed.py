@@ -9,6 +9,7 @@ from typing import Literal
 import pytest
 import torch
 from PIL import Image
+from references.gpu_marks import NEEDS_GPU
 from references.interruptions import figures
 from references.method_runs import method_run, small_method
 from references.view_batches import draw, made_up_photos
@@ -18,10 +19,7 @@ from clove_ssl.data.scenes import SceneSource
 from clove_ssl.engine import pretraining
 from clove_ssl.views.pasting import paste_views
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = NEEDS_GPU
 
 
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])

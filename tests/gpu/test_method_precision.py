@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from references.gpu_marks import NEEDS_GPU
 from references.method_runs import DEEP, QUEUED, TRAINED, small_method
 from references.two_view_runs import two_views
 from torch import Tensor
@@ -16,10 +17,7 @@ from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.methods.base import Method, Progress
 from clove_ssl.views.batch import ViewBatch
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = NEEDS_GPU
 
 START = Progress(0, 10)
 LOSS_BAND = 0.03  # of the loss in fp32

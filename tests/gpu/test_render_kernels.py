@@ -6,11 +6,11 @@ also run on the CPU, a few pixels at a time.
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import pytest
 import torch
+from references.gpu_marks import DEVICE, NEEDS_KERNELS, full_size
 from references.view_batches import assert_close, draw, grey_levels, made_up_photos
 
 from clove_ssl.config.views import ViewsConfig, ViewSpec
@@ -20,14 +20,7 @@ from clove_ssl.views.render_gpu import render_batch
 
 pytest.importorskip("triton")
 
-ON_GPU = torch.cuda.is_available()
-IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = "cuda" if ON_GPU else "cpu"
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not ON_GPU and not IS_INTERPRETED, reason="needs a CUDA device"),
-]
-full_size = pytest.mark.skipif(not ON_GPU, reason="needs a CUDA device")
+pytestmark = NEEDS_KERNELS
 
 SPECS = ViewsConfig().specs()
 PHOTOS = [(320, 427), (427, 320), (375, 500), (97, 64), (8, 8), (33, 700), (1, 1)]

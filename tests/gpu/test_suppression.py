@@ -5,23 +5,16 @@ With ``TRITON_INTERPRET=1`` in the environment the small cases also run on the C
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
+from references.gpu_marks import DEVICE, NEEDS_KERNELS, full_size
 from torch import Tensor
 
 from clove_ssl.tasks.models.suppression import survivors
 
 pytest.importorskip("triton")
 
-ON_GPU = torch.cuda.is_available()
-IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = "cuda" if ON_GPU else "cpu"
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not ON_GPU and not IS_INTERPRETED, reason="needs a CUDA device"),
-]
+pytestmark = NEEDS_KERNELS
 
 
 def crowded_boxes(images: int, count: int, *, side: float, seed: int = 0) -> Tensor:
@@ -53,6 +46,6 @@ def test_a_chain_of_boxes_in_which_every_second_one_survives() -> None:
     compare(boxes[None], [130], 0.6)  # neighbours share two thirds
 
 
-@pytest.mark.skipif(not ON_GPU, reason="needs a CUDA device")
+@full_size
 def test_the_sizes_of_a_published_detector() -> None:
     compare(crowded_boxes(16, 8663, side=800), [2000, 2000, 2000, 2000, 663], 0.7)

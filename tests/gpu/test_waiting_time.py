@@ -2,15 +2,12 @@
 
 import time
 
-import pytest
 import torch
+from references.gpu_marks import NEEDS_GPU
 
 from clove_ssl.engine.waiting import WaitingTime
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = NEEDS_GPU
 
 
 def busy_gpu(seconds: float) -> None:

@@ -20,6 +20,7 @@ from clove_ssl.tasks.models.densepose_detector import DensePoseDetector
 from clove_ssl.tasks.models.densepose_names import densepose_name
 from clove_ssl.tasks.models.detector import Detector
 from clove_ssl.tasks.models.detectron2_names import detectron2_name
+from clove_ssl.tasks.models.pixels import PIXEL_MEAN, PIXEL_STD
 
 
 def export_detector(config: ExportConfig) -> Path:
@@ -43,7 +44,8 @@ def export_detector(config: ExportConfig) -> Path:
     with Console() as console:
         console.say(f"Exported the detector of {config.source} to detectron2")
         console.choice("file", str(path), f"{len(weights)} arrays")
-        console.choice("input", "RGB, mean 123.675 116.28 103.53, std 58.395 57.12 57.375")
+        mean, std = (" ".join(map(str, values)) for values in (PIXEL_MEAN, PIXEL_STD))
+        console.choice("input", f"RGB, mean {mean}, std {std}")
         console.choice("classes", ", ".join(model.class_names[:8]))
     return path
 

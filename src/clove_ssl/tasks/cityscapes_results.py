@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from clove_ssl.atomic import write_text
+from clove_ssl.atomic import unwritable, write_text
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.datasets.cityscapes_maps import THINGS
 from clove_ssl.tasks.datasets.rle import RLE, decode_mask, encode_mask, read_counts, write_counts
 from clove_ssl.tasks.datasets.samples import Sample
-from clove_ssl.tasks.predictions import Record, unwritable
+from clove_ssl.tasks.predictions import Record
 
 _MASKS = "masks"
 _LIST_END = "_pred.txt"
@@ -44,7 +44,7 @@ def write_results(folder: Path, records: Iterable[Record], *, samples: Sequence[
                 lines.append(f"{mask} {label} {record['score']!r}\n")
             write_text(folder / f"{sample.identifier}{_LIST_END}", "".join(lines))
     except OSError as error:
-        raise unwritable(folder, error) from None
+        raise unwritable("Predictions", folder, error) from None
 
 
 def read_results(folder: Path, *, samples: Sequence[Sample]) -> list[Record]:

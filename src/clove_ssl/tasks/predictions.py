@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from clove_ssl.atomic import cause, replacing, write_text
+from clove_ssl.atomic import replacing, unwritable, write_text
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.datasets.rle import encode_mask, write_counts
 from clove_ssl.tasks.datasets.samples import PIXEL_MIDDLE, Sample
@@ -114,7 +114,7 @@ def write_label_maps(
             np.savez_compressed(file, **arrays)
         _write_header(path, path.read_bytes(), {"images": len(maps)} | dict(header))
     except OSError as error:
-        raise unwritable(path, error) from None
+        raise unwritable("Predictions", path, error) from None
 
 
 def read_label_maps(path: Path) -> dict[str, LabelMap]:
@@ -139,14 +139,14 @@ def _write(path: Path, data: bytes, header: Mapping[str, Any]) -> None:
             file.write(data)
         _write_header(path, data, header)
     except OSError as error:
-        raise unwritable(path, error) from None
+        raise unwritable("Predictions", path, error) from None
 
 
 def _make_folder(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise unwritable(path, error) from None
+        raise unwritable("Predictions", path, error) from None
 
 
 def _write_header(path: Path, data: bytes, header: Mapping[str, Any]) -> None:
@@ -177,11 +177,3 @@ def _read_header(path: Path, data: bytes) -> dict[str, Any]:
             f"remove {header.name}. {PREDICT_AGAIN}"
         )
     return content
-
-
-def unwritable(path: Path, error: OSError) -> UserError:
-    """The error for predictions that cannot be written."""
-    return UserError(
-        f"Predictions cannot be written to {path}: {cause(error)}. Give a folder with room that "
-        "you may write to."
-    )

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from clove_ssl.atomic import cause, replacing
-from clove_ssl.errors import UserError
+from clove_ssl.atomic import replacing, unwritable
 
 Colour = tuple[int, int, int]
 Pixels = NDArray[np.uint8]  # (H, W, 3)
@@ -109,10 +108,7 @@ def write_sheet(path: Path, rows: Sequence[Sequence[Image.Image]]) -> Path:
         with replacing(path) as file:
             sheet.save(file, format="PNG")
     except OSError as error:
-        raise UserError(
-            f"Pictures cannot be written to {path}: {cause(error)}. Give a folder with room that "
-            "you may write to."
-        ) from None
+        raise unwritable("Pictures", path, error) from None
     return path
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from clove_ssl.atomic import write_text
+from clove_ssl.atomic import unwritable, write_text
 from clove_ssl.data.scenes import SCENE_CLASSES, Scene, SceneSource
 from clove_ssl.tasks.datasets.cityscapes import (
     IMAGE_END,
@@ -35,7 +35,6 @@ from clove_ssl.tasks.datasets.cityscapes_maps import (
     draw_polygons,
     read_polygons,
 )
-from clove_ssl.tasks.datasets.scenes import unwritable
 
 Split = Literal["train", "test"]
 
@@ -70,7 +69,7 @@ def write_cityscapes_scenes(
             write_text(polygons, json.dumps(_describe(scene, index)))
             _write_maps(polygons)
     except OSError as error:
-        raise unwritable(root, error) from None
+        raise unwritable("Scenes", root, error) from None
 
 
 def read_cityscapes_scenes(

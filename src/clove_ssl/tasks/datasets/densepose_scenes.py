@@ -22,12 +22,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from clove_ssl.atomic import write_text
+from clove_ssl.atomic import unwritable, write_text
 from clove_ssl.data.scenes import SCENE_CLASSES, Scene, SceneObject
 from clove_ssl.tasks.datasets.densepose import DensePoseDataset, read_densepose
 from clove_ssl.tasks.datasets.densepose_labels import SIDE, PersonLabels, runs_of, write_labels
 from clove_ssl.tasks.datasets.rle import encode_mask, write_counts
-from clove_ssl.tasks.datasets.scenes import unwritable, write_coco_images
+from clove_ssl.tasks.datasets.scenes import write_coco_images
 from clove_ssl.tasks.surfaces import FigureSurface, Places
 
 Split = Literal["train", "test"]
@@ -55,7 +55,7 @@ def write_densepose_scenes(
                 persons.append({"id": number, "image_id": image["id"]} | entry)
         write_text(scenes_file(root, split), json.dumps(_content(images, persons)))
     except OSError as error:
-        raise unwritable(root, error) from None
+        raise unwritable("Scenes", root, error) from None
 
 
 def read_densepose_scenes(folder: str | Path, split: Split = "train") -> DensePoseDataset:

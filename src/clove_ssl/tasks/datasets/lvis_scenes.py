@@ -17,10 +17,10 @@ from typing import Any, Literal
 
 from PIL import Image
 
-from clove_ssl.atomic import write_text
+from clove_ssl.atomic import unwritable, write_text
 from clove_ssl.data.scenes import SCENE_CLASSES, Scene, SceneSource
 from clove_ssl.tasks.datasets.lvis import FREQUENCIES, LVISDataset, read_lvis
-from clove_ssl.tasks.datasets.scenes import coco_entry, unwritable
+from clove_ssl.tasks.datasets.scenes import coco_entry
 
 Split = Literal["train", "test"]
 
@@ -49,7 +49,7 @@ def write_lvis_scenes(
         content = {"images": images, "annotations": annotations, "categories": _categories()}
         write_text(lvis_scenes_file(root, split), json.dumps(content))
     except OSError as error:
-        raise unwritable(root, error) from None
+        raise unwritable("Scenes", root, error) from None
 
 
 def read_lvis_scenes(folder: str | Path, split: Split = "train") -> LVISDataset:

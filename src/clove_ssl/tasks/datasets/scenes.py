@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from clove_ssl.atomic import cause, write_text
+from clove_ssl.atomic import unwritable, write_text
 from clove_ssl.data.scenes import (
     KEYPOINT_NAMES,
     SCENE_CLASSES,
@@ -35,7 +35,6 @@ from clove_ssl.data.scenes import (
     SceneObject,
     SceneSource,
 )
-from clove_ssl.errors import UserError
 from clove_ssl.tasks.datasets.coco import read_coco
 from clove_ssl.tasks.datasets.rle import encode_mask, write_counts
 from clove_ssl.tasks.datasets.samples import PIXEL_MIDDLE, DetectionDataset
@@ -68,7 +67,7 @@ def write_voc_scenes(
         for part in _LISTS:
             write_text(root / part / f"{split}.txt", "\n".join([*names, ""]))
     except OSError as error:
-        raise unwritable(root, error) from None
+        raise unwritable("Scenes", root, error) from None
 
 
 def write_coco_scenes(
@@ -86,7 +85,7 @@ def write_coco_scenes(
         for task, content in _coco_files(images, annotations).items():
             write_text(_coco_path(root, task, split), json.dumps(content))
     except OSError as error:
-        raise unwritable(root, error) from None
+        raise unwritable("Scenes", root, error) from None
 
 
 def write_coco_images(
@@ -205,11 +204,3 @@ def _coco_content(
 
 def _coco_path(root: Path, task: str, split: str) -> Path:
     return root / "annotations" / f"{task}_{split}.json"
-
-
-def unwritable(folder: Path, error: OSError) -> UserError:
-    """The error for a folder that scenes cannot be written to."""
-    return UserError(
-        f"Scenes cannot be written to {folder}: {cause(error)}. Give a folder with room that "
-        "you may write to."
-    )

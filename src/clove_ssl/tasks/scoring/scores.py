@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from clove_ssl.atomic import cause, write_text
+from clove_ssl.atomic import unwritable, write_text
 from clove_ssl.errors import UserError
 
 _NOTHING = "–"
@@ -67,10 +67,7 @@ def write_scores(path: Path, scores: Scores, *, header: Mapping[str, Any] | None
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(_without_nan(content), indent=1, allow_nan=False) + "\n")
     except OSError as error:
-        raise UserError(
-            f"Scores cannot be written to {path}: {cause(error)}. Give a folder with room that "
-            "you may write to."
-        ) from None
+        raise unwritable("Scores", path, error) from None
 
 
 def read_scores(path: Path) -> Scores:
