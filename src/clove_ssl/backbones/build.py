@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torchvision import models
 from torchvision.models.resnet import Bottleneck
 
-from clove_ssl.backbones.pieces import RecutResNet, compiled_steps, recut
+from clove_ssl.backbones.pieces import RecutResNet, cut_in_blocks, recut
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.errors import UserError, unknown_name
 
@@ -76,7 +76,7 @@ class Backbone(nn.Module):
         self.parts = dict(parts)
         self.stage = stage
         # Neither is a submodule, so the names of parameters stay.
-        self._compiled: dict[str, list[nn.Module]] = {}
+        self._steps: dict[str, list[nn.Module]] = {}
         self._recut: RecutResNet | None = None
         self.channels, self.strides = self._measure()
 
@@ -106,29 +106,29 @@ class Backbone(nn.Module):
             for path in self.parts.get(stage, ()):
                 self.body.get_submodule(path).requires_grad_(False)
 
-    def compile_in_parts(self, backend: str = "inductor") -> None:
-        """Compile the network in pieces, each of them when it first runs.
+    def cut(self) -> list[nn.Module]:
+        """Run in pieces from now on, and hand them out to be compiled.
 
         For :meth:`features` a ResNet is cut where it costs least; the maps of all stages come
         from whole blocks.
         """
-        plain = {stage: self._steps(stage) for stage in self.parts}
         needed = STAGES[: STAGES.index(self.stage) + 1]
-        self._recut = recut(step for stage in needed for step in plain[stage])
-        if self._recut is not None:
-            self._recut.compile(backend)
-        self._compiled = {stage: compiled_steps(steps, backend) for stage, steps in plain.items()}
+        self._recut = recut(module for stage in needed for module in self._modules_of(stage))
+        pieces = [] if self._recut is None else self._recut.pieces
+        for stage in self.parts:
+            self._steps[stage], blocks = cut_in_blocks(self._modules_of(stage))
+            pieces += blocks
+        return pieces
 
-    def _steps(self, stage: str) -> list[nn.Module]:
+    def _modules_of(self, stage: str) -> list[nn.Module]:
         """The modules that lead to a stage from the one before."""
-        plain = [self.body.get_submodule(path) for path in self.parts[stage]]
-        return self._compiled.get(stage, plain)
+        return [self.body.get_submodule(path) for path in self.parts[stage]]
 
     def _run(self, images: Tensor, last: str) -> dict[str, Tensor]:
         maps: dict[str, Tensor] = {}
         running = images
         for stage in self.parts:
-            for step in self._steps(stage):
+            for step in self._steps.get(stage) or self._modules_of(stage):
                 running = step(running)
             maps[stage] = running
             if stage == last:
@@ -156,9 +156,9 @@ class TimmBackbone(Backbone):
     exist here, where a torchvision network merely does not run them.
     """
 
-    def compile_in_parts(self, backend: str = "inductor") -> None:
-        """Compile the network as a whole: timm does not run it in parts."""
-        self.body.compile(dynamic=False, backend=backend)
+    def cut(self) -> list[nn.Module]:
+        """The network as a whole: timm does not run it in parts."""
+        return [self.body]
 
     def _run(self, images: Tensor, last: str) -> dict[str, Tensor]:
         return dict(zip(self.parts, self.body(images), strict=True))

@@ -104,10 +104,10 @@ class RecutResNet:
         result: Tensor = self.end(main, side)
         return result
 
-    def compile(self, backend: str) -> None:
-        """Compile every piece."""
-        for piece in (self.start, *self.joints, self.end):
-            piece.compile(dynamic=False, backend=backend)
+    @property
+    def pieces(self) -> list[nn.Module]:
+        """All pieces, in running order."""
+        return [self.start, *self.joints, self.end]
 
 
 def recut(modules: Iterable[nn.Module]) -> RecutResNet | None:
@@ -172,16 +172,15 @@ def convolve_by_depth(images: Tensor, weight: Tensor) -> Tensor:
     return F.conv2d(pixels, taps)  # (B, D, H / 2, W / 2)
 
 
-def compiled_steps(modules: list[nn.Module], backend: str) -> list[nn.Module]:
-    """Rows of blocks, compiled block by block, and everything else in as few pieces as can be."""
+def cut_in_blocks(modules: list[nn.Module]) -> tuple[list[nn.Module], list[nn.Module]]:
+    """What to run instead of ``modules``, and its pieces: blocks, and all between rows of them."""
     steps: list[nn.Module] = []
+    pieces: list[nn.Module] = []
     for is_row, group in groupby(modules, _is_row_of_blocks):
         members = list(group)
         steps += members if is_row else [Chain(members)]
-        pieces = [block for row in members for block in row.children()] if is_row else steps[-1:]
-        for piece in pieces:
-            piece.compile(dynamic=False, backend=backend)
-    return steps
+        pieces += [block for row in members for block in row.children()] if is_row else steps[-1:]
+    return steps, pieces
 
 
 def _is_row_of_blocks(module: nn.Module) -> bool:

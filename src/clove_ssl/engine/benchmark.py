@@ -27,10 +27,13 @@ from clove_ssl.config.pretraining import DataConfig
 from clove_ssl.console import Console
 from clove_ssl.data.sources import open_source
 from clove_ssl.engine.compilation import compile_networks
+from clove_ssl.engine.compilation_ahead import compile_ahead
 from clove_ssl.engine.distributed import choose_device
 from clove_ssl.engine.precision import Precision, choose_precision
+from clove_ssl.engine.synthetic import synthetic_batch
 from clove_ssl.errors import UserError
 from clove_ssl.methods.base import Method
+from clove_ssl.views.batch import ViewBatch
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -66,13 +69,18 @@ class Bench:
         self.measurements: list[Measurement] = []
         self._console = Console()
 
-    def measure(self, name: str, work: Callable[[], object], *, images: int) -> Measurement:
-        """Time ``work`` after a warm-up; also its first call and its memory."""
+    def measure(
+        self, name: str, work: Callable[[], object], *, images: int, prepared: float = 0.0
+    ) -> Measurement:
+        """Time ``work`` after a warm-up; also its memory and its first call.
+
+        The first call includes the seconds that it was ``prepared``.
+        """
         self._reset_memory()
         start = time.perf_counter()
         work()
         self.synchronize()
-        first = time.perf_counter() - start
+        first = prepared + time.perf_counter() - start
         for _ in range(WARM_UP):
             work()
         self.synchronize()
@@ -109,10 +117,12 @@ class Bench:
         self.synchronize()
         return float(begin.elapsed_time(end)) / repeats
 
-    def record(self, name: str, images_per_second: float, *, memory: float = 0.0) -> None:
+    def record(
+        self, name: str, images_per_second: float, *, memory: float = 0.0, first: float = 0.0
+    ) -> None:
         """Add what was measured elsewhere."""
         milliseconds = 1e3 * self.config.batch / images_per_second
-        self._keep(Measurement(name, images_per_second, milliseconds, memory))
+        self._keep(Measurement(name, images_per_second, milliseconds, memory, first))
 
     def record_share(self, name: str, milliseconds: float, *, step: Measurement) -> None:
         """Add a part of the step by the time it takes."""
@@ -140,9 +150,24 @@ class Bench:
             compile_networks(built.networks(), activation_memory=kept)
         return built
 
+    def compile_ahead(self, method: Method, batch: ViewBatch) -> float:
+        """Seconds to compile what ``method`` needs before its first call, as runs do."""
+        if not self.compiles:
+            return 0.0
+        start = time.perf_counter()
+        kept = self.config.activation_memory
+        compile_ahead(method, batch, self.precision, activation_memory=kept)
+        return time.perf_counter() - start
+
     def backbone(self) -> Backbone:
         """The backbone of the config, with random weights."""
         return build_backbone(self.config.backbone)
+
+    def batch(self, method: MethodConfig, images: int) -> ViewBatch:
+        """Views of random pixels for ``method``."""
+        return synthetic_batch(
+            method.view_specs(), images, device=self.device, dtype=self.precision.dtype
+        )
 
     def placed(self, module: M) -> M:
         """A module on the device, in the layout of training."""
@@ -197,7 +222,7 @@ def run_bench(config: BenchConfig) -> list[Measurement]:
         with_classes,
     )
     from clove_ssl.engine.benchmark_growth import measure_growth
-    from clove_ssl.engine.benchmark_step import measure_floor, measure_step, synthetic_batch
+    from clove_ssl.engine.benchmark_step import measure_floor, measure_step
 
     if not config.method.trains:
         raise UserError(
@@ -210,7 +235,7 @@ def run_bench(config: BenchConfig) -> list[Measurement]:
         torch.backends.cudnn.benchmark = True
     with pictures(bench) as data:
         method = with_classes(config.method, data)
-        batch = synthetic_batch(method.view_specs(), config.batch, bench)
+        batch = bench.batch(method, config.batch)
         if "step" in config.parts:
             measure_floor(bench, batch)
             measure_step(bench, method, batch)

@@ -12,7 +12,7 @@ from clove_ssl.config.methods.base import MethodConfig
 from clove_ssl.config.methods.clove import CLoVEConfig
 from clove_ssl.config.views import ViewsConfig
 from clove_ssl.engine.benchmark import Bench
-from clove_ssl.engine.benchmark_step import PROGRESS, synthetic_batch
+from clove_ssl.engine.benchmark_step import PROGRESS
 from clove_ssl.losses import clove_loss
 
 Points = list[tuple[int, float]]
@@ -58,7 +58,7 @@ def _cases(bench: Bench, method: MethodConfig) -> Iterator[tuple[str, Points]]:
 
 
 def _step_time(bench: Bench, method: MethodConfig, images: int) -> float:
-    batch = synthetic_batch(method.view_specs(), images, bench)
+    batch = bench.batch(method, images)
     model = bench.build(method)
 
     def work() -> None:

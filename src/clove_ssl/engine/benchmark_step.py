@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -13,67 +13,14 @@ from torch import Tensor, nn
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.methods.base import MethodConfig
 from clove_ssl.config.pretraining import OptimizerConfig
-from clove_ssl.config.views import ViewSpec
 from clove_ssl.engine.benchmark import WARM_UP, Bench, Measurement
 from clove_ssl.engine.compilation import compile_networks
 from clove_ssl.methods.base import Progress
 from clove_ssl.methods.teaching import BackboneEncoder, TaughtMethod
 from clove_ssl.optimizers import build_optimizer
 from clove_ssl.views.batch import View, ViewBatch, joined_pixels
-from clove_ssl.views.geometry import CropGeometry
 
 PROGRESS = Progress(0, 1000)
-
-
-def synthetic_batch(specs: tuple[ViewSpec, ...], images: int, bench: Bench) -> ViewBatch:
-    """Random pixels with plausible geometry and two classes, on the device."""
-    generator = torch.Generator().manual_seed(0)
-    pixels = _random_pixels(specs, images, bench)
-    views = [
-        View(
-            next(pixels[spec.size]),
-            _random_geometry(images, generator, bench),
-            spec.role,
-            _foreground(spec, images, bench),
-        )
-        for spec in specs
-    ]
-    index = torch.arange(images, device=bench.device)
-    return ViewBatch(tuple(views), index, labels=index % 2)
-
-
-def _foreground(spec: ViewSpec, images: int, bench: Bench) -> Tensor | None:
-    """Where another image was pasted, for views that have such a place."""
-    if spec.paste is None:
-        return None
-    box = torch.tensor([0.1, 0.1, 0.9, 0.9], device=bench.device) * spec.size
-    return box.expand(images, 4)
-
-
-def _random_geometry(images: int, generator: torch.Generator, bench: Bench) -> CropGeometry:
-    corner = 100 * torch.rand(images, 2, generator=generator)
-    side = 100 + 100 * torch.rand(images, 2, generator=generator)
-    geometry = CropGeometry(
-        boxes=torch.cat([corner, corner + side], dim=1),
-        flipped=torch.rand(images, generator=generator) < 0.5,
-        flipped_vertically=torch.zeros(images, dtype=torch.bool),
-        image_size=torch.tensor([320, 427]).expand(images, 2).contiguous(),
-    )
-    return geometry.to(bench.device)
-
-
-def _random_pixels(
-    specs: tuple[ViewSpec, ...], images: int, bench: Bench
-) -> dict[int, Iterator[Tensor]]:
-    """Noise for the views of each size, which lie side by side as the renderer leaves them."""
-    counts = Counter(spec.size for spec in specs)
-    noise = {
-        size: torch.randn(count * images, 3, size, size, device=bench.device).to(
-            bench.precision.dtype, memory_format=torch.channels_last
-        )
-        for size, count in counts.items()
-    }
-    return {size: iter(torch.split(together, images)) for size, together in noise.items()}
 
 
 def measure_floor(bench: Bench, batch: ViewBatch) -> Measurement:
@@ -133,6 +80,7 @@ def by_size(batch: ViewBatch) -> list[Tensor]:
 def measure_step(bench: Bench, method: MethodConfig, batch: ViewBatch) -> Measurement:
     """The whole step, and the shares of its stages."""
     model = bench.build(method)
+    prepared = bench.compile_ahead(model, batch)
     optimizer = build_optimizer(OptimizerConfig(), model, peak_lr=1e-3)
     stages = Stages(bench)
 
@@ -148,7 +96,7 @@ def measure_step(bench: Bench, method: MethodConfig, batch: ViewBatch) -> Measur
         model.after_step(PROGRESS)
         stages.end("optimizer")
 
-    whole = bench.measure("step", step, images=bench.config.batch)
+    whole = bench.measure("step", step, images=bench.config.batch, prepared=prepared)
     for name, milliseconds in stages.milliseconds().items():
         bench.record_share(f"  {name}", milliseconds, step=whole)
     if isinstance(model, TaughtMethod) and len(model.networks()) == 2:

@@ -29,23 +29,31 @@ def compile_networks(
         activation_memory: Share of the activations that is kept for the backward pass; the
             compiler reads it for every graph it makes from now on.
     """
+    set_up_compiler(activation_memory)
+    for piece in cut(networks):
+        piece.compile(dynamic=False, backend=backend)
+
+
+def set_up_compiler(activation_memory: float) -> None:
+    """Room for all graphs, and what they may keep."""
     torch._functorch.config.activation_memory_budget = activation_memory
     torch._dynamo.config.recompile_limit = max(GRAPHS, torch._dynamo.config.recompile_limit)
     torch._dynamo.config.accumulated_recompile_limit = max(
         GRAPHS, torch._dynamo.config.accumulated_recompile_limit
     )
-    for network in networks:
-        _compile(network, backend)
 
 
-def _compile(module: nn.Module, backend: str) -> None:
+def cut(networks: Iterable[nn.Module]) -> list[nn.Module]:
+    """The pieces of networks that are compiled each on its own; the networks run in them."""
+    return [piece for network in networks for piece in _pieces(network)]
+
+
+def _pieces(module: nn.Module) -> list[nn.Module]:
     if isinstance(module, Backbone):
-        module.compile_in_parts(backend)
-    elif isinstance(module, nn.ModuleList | nn.ModuleDict) or _holds_backbone(module):
-        for child in module.children():
-            _compile(child, backend)
-    elif any(True for _ in module.parameters()):
-        module.compile(dynamic=False, backend=backend)
+        return module.cut()
+    if isinstance(module, nn.ModuleList | nn.ModuleDict) or _holds_backbone(module):
+        return cut(module.children())
+    return [module] if any(True for _ in module.parameters()) else []
 
 
 def _holds_backbone(module: nn.Module) -> bool:

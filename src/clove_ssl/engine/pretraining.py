@@ -29,6 +29,7 @@ from clove_ssl.data.sampling import ImageOrder, StepPlan
 from clove_ssl.data.sources import ImageSource, open_source, source_warnings
 from clove_ssl.engine.checkpoints import CheckpointStore, State
 from clove_ssl.engine.compilation import compile_networks
+from clove_ssl.engine.compilation_ahead import compile_ahead
 from clove_ssl.engine.distributed import Process, joined
 from clove_ssl.engine.feeding import Batches, DeviceFeed, ViewFeed
 from clove_ssl.engine.loop import TrainingLoop
@@ -39,6 +40,7 @@ from clove_ssl.engine.plan import PretrainPlan, RunPlan, plan_run
 from clove_ssl.engine.precision import Precision, choose_precision
 from clove_ssl.engine.probe_schedule import ProbedRun, RunProbes
 from clove_ssl.engine.repeatability import start_repeatably
+from clove_ssl.engine.synthetic import synthetic_batch
 from clove_ssl.errors import UserError
 from clove_ssl.methods.base import Method
 from clove_ssl.modules.normalization import synchronize_norms
@@ -156,6 +158,7 @@ def _run(
     if loop.step >= loop.plan.total_steps:
         probe.catch_up()
         return True
+    _compile_ahead(loop, parts)
     with closing(_open_feed(parts.config, loop, parts, bad_files)) as feed:
         return probe.train(feed)
 
@@ -245,6 +248,34 @@ def _compiles(config: PretrainConfig, plan: RunPlan, process: Process) -> bool:
     """Whether networks are compiled: by default where the run is long enough to repay it."""
     repays = process.device.type == "cuda" and plan.total_steps >= STEPS_THAT_REPAY_COMPILATION
     return config.compile == "always" or (config.compile == "auto" and repays)
+
+
+def _compile_ahead(loop: TrainingLoop, parts: Parts) -> None:
+    """Compile with all cores, unless other processes of the run do that as well."""
+    config, process = parts.config, loop.process
+    if process.world_size > 1 or not _compiles(config, loop.plan, process):
+        return
+    on_gpu = _renders_on_gpu(config, process)
+    batch = synthetic_batch(
+        parts.method.views(),
+        loop.plan.micro_batch,
+        device=process.device,
+        dtype=loop.precision.dtype if on_gpu else torch.float32,
+    )
+    done = compile_ahead(
+        parts.method,
+        batch,
+        loop.precision,
+        deterministic=config.deterministic,
+        activation_memory=config.activation_memory,
+    )
+    if done is not None:
+        facts = f"{done.graphs} graphs by {done.helpers} processes"
+        loop.console.say(f"Compiled {facts} in {done.seconds:.0f} s")
+    if done is not None and done.failed:
+        loop.console.warn(
+            f"{done.failed} of the processes failed; the first step compiles their graphs"
+        )
 
 
 def _renders_on_gpu(config: PretrainConfig, process: Process) -> bool:

@@ -1,0 +1,108 @@
+"""Graphs compiled by helpers before the first step: the ones the run asks for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from references.method_runs import TRAINED, method_run
+from torch._dynamo.utils import counters
+
+from clove_ssl.backbones.build import build_backbone
+from clove_ssl.engine import compilation_ahead
+from clove_ssl.engine.compilation import compile_networks
+from clove_ssl.engine.compilation_ahead import Share
+from clove_ssl.engine.precision import choose_precision
+from clove_ssl.engine.synthetic import synthetic_batch
+from clove_ssl.methods.base import Method, Progress
+from clove_ssl.views.batch import ViewBatch
+
+CPU = torch.device("cpu")
+FP32 = choose_precision("auto", CPU)
+
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
+
+
+def method_and_batch(name: str, folder: Path) -> tuple[Method, ViewBatch]:
+    config = method_run(folder, name)
+    config_method = config.method.for_classes(2) if config.method.needs_labels else config.method
+    torch.manual_seed(0)
+    method = config_method.build(build_backbone(config.backbone)).train()
+    return method, synthetic_batch(method.views(), 4, device=CPU, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_calls_are_recorded_without_a_trace_in_the_method(name: str, tmp_path: Path) -> None:
+    method, batch = method_and_batch(name, tmp_path)
+    before = {key: value.clone() for key, value in method.state_dict().items()}
+    random = torch.get_rng_state()
+    assert compilation_ahead.record_calls(method, batch, FP32)
+    assert all(torch.equal(value, before[key]) for key, value in method.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), random)
+
+
+@pytest.mark.parametrize("name", ["clove", "moco", "vicregl"])
+def test_every_graph_of_a_step_has_a_call(name: str, tmp_path: Path) -> None:
+    method, batch = method_and_batch(name, tmp_path)
+    calls = compilation_ahead.record_calls(method, batch, FP32)
+    compile_networks(method.networks(), backend="eager")
+    method(batch, Progress(0, 1)).loss.backward()
+    assert len(calls) == counters["stats"]["unique_graphs"] > 2
+
+
+HELPED_RUN = """
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+from clove_ssl.engine.compilation_ahead import PieceCall, Share, TensorKind, run_helpers
+from clove_ssl.engine.precision import choose_precision
+
+cpu = torch.device("cpu")
+fp32 = choose_precision("auto", cpu)
+kind = TensorKind((2, 4), (4, 1), torch.float32, requires_grad=True)
+good = PieceCall(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), (kind,), learns=True)
+bad = PieceCall(nn.Linear(5, 5), (kind,), learns=True)
+failed = run_helpers([Share([call], fp32, cpu, False, 1.0) for call in (good, bad)])
+good.run(fp32, cpu)
+found, missed = (counters["inductor"][f"fxgraph_cache_{name}"] for name in ("hit", "miss"))
+print(failed, found, missed)
+"""
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch compiles for a CPU with g++")
+def test_a_run_finds_what_helpers_compiled_and_does_without_those_that_fail(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HELPED_RUN]
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "compiled")}
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert answer.stdout.split() == ["1", "2", "0"]  # forward and backward were found
+
+
+def test_what_was_compiled_once_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
+    dealt: list[int] = []
+
+    def note(shares: list[Share]) -> int:
+        dealt.append(sum(len(share.calls) for share in shares))
+        return 0
+
+    monkeypatch.setattr(compilation_ahead, "available_cores", lambda: 16)
+    monkeypatch.setattr(compilation_ahead, "run_helpers", note)
+    method, batch = method_and_batch("clove", tmp_path)
+    first = compilation_ahead.compile_ahead(method, batch, FP32)
+    assert first is not None
+    assert dealt == [first.graphs]
+    assert compilation_ahead.compile_ahead(method, batch, FP32) is None
+    assert compilation_ahead.compile_ahead(method, batch, FP32, activation_memory=0.5) is not None
+
+
+def test_few_cores_are_not_shared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(compilation_ahead, "available_cores", lambda: 3)
+    method, batch = method_and_batch("clove", tmp_path)
+    assert compilation_ahead.compile_ahead(method, batch, FP32) is None
