@@ -6,15 +6,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 from references.gpu_marks import NEEDS_GPU
 from references.interruptions import assert_same, crash_after, final_state
+from references.method_runs import small_method
 from references.odd_files import write_odd_folder
 from references.tiny_runs import tiny_config
 
-from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.config.pretraining import DataConfig, PretrainConfig
+from clove_ssl.data.decode_gpu import find_batch_decoder
+from clove_ssl.data.reading import EncodedImages
+from clove_ssl.data.sampling import ImageOrder
 from clove_ssl.data.scenes import SceneSource
+from clove_ssl.data.sources import open_source
 from clove_ssl.engine import pretraining
+from clove_ssl.engine.feeding import DeviceRenderer
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import read_metrics
 
@@ -68,3 +75,24 @@ def test_a_run_with_views_from_the_gpu_resumes_bit_for_bit(
     crash_after(3, monkeypatch, broken)
     pretraining.resume(tmp_path / "broken")
     assert_same(final_state(tmp_path / "broken"), final_state(tmp_path / "whole"))
+
+
+@pytest.mark.skipif(find_batch_decoder() is None, reason="torchvision has no nvJPEG here")
+def test_a_batch_that_waits_to_be_rendered_is_not_written_over(photos: Path) -> None:
+    data, specs = DataConfig(source=str(photos)), small_method("clove", size=64).view_specs()
+    source = open_source(data)
+    reader = EncodedImages(source, specs, data, seed=0, keeps_jpegs=True)
+    renderer = DeviceRenderer(
+        reader, torch.device("cuda"), dtype=torch.float32, decoder=find_batch_decoder()
+    )
+    order = ImageOrder(len(source), seed=0)
+    batches = [reader[order.draws(start, 12)].pin_memory() for start in (0, 12)]
+    alone = []
+    for batch in batches:
+        alone.append(renderer.render(batch).take().views[0].pixels.clone())
+        torch.cuda.synchronize()
+    with torch.cuda.stream(renderer.stream):
+        torch.cuda._sleep(1_000_000_000)
+    queued = [renderer.render(batch) for batch in batches]
+    for ready, expected in zip(queued, alone, strict=True):
+        assert torch.equal(ready.take().views[0].pixels, expected)

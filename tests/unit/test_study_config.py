@@ -379,3 +379,17 @@ def test_entries_know_the_folder_of_their_task() -> None:
     assert FinetuningEntry(label="a", task="coco-fpn", data="scenes").data_name == "scenes"
     with pytest.raises(UserError, match="no name for a folder"):
         ProbeEntry(label="")
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({}, "segmentation"),
+        ({"changes": {"probe": ["knn", "linear"]}}, "knn"),
+        ({"changes": {"probe": ["knn", "linear"]}, "figure": "linear"}, "linear"),
+    ],
+)
+def test_the_first_probe_counts_unless_another_is_named(
+    asked: dict[str, Any], expected: str
+) -> None:
+    assert ProbeEntry(label="classes", **asked).main_figure == expected

@@ -65,13 +65,20 @@ class ProbeEntry:
     label: str
     data: str = "scenes"
     """A name under ``data.labelled``, or what ``clove probe --data`` takes."""
-    figure: str = "segmentation"
-    """The figure that counts; the others are kept as well."""
+    figure: str | None = None
+    """The figure that counts, by default the first probe under ``changes``, or segmentation; the
+    others are kept as well."""
     changes: Changes = field(default_factory=dict)
     """Other options of ``clove probe``."""
 
     def __post_init__(self) -> None:
         _check_label("probes", self.label)
+
+    @property
+    def main_figure(self) -> str:
+        """The figure that counts."""
+        asked_for = self.changes.get("probe") or ["segmentation"]
+        return self.figure or str(asked_for[0])
 
 
 @dataclass(frozen=True, kw_only=True)

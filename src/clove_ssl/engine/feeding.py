@@ -195,7 +195,7 @@ class DeviceRenderer:
         self._device = device
         self._dtype = dtype
         self._decoder = decoder
-        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.stream, self._decoding = (torch.cuda.Stream(device) for _ in range(2))  # type: ignore[no-untyped-call]
 
     def render(self, batch: EncodedBatch) -> _Ready:
         """Queue the work for a batch."""
@@ -241,12 +241,25 @@ class DeviceRenderer:
             return packed.to(self._device, non_blocking=True)
         assert self._decoder is not None  # without one, nothing is left encoded
         jpegs = batch.is_jpeg.nonzero()[0].tolist()
-        decoded = self._decoder([batch.image(number) for number in jpegs], self._device)
+        decoded = self._decode_jpegs([batch.image(number) for number in jpegs], self._decoder)
         images = dict(zip(jpegs, decoded, strict=True))
         return [
             images[number] if number in images else self._copied(batch, number)
             for number in range(len(batch.is_jpeg))
         ]
+
+    def _decode_jpegs(self, files: list[Tensor], decoder: BatchDecoder) -> list[Tensor]:
+        """Pictures for the renderer's stream.
+
+        nvJPEG writes at once, on a stream that nobody else knows, so it must never get memory that
+        queued kernels still use. The pool of a stream that does nothing else has no such memory.
+        """
+        with torch.cuda.stream(self._decoding):
+            pictures = decoder(files, self._device)
+        self.stream.wait_stream(self._decoding)
+        for picture in pictures:
+            picture.record_stream(self.stream)
+        return pictures
 
     def _copied(self, batch: EncodedBatch, number: int) -> Tensor:
         height, width = batch.parameters.image_size[number].tolist()

@@ -24,12 +24,19 @@ def start_repeatably(
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(deterministic, warn_only=deterministic)
     torch.backends.cudnn.benchmark = not (deterministic or sizes_vary)
-    torch.backends.cuda.enable_cudnn_sdp(not deterministic)  # its backward pass does not repeat
+    _allow_fused_attention(not deterministic)
     # Compiled kernels are chosen by timing them, and the choice may differ from start to start.
     from torch._inductor import config as compiler  # slow to import, and of no use on a CPU
 
     if hasattr(compiler, "deterministic"):
         compiler.deterministic = deterministic
+
+
+def _allow_fused_attention(allowed: bool) -> None:
+    """Fused kernels, whose backward passes add up in any order; plain products always remain."""
+    torch.backends.cuda.enable_cudnn_sdp(allowed)
+    torch.backends.cuda.enable_flash_sdp(allowed)
+    torch.backends.cuda.enable_mem_efficient_sdp(allowed)
 
 
 def random_state(device: torch.device) -> dict[str, Any]:

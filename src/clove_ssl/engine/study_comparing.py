@@ -117,7 +117,7 @@ class StudyComparison:
         found = [self._found(entry, measure).figures for entry in self._entries]
         names = list(dict.fromkeys(name for figures in found for name in figures))
         if isinstance(measure, ProbeEntry):
-            names = [measure.figure, *(name for name in names if name != measure.figure)]
+            names = list(dict.fromkeys([measure.main_figure, *names]))
         shown = tuple(names[:MOST_FIGURES]) or ("score",)
         return _Columns(shown, tuple(_title(measure, name) for name in shown))
 
@@ -175,7 +175,7 @@ class StudyComparison:
         config = self._plan.config
         reference = next(e for e in self._entries if e.label == config.reference_label)
         ours = self._found(reference, measure).figures
-        name = measure.figure if isinstance(measure, ProbeEntry) else next(iter(ours), "")
+        name = measure.main_figure if isinstance(measure, ProbeEntry) else next(iter(ours), "")
         for entry in self._entries:
             theirs = self._found(entry, measure).figures
             if entry is reference or name not in ours or name not in theirs:

@@ -55,11 +55,13 @@ def _random_pixels(
     specs: Sequence[ViewSpec], images: int, device: torch.device, dtype: torch.dtype
 ) -> dict[int, Iterator[Tensor]]:
     """Noise for the views of each size, which lie side by side as the renderer leaves them."""
-    counts = Counter(spec.size for spec in specs)
-    noise = {
-        size: torch.randn(count * images, 3, size, size, device=device).to(
-            dtype, memory_format=torch.channels_last
-        )
-        for size, count in counts.items()
-    }
-    return {size: iter(torch.split(together, images)) for size, together in noise.items()}
+    generator = torch.Generator(device).manual_seed(
+        0
+    )  # a run's own goes on as if nothing was drawn
+    views: dict[int, Iterator[Tensor]] = {}
+    for size, count in Counter(spec.size for spec in specs).items():
+        shape = (count * images, 3, size, size)
+        noise = torch.randn(shape, device=device, generator=generator)
+        noise = noise.to(dtype, memory_format=torch.channels_last)
+        views[size] = iter(torch.split(noise, images))
+    return views
