@@ -56,7 +56,7 @@ class TensorKind:
 class PieceCall:
     """A piece, and what it was called with."""
 
-    piece: nn.Module
+    piece: nn.Module  # without its weights
     inputs: tuple[Any, ...]  # tensors by their kind
     learns: bool
 
@@ -67,9 +67,11 @@ class PieceCall:
         return repr((self.piece, self.piece.training, kinds, self.inputs, self.learns))
 
     def run(self, precision: Precision, device: torch.device) -> None:
-        """Call the piece, and go back through it if it learns."""
+        """Call the piece with zeros for weights, and go back through it if it learns."""
         inputs = [i.blank(device) if isinstance(i, TensorKind) else i for i in self.inputs]
-        piece = self.piece.to(device)
+        piece = self.piece.to_empty(device=device)
+        for tensor in (*piece.parameters(), *piece.buffers()):
+            tensor.data.zero_()
         piece.compile(dynamic=False)
         with torch.set_grad_enabled(self.learns), precision.autocast():
             outputs = piece(*inputs)
@@ -156,7 +158,7 @@ def record_calls(method: Method, batch: ViewBatch, precision: Precision) -> list
         stand_in(batch, Progress(0, 1))
     for hook in hooks:
         hook.remove()
-    stand_in.cpu()
+    stand_in.to("meta")
     return list(calls.values())
 
 

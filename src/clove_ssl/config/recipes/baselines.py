@@ -14,7 +14,7 @@ from clove_ssl.config.pretraining import (
     OptimizerConfig,
     PretrainConfig,
 )
-from clove_ssl.config.recipes.small import small_run, small_sgd, small_views
+from clove_ssl.config.recipes.small import small_run, small_views
 
 
 def supervised_r50_100ep(out: Path) -> PretrainConfig:
@@ -52,7 +52,9 @@ def supervised_r18_small(out: Path) -> PretrainConfig:
     above that of random weights (35 against 29 %); not tuned.
     """
     method = SupervisedConfig(views=small_views(plain_crop()), label_smoothing=0.1)
-    return small_run(out, method, small_sgd(lr=0.1, weight_decay=5e-4))
+    return small_run(
+        out, method, OptimizerConfig(name="sgd", lr=0.1, weight_decay=5e-4, warmup_epochs=2.0)
+    )
 
 
 def random_r50(out: Path) -> PretrainConfig:

@@ -1,0 +1,81 @@
+"""Does every method run at the speed of its two backbones?
+
+Run:  python -m benchmarks.bench_methods [--backbone resnet50] [--batch 256] [--compile always]
+          [--methods byol pixpro ...] [--out results.jsonl]
+Measures the step of every method's published recipe beside the floor of its own views,
+one after the other in one process: student forward and backward on all views,
+teacher forward on the large ones. Prints one line per method.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from clove_ssl.config.benching import BenchConfig
+from clove_ssl.config.pretraining import BackboneConfig
+from clove_ssl.config.recipes import RECIPES
+from clove_ssl.engine.benchmark import Bench
+from clove_ssl.engine.benchmark_step import measure_floor, measure_step
+from clove_ssl.registry import METHODS
+
+CLASSES = 1000  # of labelled images, which there are none of here
+
+
+def published(method: str) -> str:
+    """The first recipe of a method that is not a small one."""
+    names = [name for name in RECIPES if name.startswith(f"{method}-r50")]
+    return names[0]
+
+
+def measure(method: str, options: argparse.Namespace) -> str:
+    """Floor and step of one method, as a line."""
+    config = RECIPES[published(method)](Path("unused"))
+    chosen = config.method.for_classes(CLASSES) if config.method.needs_labels else config.method
+    bench = Bench(
+        BenchConfig(
+            method=chosen,
+            backbone=replace(config.backbone, name=options.backbone),
+            batch=options.batch,
+            steps=options.steps,
+            compile=options.compile,
+            floor="parts",
+            parts=("step",),
+            out=options.out,
+        )
+    )
+    batch = bench.batch(chosen, options.batch)
+    floor, step = measure_floor(bench, batch), measure_step(bench, chosen, batch)
+    ratio = step.images_per_second / floor.images_per_second
+    return (
+        f"{method}: step {step.images_per_second:,.0f} images/s, floor "
+        f"{floor.images_per_second:,.0f}, ratio {ratio:.2f}, {step.memory_gib:.1f} GiB"
+    )
+
+
+def main() -> None:
+    """All methods that train."""
+    trained = [name for name in METHODS.names() if METHODS.load(name).trains]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--methods", nargs="+", default=trained, choices=trained)
+    parser.add_argument("--backbone", default=BackboneConfig().name)
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--compile", default="never", choices=("never", "always"))
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    torch.backends.cudnn.benchmark = torch.cuda.is_available()
+    lines = []
+    for method in options.methods:
+        lines.append(measure(method, options))
+        gc.collect()
+        torch.cuda.empty_cache()
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
