@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 from references.method_runs import TRAINED, method_run
+from torch import nn
 from torch._dynamo.utils import counters
 
 from clove_ssl.backbones.build import build_backbone
 from clove_ssl.engine import compilation_ahead
 from clove_ssl.engine.compilation import compile_networks
-from clove_ssl.engine.compilation_ahead import Share
+from clove_ssl.engine.compilation_ahead import PieceCall, Share
 from clove_ssl.engine.precision import choose_precision
 from clove_ssl.engine.synthetic import synthetic_batch
 from clove_ssl.methods.base import Method, Progress
@@ -57,6 +58,7 @@ def test_every_graph_of_a_step_has_a_call(name: str, tmp_path: Path) -> None:
 
 HELPED_RUN = """
 import torch
+from torch import nn
 from torch import nn
 from torch._dynamo.utils import counters
 from clove_ssl.engine.compilation_ahead import PieceCall, Share, TensorKind, run_helpers
@@ -106,3 +108,19 @@ def test_few_cores_are_not_shared(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setattr(compilation_ahead, "available_cores", lambda: 3)
     method, batch = method_and_batch("clove", tmp_path)
     assert compilation_ahead.compile_ahead(method, batch, FP32) is None
+
+
+def test_a_piece_that_cannot_travel_stops_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Local(nn.Sequential):
+        """No other process could import this."""
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
+    monkeypatch.setattr(compilation_ahead, "available_cores", lambda: 4)
+    call = PieceCall(Local(nn.Linear(4, 4)), (), learns=True)
+    monkeypatch.setattr(compilation_ahead, "record_calls", lambda *_: [call])
+    method, batch = method_and_batch("clove", tmp_path)
+    outcome = compilation_ahead.compile_ahead(method, batch, FP32)
+    assert outcome is not None
+    assert outcome.failed == outcome.helpers == 1

@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import PicklingError
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -134,10 +135,13 @@ def compile_ahead(
         Share(dealt, precision, device, deterministic, activation_memory)
         for dealt in _deal(calls, helpers)
     ]
-    failed = run_helpers(shares)
-    if not failed:
-        done.parent.mkdir(parents=True, exist_ok=True)
-        done.touch()
+    try:
+        failed = run_helpers(shares)
+        if not failed:
+            done.parent.mkdir(parents=True, exist_ok=True)
+            done.touch()
+    except (OSError, RuntimeError, AttributeError, PicklingError):
+        failed = len(shares)  # there is no room for files, or a piece that no file can hold
     return Outcome(len(calls), len(shares), failed, time.perf_counter() - start)
 
 

@@ -62,8 +62,9 @@ def small_views(views: ViewsConfig) -> ViewsConfig:
 def small_lars(lr: float = 1.0, weight_decay: float = 2e-5) -> OptimizerConfig:
     """LARS with the learning rate of PixPro and SlotCon for batches of 256.
 
-    CLoVE has 4, which reached the score of 1 with half of the images. In earlier trials 4 left
-    BYOL, PixPro and SlotCon with fewer dimensions.
+    CLoVE has 4, which reached the score of 1 with half of the images. So has BYOL: after 250 steps
+    of 128 photos its dense probe had 8.0 (6.9 to 8.9), and 6.8 (5.9 to 7.4) with 1. In earlier
+    trials 4 left PixPro and SlotCon with fewer dimensions.
     """
     return OptimizerConfig(lr=lr, weight_decay=weight_decay, warmup_epochs=2.0)
 
