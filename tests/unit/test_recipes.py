@@ -104,7 +104,7 @@ def test_small_recipes_suit_a_thousand_steps(name: str) -> None:
         assert method.export == "student" or teacher.final_momentum <= 0.995  # type: ignore[attr-defined]
     if isinstance(method, QueuedConfig):
         assert method.queue_size <= PHOTOS / 3
-        # In trials, three times MoCo's rate ended with a higher loss and a lower rank.
-        assert config.optimizer.peak_lr(256) == pytest.approx(MOCO.peak_lr)
+        # MoCo's SGD is made for a million steps; after a thousand it has hardly begun.
+        assert config.optimizer.name == "lars"
         # Who trains on one view only must not see blurred ones only.
         assert len({spec.blur_probability for spec in method.view_specs()}) == 1
