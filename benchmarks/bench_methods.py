@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 
 from clove_ssl.config.benching import BenchConfig
-from clove_ssl.config.pretraining import BackboneConfig
-from clove_ssl.config.recipes import RECIPES
+from clove_ssl.config.pretraining import BackboneConfig, PretrainConfig
+from clove_ssl.config.recipes import RECIPES, recipe
 from clove_ssl.engine.benchmark import Bench
 from clove_ssl.engine.benchmark_step import measure_floor, measure_step
 from clove_ssl.registry import METHODS
@@ -26,15 +26,15 @@ from clove_ssl.registry import METHODS
 CLASSES = 1000  # of labelled images, which there are none of here
 
 
-def published(method: str) -> str:
+def published(method: str) -> PretrainConfig:
     """The first recipe of a method that is not a small one."""
-    names = [name for name in RECIPES if name.startswith(f"{method}-r50")]
-    return names[0]
+    name = next(name for name in RECIPES if name.startswith(f"{method}-r50"))
+    return recipe(name, Path("unused"))
 
 
 def measure(method: str, options: argparse.Namespace) -> str:
     """Floor and step of one method, as a line."""
-    config = RECIPES[published(method)](Path("unused"))
+    config = published(method)
     chosen = config.method.for_classes(CLASSES) if config.method.needs_labels else config.method
     bench = Bench(
         BenchConfig(

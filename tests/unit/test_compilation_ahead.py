@@ -59,7 +59,6 @@ def test_every_graph_of_a_step_has_a_call(name: str, tmp_path: Path) -> None:
 HELPED_RUN = """
 import torch
 from torch import nn
-from torch import nn
 from torch._dynamo.utils import counters
 from clove_ssl.engine.compilation_ahead import PieceCall, Share, TensorKind, run_helpers
 from clove_ssl.engine.precision import choose_precision

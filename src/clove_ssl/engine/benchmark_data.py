@@ -95,6 +95,7 @@ def measure_run(bench: Bench, method: MethodConfig, data: DataConfig) -> None:
     from clove_ssl.runs.metrics import read_metrics
 
     every = max(1, bench.config.run_steps // 3)
+    steps = 3 * every
     with tempfile.TemporaryDirectory() as folder:
         config = PretrainConfig(
             out=Path(folder) / "run",
@@ -103,7 +104,7 @@ def measure_run(bench: Bench, method: MethodConfig, data: DataConfig) -> None:
             backbone=bench.config.backbone,
             checkpoints=CheckpointConfig(every_epochs=1e9),
             logging=LoggingConfig(every=every),
-            steps=3 * every,
+            steps=steps,
             batch_size=bench.config.batch,
             micro_batch=bench.config.batch,
             device=bench.config.device,
@@ -117,7 +118,7 @@ def measure_run(bench: Bench, method: MethodConfig, data: DataConfig) -> None:
         last = read_metrics(RunDirectory(config.out))[-2:]
     speed = np.mean([line["images_per_second"] for line in last])
     wait = np.mean([line["data_wait"] for line in last])
-    later_steps = (3 * every - 1) * bench.config.batch / speed
+    later_steps = (steps - 1) * bench.config.batch / speed
     bench.record(
         f"end to end (waits {100 * wait:.1f} %)",
         float(speed),

@@ -269,10 +269,11 @@ def _compile_ahead(loop: TrainingLoop, parts: Parts) -> None:
         deterministic=config.deterministic,
         activation_memory=config.activation_memory,
     )
-    if done is not None:
-        facts = f"{done.graphs} graphs by {done.helpers} processes"
-        loop.console.say(f"Compiled {facts} in {done.seconds:.0f} s")
-    if done is not None and done.failed:
+    if done is None:
+        return
+    facts = f"{done.graphs} graphs by {done.helpers} processes"
+    loop.console.say(f"Compiled {facts} in {done.seconds:.0f} s")
+    if done.failed:
         loop.console.warn(
             f"{done.failed} of the processes failed; the first step compiles their graphs"
         )
