@@ -69,12 +69,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.backends.cudnn.benchmark = torch.cuda.is_available()
-    lines = []
     for method in options.methods:
-        lines.append(measure(method, options))
+        print(measure(method, options), flush=True)
         gc.collect()
         torch.cuda.empty_cache()
-    print("\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -13,19 +13,24 @@ from references.interruptions import assert_same, crash_after, final_state
 from references.method_runs import small_method
 from references.odd_files import write_odd_folder
 from references.tiny_runs import tiny_config
+from torch import Tensor
 
 from clove_ssl.config.pretraining import DataConfig, PretrainConfig
 from clove_ssl.data.decode_gpu import find_batch_decoder
-from clove_ssl.data.reading import EncodedImages
+from clove_ssl.data.reading import EncodedBatch, EncodedImages
 from clove_ssl.data.sampling import ImageOrder
 from clove_ssl.data.scenes import SceneSource
 from clove_ssl.data.sources import open_source
 from clove_ssl.engine import pretraining
 from clove_ssl.engine.feeding import DeviceRenderer
+from clove_ssl.engine.repeatability import start_repeatably
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import read_metrics
 
 pytestmark = NEEDS_GPU
+NEEDS_NVJPEG = pytest.mark.skipif(
+    find_batch_decoder() is None, reason="torchvision has no nvJPEG here"
+)
 
 
 @pytest.fixture
@@ -77,8 +82,27 @@ def test_a_run_with_views_from_the_gpu_resumes_bit_for_bit(
     assert_same(final_state(tmp_path / "broken"), final_state(tmp_path / "whole"))
 
 
-@pytest.mark.skipif(find_batch_decoder() is None, reason="torchvision has no nvJPEG here")
+@NEEDS_NVJPEG
 def test_a_batch_that_waits_to_be_rendered_is_not_written_over(photos: Path) -> None:
+    renderer, batches = renderer_of(photos)
+    alone = rendered_alone(renderer, batches)
+    sleep_on(renderer.stream)
+    queued = [renderer.render(batch) for batch in batches]
+    for ready, expected in zip(queued, alone, strict=True):
+        assert torch.equal(ready.take().views[0].pixels, expected)
+
+
+@NEEDS_NVJPEG
+def test_nothing_fills_a_picture_after_it_was_decoded(photos: Path) -> None:
+    start_repeatably(0, torch.device("cuda"), deterministic=True)
+    renderer, batches = renderer_of(photos)
+    alone = rendered_alone(renderer, batches)
+    for batch, expected in zip(batches, alone, strict=True):
+        sleep_on(renderer.decoding_stream)
+        assert torch.equal(renderer.render(batch).take().views[0].pixels, expected)
+
+
+def renderer_of(photos: Path) -> tuple[DeviceRenderer, list[EncodedBatch]]:
     data, specs = DataConfig(source=str(photos)), small_method("clove", size=64).view_specs()
     source = open_source(data)
     reader = EncodedImages(source, specs, data, seed=0, keeps_jpegs=True)
@@ -86,13 +110,17 @@ def test_a_batch_that_waits_to_be_rendered_is_not_written_over(photos: Path) -> 
         reader, torch.device("cuda"), dtype=torch.float32, decoder=find_batch_decoder()
     )
     order = ImageOrder(len(source), seed=0)
-    batches = [reader[order.draws(start, 12)].pin_memory() for start in (0, 12)]
-    alone = []
+    return renderer, [reader[order.draws(start, start + 12)].pin_memory() for start in (0, 12)]
+
+
+def rendered_alone(renderer: DeviceRenderer, batches: list[EncodedBatch]) -> list[Tensor]:
+    views = []
     for batch in batches:
-        alone.append(renderer.render(batch).take().views[0].pixels.clone())
+        views.append(renderer.render(batch).take().views[0].pixels.clone())
         torch.cuda.synchronize()
-    with torch.cuda.stream(renderer.stream):
+    return views
+
+
+def sleep_on(stream: torch.cuda.Stream) -> None:
+    with torch.cuda.stream(stream):
         torch.cuda._sleep(1_000_000_000)
-    queued = [renderer.render(batch) for batch in batches]
-    for ready, expected in zip(queued, alone, strict=True):
-        assert torch.equal(ready.take().views[0].pixels, expected)

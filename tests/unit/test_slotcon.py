@@ -18,7 +18,7 @@ from clove_ssl.config.methods.slotcon import SlotConConfig, SlotHeadConfig, Slot
 from clove_ssl.config.views import ViewsConfig
 from clove_ssl.errors import UserError
 from clove_ssl.losses.slots import (
-    collect_active,
+    active_first,
     contrast_slots,
     group_cells,
     score_cells,
@@ -114,6 +114,15 @@ def test_group_loss_and_slots_are_the_formulas() -> None:
     )
 
 
+def test_slots_of_some_prototypes_are_among_those_of_all() -> None:
+    torch.manual_seed(0)
+    projection, scores = random(2, 4, 2, 3), random(2, 5, 2, 3)
+    some = torch.tensor([[4, 0], [1, 2]])
+    expected = slots_of(projection, scores).take_along_dim(some[:, :, None], dim=1)
+    found = slots_of(projection, scores, only=some)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-15)
+
+
 def test_equal_certain_assignments_cost_nothing() -> None:
     scores = torch.zeros(1, 3, 1, 2, dtype=torch.float64)
     scores[0, 0, 0, 0] = scores[0, 2, 0, 1] = 10.0
@@ -121,12 +130,10 @@ def test_equal_certain_assignments_cost_nothing() -> None:
 
 
 def test_active_slots_stand_in_front_in_order() -> None:
-    slots = torch.arange(5, dtype=torch.float64)[None, :, None]  # (1, 5, 1), slot k holds k
     active = torch.tensor([[False, True, False, False, True]])
-    found = collect_active(slots, active, limit=3)
-    assert found.slots[0, :2, 0].tolist() == [1, 4]
-    assert found.usable.tolist() == [[True, True, False]]
-    assert found.position[0, [1, 4]].tolist() == [0, 1]
+    found = active_first(active, limit=3)
+    assert found.prototypes[0, :2].tolist() == [1, 4]
+    assert found.taken.tolist() == [[True, True, False]]
 
 
 def test_only_usable_keys_are_negatives() -> None:

@@ -63,6 +63,7 @@ class Bench:
         self.config = config
         self.device = choose_device(config.device)
         self.precision: Precision = choose_precision("auto", self.device)
+        self.precision.prepare()
         self.compiles = config.compile == "always" or (
             config.compile == "auto" and self.device.type == "cuda"
         )

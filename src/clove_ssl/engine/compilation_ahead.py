@@ -229,6 +229,7 @@ def compile_share(path: str) -> None:
     """What a helper does."""
     share: Share = torch.load(path, weights_only=False)  # of the process that started this one
     start_repeatably(0, share.device, deterministic=share.deterministic)
+    share.precision.prepare()
     set_up_compiler(share.activation_memory)
     for call in share.calls:
         call.run(share.precision, share.device)

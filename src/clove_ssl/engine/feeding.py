@@ -195,7 +195,7 @@ class DeviceRenderer:
         self._device = device
         self._dtype = dtype
         self._decoder = decoder
-        self.stream, self._decoding = (torch.cuda.Stream(device) for _ in range(2))  # type: ignore[no-untyped-call]
+        self.stream, self.decoding_stream = (torch.cuda.Stream(device) for _ in range(2))  # type: ignore[no-untyped-call]
 
     def render(self, batch: EncodedBatch) -> _Ready:
         """Queue the work for a batch."""
@@ -254,9 +254,9 @@ class DeviceRenderer:
         nvJPEG writes at once, on a stream that nobody else knows, so it must never get memory that
         queued kernels still use. The pool of a stream that does nothing else has no such memory.
         """
-        with torch.cuda.stream(self._decoding):
+        with torch.cuda.stream(self.decoding_stream):
             pictures = decoder(files, self._device)
-        self.stream.wait_stream(self._decoding)
+        self.stream.wait_stream(self.decoding_stream)
         for picture in pictures:
             picture.record_stream(self.stream)
         return pictures

@@ -66,6 +66,7 @@ def prepare(config: FinetuneConfig, process: Process, data: TaskData | None = No
         config.seed, process.device, deterministic=config.deterministic, sizes_vary=True
     )
     precision = choose_precision(config.precision, process.device)
+    precision.prepare()
     task = config.task.build()
     plan_finetuning(config, images=1, processes=process.world_size)  # refuses what does not divide
     start = continued_backbone(_first(config), config, task) or open_backbone(config, task)

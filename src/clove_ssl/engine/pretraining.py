@@ -118,6 +118,7 @@ def _prepare(config: PretrainConfig, process: Process) -> Parts:
         device_type=process.device.type,
     )
     precision = choose_precision(config.precision, process.device)
+    precision.prepare()
     method = _build_method(config, process)
     if _compiles(config, plan, process):
         compile_networks(method.networks(), activation_memory=config.activation_memory)

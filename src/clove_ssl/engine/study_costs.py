@@ -135,15 +135,19 @@ def describe_costs(plan: StudyPlan, costs: Sequence[Cost]) -> Iterator[str]:
         groups.setdefault((cell.kind, cell.measure_label, cell.entry.label), []).append(number)
     for name, numbers in groups.items():
         members = [costs[number] for number in numbers]
-        rows.append((_span(numbers), "/".join(filter(None, name)), *_group_cells(members)))
+        rows.append((_spans(numbers), "/".join(filter(None, name)), *_group_cells(members)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
     yield from _totals(costs)
 
 
-def _span(numbers: Sequence[int]) -> str:
-    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
+def _spans(numbers: Sequence[int]) -> str:
+    """Rising numbers in words: 3-5, 9."""
+    starts = [n for n in numbers if n - 1 not in numbers]
+    ends = [n for n in numbers if n + 1 not in numbers]
+    pairs = zip(starts, ends, strict=True)
+    return ", ".join(str(start) if start == end else f"{start}-{end}" for start, end in pairs)
 
 
 def _group_cells(members: Sequence[Cost]) -> tuple[str, str, str, str]:

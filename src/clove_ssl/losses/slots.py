@@ -4,6 +4,9 @@ A *score* is the cosine of a cell and a prototype. The softmax of the scores
 assigns a cell to prototypes; the cells of a prototype, averaged, are its *slot*
 in that image. A slot is *active* where its prototype wins at least one cell.
 
+Scores are maps like any others, (B, K, h, w), but the scores of a cell lie side by side in
+memory: nearly everything here goes over the prototypes of one cell.
+
 Dimensions: B images, K prototypes, D channels, h x w cells, Q queries, N keys,
 M = min(K, h * w) slots of an image that can be active at most.
 """
@@ -19,12 +22,11 @@ from torch import Tensor
 ATTENTION_GUARD = 1e-6  # a prototype that no cell takes still has a mean, as in the released code
 
 
-class ActiveSlots(NamedTuple):
-    """The active slots of every image, in front of unused places up to M."""
+class Places(NamedTuple):
+    """Room for the active slots of every image, which stand in front."""
 
-    slots: Tensor  # (B, M, D)
-    usable: Tensor  # (B, M) bool
-    position: Tensor  # (B, K) where an active slot stands among the M
+    prototypes: Tensor  # (B, M) whose slot is in each place
+    taken: Tensor  # (B, M) bool, by an active slot
 
 
 class SlotContrast(NamedTuple):
@@ -38,8 +40,14 @@ def score_cells(projection: Tensor, prototypes: Tensor) -> Tensor:
     """Cosines of cells (B, D, h, w) and prototypes (K, D): (B, K, h, w), in fp32 or better."""
     wide = torch.promote_types(projection.dtype, torch.float32)
     with torch.autocast(projection.device.type, enabled=False):
-        cells = F.normalize(projection.to(wide), dim=1)
-        return torch.einsum("bdhw,kd->bkhw", cells, F.normalize(prototypes.to(wide), dim=1))
+        cells = F.normalize(_rows(projection).to(wide), dim=2)
+        scores = cells @ F.normalize(prototypes.to(wide), dim=1).mT  # (B, h*w, K)
+        return scores.mT.reshape(len(scores), -1, *projection.shape[2:])
+
+
+def _rows(maps: Tensor) -> Tensor:
+    """The cells of (B, C, h, w) maps as rows, (B, h*w, C), in the same memory."""
+    return maps.flatten(2).mT
 
 
 def group_cells(
@@ -51,39 +59,44 @@ def group_cells(
     teacher_temperature: float = 0.07,
 ) -> Tensor:
     """Cross entropy of the student's assignments against the teacher's centred ones: (B,)."""
-    centered = (teacher - center[:, None, None]) / teacher_temperature
-    guess = (student / student_temperature).log_softmax(1)
-    return -(centered.softmax(1) * guess).sum(1).mean((1, 2))
+    centered = (_rows(teacher) - center) / teacher_temperature  # (B, h*w, K)
+    guess = (_rows(student) / student_temperature).log_softmax(2)
+    return -(centered.softmax(2) * guess).sum(2).mean(1)
 
 
-def slots_of(projection: Tensor, scores: Tensor, temperature: float = 0.07) -> Tensor:
-    """Mean projection of the cells of each prototype, by their assignment: (B, K, D)."""
+def slots_of(
+    projection: Tensor,  # (B, D, h, w)
+    scores: Tensor,  # (B, K, h, w)
+    temperature: float = 0.07,
+    *,
+    only: Tensor | None = None,  # (B, M) prototypes of each image, none twice
+) -> Tensor:
+    """Mean projection of the cells of each prototype, by their assignment: (B, K or M, D)."""
     with torch.autocast(scores.device.type, enabled=False):
-        taken = (scores / temperature).softmax(1).flatten(2) + ATTENTION_GUARD  # (B, K, h*w)
-        share = taken / taken.sum(-1, keepdim=True)
-        return share @ projection.to(share.dtype).flatten(2).mT
+        taken = (_rows(scores) / temperature).softmax(2)  # (B, h*w, K)
+        if only is not None:
+            taken = taken.take_along_dim(only[:, None], dim=2)
+        taken = taken + ATTENTION_GUARD
+        share = taken / taken.sum(1, keepdim=True)
+        return share.mT @ _rows(projection).to(share.dtype)
 
 
 def winners(scores: Tensor) -> Tensor:
     """Which prototypes win at least one cell of an image: (B, K) bool."""
-    best = scores.argmax(1).flatten(1)  # (B, h*w)
+    best = _rows(scores).argmax(2)  # (B, h*w)
     won = torch.zeros(scores.shape[:2], dtype=torch.bool, device=scores.device)
     return won.scatter(1, best, torch.ones_like(best, dtype=torch.bool))
 
 
-def collect_active(slots: Tensor, active: Tensor, limit: int) -> ActiveSlots:
-    """Move the active of (B, K, D) slots to the front of at most ``limit`` places.
+def active_first(active: Tensor, limit: int) -> Places:
+    """Places for the active of (B, K) slots, in order, at most ``limit`` of each image.
 
-    The number of places is fixed, so that processes can exchange them without
+    Their number is fixed, so that processes can exchange slots without
     first asking each other how many there are.
     """
-    places = min(limit, slots.shape[1])
-    order = active.int().sort(dim=1, descending=True, stable=True).indices[:, :places]  # (B, M)
-    return ActiveSlots(
-        slots=slots.take_along_dim(order[:, :, None], dim=1),
-        usable=active.take_along_dim(order, dim=1),
-        position=active.cumsum(1) - 1,
-    )
+    places = min(limit, active.shape[1])
+    order = active.int().sort(dim=1, descending=True, stable=True).indices[:, :places]
+    return Places(order, active.take_along_dim(order, dim=1))
 
 
 def contrast_slots(
@@ -97,8 +110,10 @@ def contrast_slots(
     """InfoNCE times twice its temperature, averaged over the queries; 0 without a query."""
     with torch.autocast(queries.device.type, enabled=False):
         wide = torch.promote_types(queries.dtype, torch.float32)
-        cosines = F.normalize(queries.to(wide), dim=1) @ F.normalize(keys.to(wide), dim=1).mT
-        logits = (cosines / temperature).masked_fill(~usable, -torch.inf)  # (Q, N)
-        loss = F.cross_entropy(logits, labels, reduction="sum") / max(1, len(queries))
-        own = cosines.detach().take_along_dim(labels[:, None], dim=1)
-        return SlotContrast(2 * temperature * loss, own.sum() / max(1, len(queries)))
+        sharp = F.normalize(queries.to(wide), dim=1) / temperature
+        barred = torch.zeros_like(usable, dtype=wide).masked_fill(~usable, -torch.inf)  # (N,)
+        logits = torch.addmm(barred, sharp, F.normalize(keys.to(wide), dim=1).mT)  # (Q, N)
+        count = max(1, len(queries))
+        loss = F.cross_entropy(logits, labels, reduction="sum") / count
+        own = logits.detach().take_along_dim(labels[:, None], dim=1).sum() * temperature / count
+        return SlotContrast(2 * temperature * loss, own)

@@ -19,7 +19,7 @@ from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.methods.slotcon import SlotConConfig
 from clove_ssl.losses.slots import (
     SlotContrast,
-    collect_active,
+    active_first,
     contrast_slots,
     group_cells,
     score_cells,
@@ -157,14 +157,15 @@ class SlotCon(TaughtMethod[Encoder]):
         """The ``count`` common slots look for themselves among the teacher's."""
         student, teacher, active, common = meeting
         temperature = self.config.loss.teacher_temperature
-        cells = teacher.scores.shape[2:].numel()
-        keys = collect_active(slots_of(*teacher, temperature), active, limit=cells)
-        rows, start = gather_from_processes(keys.slots.flatten(0, 1))  # (N, D)
+        prototypes, taken = active_first(active, limit=teacher.scores.shape[2:].numel())  # (B, M)
+        keys = slots_of(*teacher, temperature, only=prototypes)  # (B, M, D)
+        rows, start = gather_from_processes(keys.flatten(0, 1))  # (N, D)
         # Bytes, since not every backend sends booleans.
-        usable, _ = gather_from_processes(keys.usable.flatten().to(torch.uint8))  # (N,)
-        image, prototype = places_of(common, count)  # (Q,) each
-        queries = self._predict(slots_of(*student, temperature)[image, prototype])
-        labels = start + image * keys.usable.shape[1] + keys.position[image, prototype]
+        usable, _ = gather_from_processes(taken.flatten().to(torch.uint8))  # (N,)
+        image, place = places_of(common.take_along_dim(prototypes, dim=1), count)  # (Q,) each
+        slots = slots_of(*student, temperature, only=prototypes)  # (B, M, D)
+        queries = self._predict(slots[image, place])
+        labels = start + image * prototypes.shape[1] + place
         return contrast_slots(
             queries, rows, usable.bool(), labels, temperature=self.config.loss.slot_temperature
         )
@@ -181,8 +182,8 @@ class SlotCon(TaughtMethod[Encoder]):
     def _note_scores(self, teachers: list[Grouping]) -> None:
         """Keep the mean score of every prototype over both whole views, until the step is done."""
         if self.training:
-            scores = torch.stack([teacher.scores for teacher in teachers])
-            self._mean_scores.append(scores.mean((0, 1, 3, 4)))
+            means = [teacher.scores.mean((0, 2, 3)) for teacher in teachers]  # 2 x (K,)
+            self._mean_scores.append(torch.stack(means).mean(0))
 
 
 def meet(student: Grouping, teacher: Grouping) -> Meeting:

@@ -51,7 +51,8 @@ def resample(maps: Tensor, places: Tensor) -> Tensor:
     weights = rows[:, :, None, :, None] * columns[:, None, :, None, :]  # (B, h, w, h, w)
     weights = weights.flatten(3).flatten(1, 2)  # (B, h*w, h*w)
     with torch.autocast(maps.device.type, enabled=False):  # the weights are fractions of cells
-        return (maps.flatten(2) @ weights.mT).reshape(maps.shape)
+        cells = weights @ maps.flatten(2).mT  # (B, h*w, C), in the order that scores have as well
+        return cells.mT.reshape(maps.shape)
 
 
 def _corners(boxes: Tensor) -> tuple[Tensor, Tensor]:

@@ -20,7 +20,7 @@ from clove_ssl.config.pretraining import (
     OptimizerConfig,
     PretrainConfig,
 )
-from clove_ssl.config.recipes.small import small_lars, small_run, small_views
+from clove_ssl.config.recipes.small import small_run, small_views
 from clove_ssl.config.views import ViewsConfig
 
 
@@ -84,7 +84,7 @@ def clove_r18_small(out: Path) -> PretrainConfig:
         views=small_views(ViewsConfig(local_count=2, local_size=96)),
         projector=ProjectorConfig(hidden=2048, out=256),
     )
-    return small_run(out, method, small_lars(lr=4.0))
+    return small_run(out, method)
 
 
 def clove_demo(out: Path) -> PretrainConfig:

@@ -103,7 +103,7 @@ def byol_r18_small(out: Path) -> PretrainConfig:
         projector=HeadConfig(hidden=2048, out=256),
         predictor_hidden=2048,
     )
-    return small_run(out, method, small_lars(lr=4.0, weight_decay=1e-6))
+    return small_run(out, method, small_lars(weight_decay=1e-6))
 
 
 RECIPES: dict[str, Callable[[Path], PretrainConfig]] = {

@@ -37,9 +37,8 @@ def pixpro_r18_small(out: Path) -> PretrainConfig:
 
     Command: ``clove pretrain pixpro-r18-small --data photos/ --out runs/pixpro``.
     Cost: as ``clove-r18-small`` without its small views: minutes to hours. The learning rate is
-    the published one for batches of 256. Expected: ``effective_rank`` falls from 160 to about 20
-    within 60 steps and stays there; no collapse in trials of 120 steps (stage c5) and 200 (c4),
-    whose probes were within the noise of random weights. Not tuned.
+    four times the published one for batches of 256. Expected: ``effective_rank`` falls to 60
+    within 200 steps of 64 photos; no collapse.
     """
     projector = ProjectorConfig(hidden=2048, out=256, bias=True, last_norm="none")
     method = PixProConfig(views=small_views(wide_crops("bicubic")), projector=projector)
@@ -70,12 +69,10 @@ def slotcon_r18_small(out: Path) -> PretrainConfig:
     Command: ``clove pretrain slotcon-r18-small --data photos/ --out runs/slotcon``.
     Cost: as ``pixpro-r18-small``. There are 64 prototypes, since ten times as many photos (COCO)
     have 256. The teacher is what is exported, so it does not slow down towards the end.
-    The learning rate is the published one for batches of 256. Expected: ``prototypes_in_use``
-    falls to a fifth within 70 steps, while ``loss_group`` stays near 8.3, that of even assignments:
-    cells turn away from most prototypes before those have moved. So it was in a trial of 150 steps,
-    whose probes were level with random weights or a little above. With
-    ``--method.loss.teacher-temperature 0.04`` a quarter was in use after 100 steps and that loss
-    at 7.9, but probes were no better, so the published 0.07 stays. Not tuned further.
+    Expected: ``prototypes_in_use`` falls to a fifth within 70 steps, while ``loss_group`` stays
+    near 8.3, that of even assignments: cells turn away from most prototypes before those have
+    moved. With ``--method.loss.teacher-temperature 0.04`` a quarter was in use after 100 steps and
+    that loss at 7.9, but probes were no better, so the published 0.07 stays. Not tuned further.
     """
     method = SlotConConfig(
         views=small_views(wide_crops("bicubic")),
