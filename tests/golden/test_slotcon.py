@@ -18,6 +18,7 @@ from clove_ssl.config.methods.slotcon import SlotConConfig, SlotHeadConfig
 from clove_ssl.losses.slots import group_cells, score_cells, slots_of, winners
 from clove_ssl.methods.base import Progress
 from clove_ssl.methods.slotcon import SlotCon
+from clove_ssl.modules.normalization import unit_vectors
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.geometry import CropGeometry
 from clove_ssl.views.overlap import area_share, place_in_view, resample, shared_rectangle
@@ -94,7 +95,8 @@ def test_scores_slots_and_winners_are_the_recorded_ones(
     }
     for name in ("q1", "q2", "k1", "k2"):
         projection = torch.from_numpy(arrays[f"{name}.projection"])
-        scores = score_cells(projection, prototypes[name[0]])
+        cells = unit_vectors(projection, dim=1)
+        scores = score_cells(cells, unit_vectors(prototypes[name[0]]))
         close(scores, arrays[f"{name}.scores"], 1e-9)
         close(slots_of(projection, scores), arrays[f"{name}.slots"], 1e-9)
         won = winners(scores)

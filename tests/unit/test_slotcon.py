@@ -27,6 +27,7 @@ from clove_ssl.losses.slots import (
 )
 from clove_ssl.methods.base import Progress
 from clove_ssl.methods.slotcon import SlotCon, places_of, slot_figures
+from clove_ssl.modules.normalization import unit_vectors
 from clove_ssl.modules.transfers import HostCopy
 from clove_ssl.views.overlap import area_share, place_in_view, resample, shared_rectangle
 
@@ -97,7 +98,7 @@ def test_resampling_is_roi_align_inside_the_map() -> None:
 
 def test_scores_are_cosines() -> None:
     cells, prototypes = random(2, 5, 2, 2), random(3, 5)
-    found = score_cells(cells, prototypes)
+    found = score_cells(unit_vectors(cells, dim=1), unit_vectors(prototypes))
     assert found[1, 2, 0, 1].item() == pytest.approx(
         F.cosine_similarity(cells[1, :, 0, 1], prototypes[2], dim=0).item()
     )
@@ -167,7 +168,8 @@ def test_gradients_of_all_losses_are_right() -> None:
         return contrast_slots(queries, keys, usable, labels, temperature=1.0).loss
 
     def slots(projection: Tensor, prototypes: Tensor) -> Tensor:
-        return slots_of(projection, score_cells(projection, prototypes), temperature=1.0)
+        cells = unit_vectors(projection, dim=1)
+        return slots_of(projection, score_cells(cells, unit_vectors(prototypes)), temperature=1.0)
 
     check = torch.autograd.gradcheck
     assert check(group, random(2, 4, 2, 2).requires_grad_())
@@ -196,7 +198,10 @@ def slow_slot_loss(method: SlotCon, batch_views: tuple[Tensor, Tensor]) -> float
     """One direction from the method's own networks, everything else by loops."""
     student = method.encoder(batch_views[0])
     teacher = method.teacher.module(batch_views[1])
-    mine, theirs = (slow.slots(*(t.detach() for t in each), 0.07) for each in (student, teacher))
+    mine, theirs = (
+        slow.slots(each.projection.detach(), each.scores.detach(), 0.07)
+        for each in (student, teacher)
+    )
     here, there = slow.active(student.scores), slow.active(teacher.scores)
     keys = {(b, k): theirs[b, k] for b in range(IMAGES) for k in there[b]}
     common = [(b, k) for b in range(IMAGES) for k in sorted(there[b] & here[b])]

@@ -35,8 +35,11 @@ Results = dict[str, dict[str, Score]]
 """Figures by backbone, then by name."""
 
 
-def probe_backbones(config: ProbeConfig) -> Results:
-    """Probe each backbone on the same images, print a table, and record it in the runs."""
+def probe_backbones(config: ProbeConfig, suite: ProbeSuite | None = None) -> Results:
+    """Probe each backbone on the same images, print a table, and record it in the runs.
+
+    ``suite`` has the images in memory where they were used before.
+    """
     if not config.backbones:
         raise UserError(
             "clove probe needs something to probe. Name a run, a backbone file or random weights: "
@@ -45,7 +48,7 @@ def probe_backbones(config: ProbeConfig) -> Results:
     for run in _runs(config):
         read_probes(run)  # a damaged file is better found before the work than after it
     backbones = {name: _open_backbone(name, config) for name in config.backbones}
-    suite = _open_suite(config)
+    suite = suite or open_suite(config)
     config = replace(config, stages=config.stages or (_trained_stage(backbones),))
     device = choose_device(config.device)
     results = {
@@ -57,7 +60,8 @@ def probe_backbones(config: ProbeConfig) -> Results:
     return results
 
 
-def _open_suite(config: ProbeConfig) -> ProbeSuite:
+def open_suite(config: ProbeConfig) -> ProbeSuite:
+    """The probes of a config, whatever the backbones."""
     amounts = _amounts(config)
     data = open_probe_data(
         config.data,

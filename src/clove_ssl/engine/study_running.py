@@ -10,6 +10,8 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache
 from types import FrameType
 
 from clove_ssl.atomic import write_text
@@ -20,7 +22,8 @@ from clove_ssl.config.probing import ProbeConfig
 from clove_ssl.engine import finetuning, pretraining
 from clove_ssl.engine.finetuning_run import FinetuneResult
 from clove_ssl.engine.pretraining import PretrainResult
-from clove_ssl.engine.probing import probe_backbones
+from clove_ssl.engine.probe_suite import ProbeSuite
+from clove_ssl.engine.probing import open_suite, probe_backbones
 from clove_ssl.engine.resuming import resume
 from clove_ssl.engine.study_cells import Cell, state_of
 from clove_ssl.engine.study_plan import StudyPlan
@@ -97,7 +100,8 @@ def _is_begun(run: RunDirectory) -> bool:
 
 def _probe(config: ProbeConfig, run: RunDirectory) -> None:
     """Measure one backbone and write its figures as a run writes its scores."""
-    (scores,) = probe_backbones(config).values()
+    suite = _kept_suite(replace(config, backbones=(), stages=()))
+    (scores,) = probe_backbones(config, suite).values()
     run.path.mkdir(parents=True, exist_ok=True)
     files.save(config, run.config)
     content = {
@@ -105,6 +109,12 @@ def _probe(config: ProbeConfig, run: RunDirectory) -> None:
         for name, score in scores.items()
     }
     write_text(run.scores, json.dumps(content, indent=1) + "\n")
+
+
+@lru_cache(maxsize=4)
+def _kept_suite(config: ProbeConfig) -> ProbeSuite:
+    """The images of a probe stay in memory: reading them takes longer than all the rest."""
+    return open_suite(config)
 
 
 def _run_together(config: PretrainConfig | FinetuneConfig, run: RunDirectory, gpus: int) -> None:

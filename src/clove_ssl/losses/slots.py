@@ -36,13 +36,11 @@ class SlotContrast(NamedTuple):
     cosine: Tensor  # scalar, mean between queries and their own keys, detached
 
 
-def score_cells(projection: Tensor, prototypes: Tensor) -> Tensor:
-    """Cosines of cells (B, D, h, w) and prototypes (K, D): (B, K, h, w), in fp32 or better."""
-    wide = torch.promote_types(projection.dtype, torch.float32)
-    with torch.autocast(projection.device.type, enabled=False):
-        cells = F.normalize(_rows(projection).to(wide), dim=2)
-        scores = cells @ F.normalize(prototypes.to(wide), dim=1).mT  # (B, h*w, K)
-        return scores.mT.reshape(len(scores), -1, *projection.shape[2:])
+def score_cells(cells: Tensor, prototypes: Tensor) -> Tensor:
+    """Cosines of cells (B, D, h, w) and prototypes (K, D), all unit vectors: (B, K, h, w)."""
+    with torch.autocast(cells.device.type, enabled=False):
+        scores = _rows(cells) @ prototypes.mT  # (B, h*w, K)
+        return scores.mT.reshape(len(scores), -1, *cells.shape[2:])
 
 
 def _rows(maps: Tensor) -> Tensor:

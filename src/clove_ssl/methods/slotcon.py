@@ -30,6 +30,7 @@ from clove_ssl.methods import health
 from clove_ssl.methods.base import Progress, StepOutput
 from clove_ssl.methods.teaching import BackboneEncoder, TaughtMethod
 from clove_ssl.methods.two_views import view_pair
+from clove_ssl.modules.normalization import unit_vectors
 from clove_ssl.modules.queue import mean_over_processes
 from clove_ssl.modules.slots import (
     conv_head,
@@ -46,6 +47,20 @@ class Grouping(NamedTuple):
 
     projection: Tensor  # (B, D, h, w)
     scores: Tensor  # (B, K, h, w)
+    cells: Tensor  # (B, D, h, w) unit vectors
+    prototypes: Tensor  # (K, D) unit vectors
+
+    def scores_at(self, places: Tensor) -> Tensor:
+        """Scores on the grid laid over ``places`` (B, 4): (B, K, h, w).
+
+        Scores are products, so resampled scores are those of resampled cells, of which there is
+        less to move.
+        """
+        return score_cells(resample(self.cells, places), self.prototypes)
+
+    def slots(self, temperature: float, only: Tensor) -> Tensor:
+        """The slots of some prototypes of each image (B, M): (B, M, D)."""
+        return slots_of(self.projection, self.scores, temperature, only=only)
 
 
 class SharedPart(NamedTuple):
@@ -75,7 +90,8 @@ class Encoder(BackboneEncoder):
     def forward(self, images: Tensor) -> Grouping:
         """Project (B, 3, H, W) images and score their cells."""
         projection = self.projector(self.backbone.features(images))
-        return Grouping(projection, score_cells(projection, self.prototypes))
+        cells, prototypes = unit_vectors(projection, dim=1), unit_vectors(self.prototypes)
+        return Grouping(projection, score_cells(cells, prototypes), cells, prototypes)
 
 
 class SlotCon(TaughtMethod[Encoder]):
@@ -144,8 +160,8 @@ class SlotCon(TaughtMethod[Encoder]):
         options, total = self.config.loss, torch.zeros((), device=shared.exists.device)
         for here, there in ((0, 1), (1, 0)):
             by_image = group_cells(
-                resample(students[here].scores, shared.places[here]),
-                resample(teachers[there].scores, shared.places[there]),
+                students[here].scores_at(shared.places[here]),
+                teachers[there].scores_at(shared.places[there]),
                 self.center,
                 student_temperature=options.student_temperature,
                 teacher_temperature=options.teacher_temperature,
@@ -158,12 +174,12 @@ class SlotCon(TaughtMethod[Encoder]):
         student, teacher, active, common = meeting
         temperature = self.config.loss.teacher_temperature
         prototypes, taken = active_first(active, limit=teacher.scores.shape[2:].numel())  # (B, M)
-        keys = slots_of(*teacher, temperature, only=prototypes)  # (B, M, D)
+        keys = teacher.slots(temperature, prototypes)  # (B, M, D)
         rows, start = gather_from_processes(keys.flatten(0, 1))  # (N, D)
         # Bytes, since not every backend sends booleans.
         usable, _ = gather_from_processes(taken.flatten().to(torch.uint8))  # (N,)
         image, place = places_of(common.take_along_dim(prototypes, dim=1), count)  # (Q,) each
-        slots = slots_of(*student, temperature, only=prototypes)  # (B, M, D)
+        slots = student.slots(temperature, prototypes)  # (B, M, D)
         queries = self._predict(slots[image, place])
         labels = start + image * prototypes.shape[1] + place
         return contrast_slots(
