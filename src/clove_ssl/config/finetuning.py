@@ -156,7 +156,8 @@ class FinetuneConfig:
     """Iterations between checkpoints, of which two are kept."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["fp32", "bf16"] = "fp32"
-    """Number format of the network; losses and weights are always fp32."""
+    """Number format of the network; losses and weights are always fp32, but for products whose
+    factors are rounded to 11 bits (TF32) unless the network is fp32, too."""
     sync_norm: bool = True
     """Share batch-norm statistics between processes."""
     deterministic: bool = False

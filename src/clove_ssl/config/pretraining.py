@@ -193,7 +193,8 @@ class PretrainConfig:
     sees the micro-batches of all processes together. By default at most 256 (32 on a CPU)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Number format of the network; losses and teacher weights are always fp32."""
+    """Number format of the network; losses and teacher weights are always fp32, but for products
+    whose factors are rounded to 11 bits (TF32) unless the network is fp32, too."""
     compile: Literal["auto", "always", "never"] = "auto"
     """Compile the networks with torch.compile, one graph per view size: faster steps after a
     minute or two of waiting. ``auto`` does it on a GPU for runs of 3,000 steps and more."""
