@@ -65,6 +65,7 @@ from clove_ssl.engine.precision import choose_precision
 
 cpu = torch.device("cpu")
 fp32 = choose_precision("auto", cpu)
+fp32.prepare()  # as a run does; code compiled with other settings is not found
 kind = TensorKind((2, 4), (4, 1), torch.float32, requires_grad=True)
 good = PieceCall(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), (kind,), learns=True)
 bad = PieceCall(nn.Linear(5, 5), (kind,), learns=True)

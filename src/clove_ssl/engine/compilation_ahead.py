@@ -125,7 +125,7 @@ def compile_ahead(
     if helpers < 2:
         return None
     calls = record_calls(method, batch, precision)
-    done = _mark(calls, deterministic, activation_memory)
+    done = _mark(calls, precision.name, deterministic, activation_memory)
     if done.exists():
         return None
     device = batch.views[0].pixels.device
