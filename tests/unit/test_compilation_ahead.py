@@ -69,7 +69,7 @@ fp32.prepare()  # as a run does; code compiled with other settings is not found
 kind = TensorKind((2, 4), (4, 1), torch.float32, requires_grad=True)
 good = PieceCall(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), (kind,), learns=True)
 bad = PieceCall(nn.Linear(5, 5), (kind,), learns=True)
-failed = run_helpers([Share([call], fp32, cpu, False, 1.0) for call in (good, bad)])
+failed = run_helpers([Share([good, bad], fp32, cpu, False, 1.0)])
 good.run(fp32, cpu)
 found, missed = (counters["inductor"][f"fxgraph_cache_{name}"] for name in ("hit", "miss"))
 print(failed, found, missed)

@@ -113,7 +113,7 @@ def _probe(config: ProbeConfig, run: RunDirectory) -> None:
 
 @lru_cache(maxsize=4)
 def _kept_suite(config: ProbeConfig) -> ProbeSuite:
-    """The images of a probe stay in memory: reading them takes longer than all the rest."""
+    """The images of a probe stay in memory for the next backbone."""
     return open_suite(config)
 
 
