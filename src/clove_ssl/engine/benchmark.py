@@ -127,7 +127,7 @@ class Bench:
 
     def record_share(self, name: str, milliseconds: float, *, step: Measurement) -> None:
         """Add a part of the step by the time it takes."""
-        speed = 1e3 * self.config.batch / max(milliseconds, 1e-6)
+        speed = 1e3 * self.config.batch / milliseconds if milliseconds else 0.0
         share = milliseconds / step.milliseconds
         self._keep(Measurement(name, speed, milliseconds, share=share))
 
@@ -180,10 +180,8 @@ class Bench:
         """Remember, say and write down at once, since what follows may take long or fail."""
         self.measurements.append(measurement)
         speed, share = measurement.images_per_second, measurement.share
-        of_step = "" if share is None else f", {100 * share:.1f} % of the step"
-        self._console.say(
-            f"{measurement.name}: {speed:,.0f} images/s, {measurement.milliseconds:.1f} ms{of_step}"
-        )
+        worth = f"{speed:,.0f} images/s" if share is None else f"{100 * share:.1f} % of the step"
+        self._console.say(f"{measurement.name}: {measurement.milliseconds:.1f} ms, {worth}")
         self._write(asdict(measurement))
 
     def _write(self, figures: Mapping[str, object]) -> None:
@@ -276,10 +274,11 @@ def _table(bench: Bench) -> Table:
         f"{bench.device.type}"
     )
     for one in bench.measurements:
+        is_whole = one.share is None
         table.add_row(
             one.name,
-            f"{one.images_per_second:,.0f}",
-            f"{one.images_per_second / floor.images_per_second:.2f}",
+            f"{one.images_per_second:,.0f}" if is_whole else "",
+            f"{one.images_per_second / floor.images_per_second:.2f}" if is_whole else "",
             f"{one.milliseconds:.1f}",
             "" if one.share is None else f"{100 * one.share:.1f} %",
             f"{one.memory_gib:.1f}" if one.memory_gib else "",
