@@ -33,7 +33,7 @@ class PaperTable:
     headings: tuple[str, ...]
     rows: tuple[PaperRow, ...]
     runs: int = 5
-    """Fine-tuning runs behind a printed figure."""
+    """Fine-tuning runs behind a figure that the authors measured themselves."""
     is_ablation: bool = False
 
     def row(self, keys: tuple[str, ...]) -> PaperRow | None:
@@ -55,7 +55,7 @@ TEST_IMAGES = {
     "lvis-fpn": 19_809,
     "voc-c4": 4952,
 }
-"""Images of the test sets that the paper names; other numbers mean other data."""
+"""Images of the usual test sets; other numbers mean other data."""
 
 
 def _row(key: str, name: str, epochs: int | None, *values: float) -> PaperRow:

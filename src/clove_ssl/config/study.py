@@ -188,6 +188,12 @@ class StudyConfig:
             labels = [entry.label for entry in getattr(self, kind)]
             if len(set(labels)) < len(labels):
                 raise UserError(f"{kind} has a label twice: {', '.join(labels)}. Rename one.")
+        shared = {one.label for one in self.probes} & {one.label for one in self.finetunings}
+        if shared:
+            raise UserError(
+                f"A probe and a fine-tuning are both called {', '.join(sorted(shared))}, as would "
+                "be their tables. Rename one."
+            )
         if self.reference_label not in [entry.label for entry in self.pretrainings]:
             raise UserError(
                 f"reference: {self.reference} is no pre-training of this study. Give one of "

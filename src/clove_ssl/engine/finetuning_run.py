@@ -34,7 +34,7 @@ from clove_ssl.errors import UserError
 from clove_ssl.modules.normalization import synchronize_norms
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import Metrics
-from clove_ssl.runs.provenance import describe_environment, record_start
+from clove_ssl.runs.provenance import record_start
 from clove_ssl.tasks.base import Reading, Task, TaskData, TaskModel
 
 ADVICE = "Try a smaller --lr, a longer --warmup-iterations, or --precision fp32 in a new run."
@@ -214,7 +214,8 @@ def _introduce(
         loop.console.say(f"Resuming after iteration {loop.step}")
     else:  # later starts hold trained weights, not the initial ones
         write_self_check(run, config, facts, model, data)
-    record_start(run, {"step": loop.step, **describe_environment(loop.process.device)})
+    process = loop.process
+    record_start(run, process.device, step=loop.step, processes=process.world_size)
 
 
 def _reading(

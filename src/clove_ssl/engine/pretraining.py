@@ -48,7 +48,7 @@ from clove_ssl.optimizers import build_optimizer
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import Metrics, read_metrics
-from clove_ssl.runs.provenance import describe_environment, record_start
+from clove_ssl.runs.provenance import record_start
 from clove_ssl.views.render_gpu import has_kernels
 
 T = TypeVar("T")
@@ -134,7 +134,7 @@ def _train(run: RunDirectory, process: Process, parts: Parts) -> PretrainResult:
         bad_files = _known_bad_files(config, len(parts.source), loop.restore())
         _announce(config, loop, parts)
         if process.is_first:
-            record_start(run, {"step": loop.step, **describe_environment(process.device)})
+            record_start(run, process.device, step=loop.step, processes=process.world_size)
         observer = _build_observer(config, run, loop)
         with closing(observer):
             finished = _run(loop, run, parts, bad_files, observer)

@@ -51,7 +51,8 @@ def list_cells(configs: StudyConfigs) -> tuple[Cell, ...]:
 
 
 def _turn(cell: Cell) -> tuple[int, int]:
-    return KINDS.index(cell.kind), cell.entry.seeds.index(cell.seed)
+    kind = KINDS.index(cell.kind)
+    return kind, 0 if cell.kind == "timing" else cell.entry.seeds.index(cell.seed)
 
 
 def find_cell(cells: tuple[Cell, ...], asked: str) -> Cell:
@@ -82,7 +83,7 @@ def _cells_of(configs: StudyConfigs, entry: PretrainingEntry) -> Iterator[Cell]:
     study, timed = configs.study, f"timing/{entry.label}"
     is_timed = study.budget.kind == "seconds" and _trains(configs, entry)
     if is_timed:
-        yield Cell(timed, "timing", entry, seed=entry.seeds[0])
+        yield Cell(timed, "timing", entry, seed=0)
     for seed in entry.seeds:
         made: tuple[str, ...] = ()
         run = f"{entry.label}-s{seed}"

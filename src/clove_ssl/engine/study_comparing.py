@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,7 +22,9 @@ from clove_ssl.engine.study_statistics import compare, exceeds, summarize
 from clove_ssl.visual.study_tables import OurFigure, Pair, PairedRow, StudyRow, StudyTable
 
 MOST_FIGURES = 6
+_MAIN = tuple(table for table in PAPER_TABLES if not table.is_ablation)
 _ABLATIONS = tuple(table for table in PAPER_TABLES if table.is_ablation)
+_VARIANTS = {row.key for table in _ABLATIONS for row in table.rows}
 
 
 @dataclass(frozen=True)
@@ -51,12 +53,18 @@ class StudyComparison:
     def unmeasured(self) -> list[str]:
         """Tables of the paper that the study has no cells for."""
         tasks = {each.task for each in self._plan.config.finetunings}
-        wanted = [table for table in PAPER_TABLES if table.is_ablation == bool(self._ablations)]
-        return [f"{table.title} ({table.label})" for table in wanted if table.task not in tasks]
+        measured = [t for t in (*_MAIN * bool(self._methods), *self._ablations) if t.task in tasks]
+        wanted = (*_MAIN * bool(self._methods), *_ABLATIONS * bool(self._ablations))
+        return [f"{table.title} ({table.label})" for table in wanted if table not in measured]
 
     @property
     def _measures(self) -> Sequence[Measure]:
         return (*self._plan.config.probes, *self._plan.config.finetunings)
+
+    @property
+    def _methods(self) -> list[PretrainingEntry]:
+        """Entries that stand for more than variants of the ablations."""
+        return [e for e in self._entries if not e.rows or not set(e.rows) <= _VARIANTS]
 
     @property
     def _ablations(self) -> list[PaperTable]:
@@ -81,14 +89,10 @@ class StudyComparison:
         return self._results[self._key(entry, measure)]
 
     def _tables_of(self, measure: Measure) -> Iterator[StudyTable]:
-        variants = [e for e in self._entries if any(t.row(e.rows) for t in _ABLATIONS)]
-        methods = [entry for entry in self._entries if entry not in variants]
-        if methods:
-            task = measure.task if isinstance(measure, FinetuningEntry) else ""
-            main = [t for t in PAPER_TABLES if t.task == task and not t.is_ablation]
-            yield self._table(measure, methods, main[0] if main else None)
+        if self._methods:
+            yield self._table(measure, self._methods, _main_table(measure))
         for ablation in self._ablations:
-            yield self._table(measure, variants, ablation)
+            yield self._table(measure, self._entries, ablation)
 
     def _table(
         self, measure: Measure, entries: Sequence[PretrainingEntry], paper: PaperTable | None
@@ -160,7 +164,9 @@ class StudyComparison:
         measured = next((pair.ours for pair in pairs if pair.ours), None)
         if measured is None:
             return StudyRow(_name(entry, row), row.epochs if row else None, pairs)
-        left = departures(facts, results, table, row) if table and row and same_measure else ()
+        left: Iterable[str] = ()
+        if table and row and same_measure:
+            left = departures(self._plan.config, entry, facts, results, (table, row))
         return StudyRow(
             name=_name(entry, row),
             paper_epochs=row.epochs if row else None,
@@ -175,7 +181,7 @@ class StudyComparison:
         config = self._plan.config
         reference = next(e for e in self._entries if e.label == config.reference_label)
         ours = self._found(reference, measure).figures
-        name = measure.main_figure if isinstance(measure, ProbeEntry) else next(iter(ours), "")
+        name = _main_figure(measure, ours)
         for entry in self._entries:
             theirs = self._found(entry, measure).figures
             if entry is reference or name not in ours or name not in theirs:
@@ -192,6 +198,20 @@ class StudyComparison:
                     basis=found.summary.basis,
                     notable=found.is_notable,
                 )
+
+
+def _main_table(measure: Measure) -> PaperTable | None:
+    """The paper's table of all methods for a task."""
+    task = measure.task if isinstance(measure, FinetuningEntry) else ""
+    return next((table for table in _MAIN if table.task == task), None)
+
+
+def _main_figure(measure: Measure, found: Iterable[str]) -> str:
+    """The figure that counts: the paper's first one, where it has the task."""
+    if isinstance(measure, ProbeEntry):
+        return measure.main_figure
+    table = _main_table(measure)
+    return table.figures[0] if table else next(iter(found), "")
 
 
 def _title(measure: Measure, name: str) -> str:
@@ -232,4 +252,7 @@ def _note(paper: PaperTable | None, *, same_measure: bool) -> str:
             f"The variants of the paper's table {paper.label}, measured in another way: its "
             "figures (AP on VOC) cannot stand beside these."
         )
-    return f"The paper's figures are those of {paper.label}, means of {paper.runs} runs."
+    return (
+        f"The paper's figures are those of {paper.label}, as printed: means of {paper.runs} runs, "
+        "but for those of other methods that it takes from their own papers."
+    )

@@ -17,6 +17,7 @@ from clove_ssl.engine.probe_suite import TITLES
 from clove_ssl.errors import UserError, unknown_name
 
 SCENES = "scenes"
+_OF_CELLS = {"runs", "seed", "out", "backbone"}
 
 
 class StudyConfigs:
@@ -68,6 +69,12 @@ class StudyConfigs:
         return replace(self._tasks[entry.label], backbone=backbone, seed=seed, out=out)
 
     def _task(self, entry: FinetuningEntry) -> FinetuneConfig:
+        if given := sorted(_OF_CELLS & entry.changes.keys()):
+            raise UserError(
+                f"finetunings: {entry.label} has {', '.join(given)} under its changes, which every "
+                "cell has of its own. For several fine-tunings of each backbone write seeds: [0, "
+                "1, 2]."
+            )
         base = protocol(entry.task, Path(), "random")
         config = files.changed(base, entry.changes, where=f"changes of {entry.label}")
         root = self._labelled(entry.data_name)
@@ -119,6 +126,17 @@ def plain(config: Any) -> dict[str, Any]:
     if isinstance(config, FinetuneConfig):
         values.pop("backbone")
     return values
+
+
+def without_folders(values: dict[str, Any]) -> dict[str, Any]:
+    """A plain config in which images are known by the last part of their place alone."""
+    short = {**values}
+    for key in ("data", "train", "source", "root"):
+        if isinstance(short.get(key), dict):
+            short[key] = without_folders(short[key])
+        elif isinstance(short.get(key), str):
+            short[key] = Path(short[key]).name
+    return short
 
 
 def differing(before: dict[str, Any], after: dict[str, Any], prefix: str = "") -> Iterator[str]:

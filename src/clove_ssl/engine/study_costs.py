@@ -22,6 +22,7 @@ from clove_ssl.engine.study_plan import StudyPlan
 from clove_ssl.errors import UserError
 from clove_ssl.runs.history import History
 from clove_ssl.runs.metrics import read_metrics
+from clove_ssl.runs.provenance import last_start
 
 END_TO_END = "end to end"
 
@@ -115,7 +116,9 @@ def _own_speeds(plan: StudyPlan) -> dict[str, _Speed]:
         if cell.kind in ("pretrain", "finetune") and state_of(cell, plan.folder) == "done":
             series = History(read_metrics(plan.folder.run(cell.name))).of("images_per_second")
             if series is not None:
-                speed = series.settled().recent
+                # Logged is what all GPUs did together.
+                gpus = last_start(plan.folder.run(cell.name)).get("processes", 1)
+                speed = series.settled().recent / gpus
                 found[_kin(cell)] = _Speed(speed, f"{speed:,.1f} images/s of {cell.name}")
     return found
 
@@ -193,12 +196,15 @@ def _pretraining_cost(cell: Cell, state: CellState, config: PretrainConfig, know
         return Cost(cell, state, f"{config.epochs} epochs", None, missing)
     steps = config.total_steps(count or 0)
     work = f"{steps:,} steps of {config.batch_size:,}"
-    speed = known.own.get(_kin(cell))
-    speed = speed or known.speeds.of_method(config.method.name, config.backbone.name)
+    if own := known.own.get(_kin(cell)):
+        return _timed(cell, state, work, steps * config.batch_size, own)
+    speed = known.speeds.of_method(config.method.name, config.backbone.name)
     if speed is None:
         name = cell.entry.recipe or "RECIPE"
         missing = f"no figure for {config.method.name} with {config.backbone.name}: clove bench "
         return Cost(cell, state, work, None, f"{missing}{name} --out bench.jsonl")
+    if cell.entry.changes.get("method"):
+        speed = _Speed(speed.images_per_second, f"{speed.basis}, other options of the method")
     return _timed(cell, state, work, steps * config.batch_size, speed)
 
 
@@ -211,7 +217,8 @@ def _timed(cell: Cell, state: CellState, work: str, images: int, speed: _Speed |
 def _task_speed(cell: Cell, known: _Known) -> _Speed | str:
     assert isinstance(cell.measure, FinetuningEntry)
     task = cell.measure.task
-    missing = f"no figure for {task}: benchmarks/bench_detection.py, or finish one such cell"
+    measurable = "benchmarks/bench_detection.py, or " * (task == "coco-fpn")
+    missing = f"no figure for {task}: {measurable}finish one such cell"
     return known.own.get(_kin(cell)) or known.speeds.of_task(task) or missing
 
 

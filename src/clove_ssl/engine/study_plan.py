@@ -15,7 +15,14 @@ from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.probing import ProbeConfig
 from clove_ssl.config.study import FinetuningEntry, ProbeEntry, StudyConfig
 from clove_ssl.engine.study_cells import Cell, list_cells, state_of
-from clove_ssl.engine.study_configs import SCENES, StudyConfigs, backbone_of, differing, plain
+from clove_ssl.engine.study_configs import (
+    SCENES,
+    StudyConfigs,
+    backbone_of,
+    differing,
+    plain,
+    without_folders,
+)
 from clove_ssl.engine.study_timing import read_timing
 from clove_ssl.errors import UserError
 from clove_ssl.runs.study_folder import StudyFolder
@@ -70,8 +77,8 @@ class StudyPlan:
             path = self.folder.wanted(cell.name)
             if state_of(cell, self.folder) == "open" or not path.is_file():
                 continue
-            before = files.read_values(path)
-            if changed := sorted(differing(before, plain(self.config_of(cell)))):
+            before, now = files.read_values(path), plain(self.config_of(cell))
+            if changed := sorted(differing(without_folders(before), without_folders(now))):
                 raise UserError(
                     f"{cell.name} was begun with other values of {', '.join(changed)}. Give the "
                     "study another --out, change them back, or delete "

@@ -21,6 +21,7 @@ from clove_ssl.errors import UserError
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.history import History
 from clove_ssl.runs.metrics import read_metrics
+from clove_ssl.runs.provenance import last_start
 from clove_ssl.runs.state import read_state
 from clove_ssl.tasks.scoring.scores import read_scores
 from clove_ssl.visual.study_tables import PretrainingRow
@@ -86,7 +87,7 @@ def pretraining_facts(plan: StudyPlan, entry: PretrainingEntry) -> PretrainingFa
     config, metrics = files.load(PretrainConfig, run.config), read_metrics(run)
     state = read_state(run, config, metrics)
     steps = state.total_steps if state.total_steps is not None else state.step
-    return PretrainingFacts(config, steps, state.images, _device(run.provenance))
+    return PretrainingFacts(config, steps, state.images, str(last_start(run).get("device", "")))
 
 
 def pretraining_rows(plan: StudyPlan) -> list[PretrainingRow]:
@@ -134,11 +135,8 @@ def _figures(run: RunDirectory, measure: Measure) -> dict[str, float]:
     return {
         name: (100 if score["is_share"] else 1) * score["value"]
         for name, score in _read_json(run.scores).items()
+        if score["value"] == score["value"]  # a network that diverged has no figure
     }
-
-
-def _device(provenance: Path) -> str:
-    return str(_read_json(provenance)["starts"][-1]["device"]) if provenance.is_file() else ""
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
 from types import FrameType
@@ -48,8 +48,9 @@ def record_failure(plan: StudyPlan, cell: Cell, error: Exception) -> str:
     """Write down why a cell failed; gives the first line of it."""
     told = str(error) if isinstance(error, UserError) else traceback.format_exc()
     path = plan.folder.failure(cell.name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, told.rstrip() + "\n")
+    with suppress(OSError):  # a full disk may be why it failed; the other cells go on
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, told.rstrip() + "\n")
     return f"{type(error).__name__}: {error}" if not isinstance(error, UserError) else str(error)
 
 
@@ -122,7 +123,7 @@ def _run_together(config: PretrainConfig | FinetuneConfig, run: RunDirectory, gp
     if _is_begun(run):
         arguments = ["resume", str(run.path)]
     else:
-        file = run.path.with_suffix(".yaml")
+        file = run.path.with_name(f"{run.path.name}.yaml")  # a label may have dots of its own
         file.parent.mkdir(parents=True, exist_ok=True)
         files.save(config, file)
         verb = "finetune" if isinstance(config, FinetuneConfig) else "pretrain"

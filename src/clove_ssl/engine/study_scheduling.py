@@ -20,6 +20,7 @@ from clove_ssl.engine.study_cells import Cell, state_of
 from clove_ssl.engine.study_plan import StudyPlan
 from clove_ssl.engine.study_running import record_failure, run_cell
 from clove_ssl.engine.study_worker import FROM_INPUT
+from clove_ssl.errors import UserError
 from clove_ssl.runs.study_folder import CellInUse
 
 INTERRUPTED = 130  # exit code of a process that was asked to stop
@@ -56,7 +57,7 @@ def _attempt(plan: StudyPlan, cell: Cell, console: Console) -> Outcome:
         message = record_failure(plan, cell, error)
         console.warn(f"{cell.name} failed: {message}")
         return Outcome(cell, "failed", message)
-    return Outcome(cell, "done")
+    return Outcome(cell, "done" if state_of(cell, plan.folder) == "done" else "waiting")
 
 
 def _settled(plan: StudyPlan, cell: Cell) -> Outcome | None:
@@ -259,5 +260,14 @@ def worker_command(plan: StudyPlan, *, gpus: int) -> list[str]:
 
 
 def _environment(group: tuple[int, ...]) -> dict[str, str]:
-    chosen = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, group))} if group else {}
-    return {**os.environ, **chosen}
+    """The environment of a cell on a group of the GPUs that this process may use."""
+    if not group:
+        return {**os.environ}
+    allowed = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    names = allowed.split(",") if allowed else [str(n) for n in range(max(group) + 1)]
+    if max(group) >= len(names):
+        raise UserError(
+            f"--devices names GPU {max(group)}, but CUDA_VISIBLE_DEVICES={allowed} leaves "
+            f"{len(names)} of them, numbered from 0."
+        )
+    return {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(names[number] for number in group)}

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from clove_ssl.config.finetuning import FinetuneConfig, protocol
 from clove_ssl.config.paper_tables import IMAGENET_IMAGES, TEST_IMAGES, PaperRow, PaperTable
-from clove_ssl.config.study import PretrainingEntry, ProbeEntry, StudyConfig
+from clove_ssl.config.studies import paper_ablations, paper_main
+from clove_ssl.config.study import Changes, PretrainingEntry, ProbeEntry, StudyConfig
 from clove_ssl.engine.study_configs import differing, plain
 from clove_ssl.engine.study_results import Measure, PretrainingFacts, Results
 
 PAPER_BACKBONE = "resnet50"
+_LEARNING = {"method", "optimizer", "batch_size", "sync_norm"}
 _TOLD_OR_NEUTRAL = {
     *("iterations", "batch_size", "precision", "data"),  # have words of their own
     *("seed", "runs", "logging", "device", "checkpoint_every", "micro_batch", "deterministic"),
@@ -45,13 +47,20 @@ def describe_data(
 
 
 def departures(
-    facts: PretrainingFacts | None, results: Results, table: PaperTable, row: PaperRow
+    study: StudyConfig,
+    entry: PretrainingEntry,
+    facts: PretrainingFacts | None,
+    results: Results,
+    place: tuple[PaperTable, PaperRow],
 ) -> Iterator[str]:
     """Everything that is known to be otherwise than for a row of the paper, in a few words."""
+    table, row = place
     if facts is None:
         yield "weights from elsewhere"
     else:
         yield from _pretraining_departures(facts, row)
+        own = {} if table.is_ablation else entry.changes  # its row is about them
+        yield from _recipe_departures(entry, [*_options(study.changes), *_options(own)])
     config = results.finetuning
     if config is not None:
         yield from _finetuning_departures(config)
@@ -89,6 +98,24 @@ def _pretraining_departures(facts: PretrainingFacts, row: PaperRow) -> Iterator[
         yield f"{shown} epochs instead of {row.epochs}"
 
 
+def _recipe_departures(entry: PretrainingEntry, changed: Sequence[str]) -> Iterator[str]:
+    published = {e.recipe for made in (paper_main(), paper_ablations()) for e in made.pretrainings}
+    if entry.recipe not in published:
+        yield f"recipe {entry.recipe}" if entry.recipe else f"config {entry.config}"
+    others = {name for name in changed if name.partition(".")[0] in _LEARNING}
+    if others:
+        yield f"pre-trained with other {', '.join(sorted(others))}"
+
+
+def _options(changes: Changes, prefix: str = "") -> Iterator[str]:
+    """The options of nested changes, with dots between their levels."""
+    for key, value in changes.items():
+        if isinstance(value, dict):
+            yield from _options(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}"
+
+
 def _finetuning_departures(config: FinetuneConfig) -> Iterator[str]:
     published = protocol(config.task.name, config.out, config.backbone)
     if config.total_iterations != published.total_iterations:
@@ -99,6 +126,9 @@ def _finetuning_departures(config: FinetuneConfig) -> Iterator[str]:
         yield f"{config.precision} instead of {published.precision}"
     if config.data.uses_scenes:
         yield "built-in scenes"
+    for name in ("train_lists", "test_lists", "train_annotations", "test_annotations"):
+        if given := getattr(config.data, name):
+            yield f"{name.replace('_', ' ')} {given}"
     others = [
         name
         for name in sorted(differing(plain(published), plain(config)))

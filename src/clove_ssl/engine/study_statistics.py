@@ -35,6 +35,7 @@ class Summary:
     mean: float  # of the means of all pre-trainings
     pretrainings: int
     values: int
+    is_balanced: bool  # equally many fine-tunings of every pre-training
     between: float | None  # standard deviation between pre-trainings, without that of fine-tuning
     within: float | None  # standard deviation between fine-tunings of one pre-training
     deviation: float | None  # of a single run: both together, as far as they are known
@@ -43,13 +44,15 @@ class Summary:
 
     @property
     def count(self) -> str:
-        """How often it was measured: 2 x 3 are two pre-trainings with three fine-tunings each."""
+        """How often it was measured: 2 x 3 are two pre-trainings with three fine-tunings each.
+
+        2, 5 are two pre-trainings with five fine-tunings in all, where one has more of them.
+        """
         if self.values == self.pretrainings:
             return str(self.pretrainings)
-        share, rest = divmod(self.values, self.pretrainings)
-        return (
-            f"{self.pretrainings} x {share}" if not rest else f"{self.pretrainings}, {self.values}"
-        )
+        if not self.is_balanced:
+            return f"{self.pretrainings}, {self.values}"
+        return f"{self.pretrainings} x {self.values // self.pretrainings}"
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ def summarize(measured: Measured) -> Summary:
         mean=fmean(means),
         pretrainings=len(groups),
         values=len(measured),
+        is_balanced=len({len(group) for group in groups}) == 1,
         between=between,
         within=within,
         deviation=_deviation(groups, within, between),

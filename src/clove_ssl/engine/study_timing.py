@@ -16,6 +16,7 @@ from clove_ssl.engine.study_configs import in_time
 from clove_ssl.errors import UserError
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import read_metrics
+from clove_ssl.runs.provenance import last_start
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def time_steps(place: RunDirectory, config: PretrainConfig, budget: BudgetConfig
         seconds_per_step=config.batch_size / last["images_per_second"],
         data_wait=last["data_wait"],
         timed_steps=every,
-        device=_device(RunDirectory(short)),
+        device=str(last_start(RunDirectory(short))["device"]),
     )
     write_text(place.scores, json.dumps(timing.__dict__, indent=1) + "\n")
     shutil.rmtree(short)
@@ -70,8 +71,3 @@ def read_timing(place: RunDirectory) -> Timing | None:
         raise UserError(
             f"{place.scores} is damaged: {error}. Delete it, then start the study again."
         ) from None
-
-
-def _device(run: RunDirectory) -> str:
-    starts = json.loads(run.provenance.read_text(encoding="utf-8"))["starts"]
-    return str(starts[-1]["device"])

@@ -15,10 +15,32 @@ import torchvision
 
 from clove_ssl import __version__
 from clove_ssl.atomic import write_text
+from clove_ssl.errors import UserError
 from clove_ssl.runs.directory import RunDirectory
 
 
-def describe_environment(device: torch.device) -> dict[str, Any]:
+def record_start(run: RunDirectory, device: torch.device, *, step: int, processes: int) -> None:
+    """Add one start (the first one or a resume) to the history of a run."""
+    history = _read(run.provenance)
+    history["starts"].append(
+        {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "command": sys.argv,
+            "step": step,
+            "processes": processes,
+            **_environment(device),
+        }
+    )
+    write_text(run.provenance, json.dumps(history, indent=1) + "\n")
+
+
+def last_start(run: RunDirectory) -> dict[str, Any]:
+    """What is known of the last start of a run; nothing where that was not written down."""
+    starts: list[dict[str, Any]] = _read(run.provenance)["starts"]
+    return starts[-1] if starts else {}
+
+
+def _environment(device: torch.device) -> dict[str, Any]:
     """Software and hardware of this process."""
     on_gpu = device.type == "cuda"
     return {
@@ -33,17 +55,11 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
     }
 
 
-def record_start(run: RunDirectory, facts: dict[str, Any]) -> None:
-    """Add one start (the first one or a resume) to the history of a run."""
-    history = _read(run.provenance)
-    history["starts"].append(
-        {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "command": sys.argv, **facts}
-    )
-    write_text(run.provenance, json.dumps(history, indent=1) + "\n")
-
-
 def _read(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {"starts": []}
-    history: dict[str, Any] = json.loads(path.read_text())
+    try:
+        history: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is damaged: {error}. Delete it; the run does without.") from None
     return history

@@ -80,6 +80,12 @@ class StudyFolder:
                 f"{cell} is being worked on by another process. Wait for it, then start the study "
                 "again."
             ) from None
+        except OSError as error:
+            os.close(handle)
+            raise UserError(
+                f"{lock} cannot be locked: {error.strerror}. Give --out a folder on a disk that "
+                "knows locks."
+            ) from None
         try:
             yield
         finally:

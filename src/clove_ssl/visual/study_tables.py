@@ -28,8 +28,9 @@ class OurFigure:
 
     def shown(self) -> str:
         """Mean, deviation and mark."""
-        spread = "" if self.deviation is None else f" ± {self.deviation:.1f}"
-        return f"{self.mean:.1f}{spread}{MARK * self.differs}"
+        digits = 1 if abs(self.mean) >= 1 else 2
+        spread = "" if self.deviation is None else f" ± {self.deviation:.{digits}f}"
+        return f"{self.mean:.{digits}f}{spread}{MARK * self.differs}"
 
 
 @dataclass(frozen=True)
