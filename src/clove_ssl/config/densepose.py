@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clove_ssl.config.detection import BoxHeadConfig, DetectorConfig
-from clove_ssl.errors import UserError
+from clove_ssl.config.limits import check_below_one, check_least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,19 +33,24 @@ class DensePoseHeadConfig:
     of one GPU, which were 2 in the published runs (16 on 8 GPUs)."""
 
     def __post_init__(self) -> None:
-        sizes = (self.decoder_width, self.width, self.pooled_side, self.surface_images)
-        if min(sizes) < 1 or self.convs < 0:
-            raise UserError(
-                f"task.surface_head has decoder_width={self.decoder_width}, width={self.width}, "
-                f"pooled_side={self.pooled_side}, surface_images={self.surface_images} and "
-                f"convs={self.convs}; expected all above 0 (only convs may be 0). Leave them out "
-                "for the published 256, 512, 28, 2 and 8."
-            )
-        if not 0 <= self.overlap_above < 1:
-            raise UserError(
-                f"task.surface_head.overlap_above={self.overlap_above} is no overlap of boxes. "
-                "Give a number from 0 to below 1; the published one is 0.7."
-            )
+        section = "task.surface_head"
+        check_least(
+            1,
+            section,
+            decoder_width=self.decoder_width,
+            width=self.width,
+            pooled_side=self.pooled_side,
+            surface_images=self.surface_images,
+        )
+        check_least(
+            0,
+            section,
+            convs=self.convs,
+            person_weight=self.person_weight,
+            part_weight=self.part_weight,
+            surface_weight=self.surface_weight,
+        )
+        check_below_one(section, overlap_above=self.overlap_above)
 
 
 def densepose_detector() -> DetectorConfig:

@@ -10,6 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from clove_ssl.config.limits import (
+    check_all_positive,
+    check_least,
+    check_positive,
+    check_share,
+)
 from clove_ssl.errors import UserError
 
 STAGE_COUNT = 5
@@ -37,6 +43,22 @@ class ProposalConfig:
     anchors_per_image: int = 256
     """Anchors sampled for the loss, at most half of them on objects; also its divisor."""
 
+    def __post_init__(self) -> None:
+        section = "task.detector.proposals"
+        check_all_positive(
+            section, anchor_sizes=self.anchor_sizes, anchor_ratios=self.anchor_ratios
+        )
+        check_least(
+            1,
+            section,
+            train_before_nms=self.train_before_nms,
+            train_after_nms=self.train_after_nms,
+            test_before_nms=self.test_before_nms,
+            test_after_nms=self.test_after_nms,
+            anchors_per_image=self.anchors_per_image,
+        )
+        check_share(section, nms_overlap=self.nms_overlap)
+
 
 @dataclass(frozen=True, kw_only=True)
 class BoxHeadConfig:
@@ -57,6 +79,19 @@ class BoxHeadConfig:
     pooling: Literal["aligned", "legacy"] = "aligned"
     """RoIAlign with half-pixel shift and adaptive sampling, or the older rule of DensePose."""
 
+    def __post_init__(self) -> None:
+        section = "task.detector.box"
+        check_least(0, section, convs=self.convs, fcs=self.fcs, loss_beta=self.loss_beta)
+        check_least(
+            1,
+            section,
+            conv_width=self.conv_width,
+            fc_width=self.fc_width,
+            regions_per_image=self.regions_per_image,
+        )
+        check_positive(section, foreground_share=self.foreground_share)
+        check_share(section, foreground_share=self.foreground_share)
+
 
 @dataclass(frozen=True, kw_only=True)
 class MaskHeadConfig:
@@ -66,6 +101,10 @@ class MaskHeadConfig:
     """3 x 3 convolutions before the upsampling."""
     width: int = 256
 
+    def __post_init__(self) -> None:
+        check_least(0, "task.detector.mask", convs=self.convs)
+        check_least(1, "task.detector.mask", width=self.width)
+
 
 @dataclass(frozen=True, kw_only=True)
 class KeypointHeadConfig:
@@ -73,6 +112,10 @@ class KeypointHeadConfig:
 
     convs: int = 8
     width: int = 512
+
+    def __post_init__(self) -> None:
+        check_least(0, "task.detector.keypoint", convs=self.convs)
+        check_least(1, "task.detector.keypoint", width=self.width)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +128,11 @@ class ReadOutConfig:
     """Of two detections of a class that overlap more than this the weaker one goes."""
     detections: int = 100
     """Detections of an image, at most (300 for LVIS)."""
+
+    def __post_init__(self) -> None:
+        section = "task.detector.read_out"
+        check_share(section, score_above=self.score_above, nms_overlap=self.nms_overlap)
+        check_least(1, section, detections=self.detections)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,10 +163,11 @@ class DetectorConfig:
     read_out: ReadOutConfig = field(default_factory=ReadOutConfig)
 
     def __post_init__(self) -> None:
+        check_least(1, "task.detector", pyramid_width=self.pyramid_width)
         if not 0 <= self.frozen_stages <= STAGE_COUNT:
             raise UserError(
                 f"frozen_stages is {self.frozen_stages}; a backbone has {STAGE_COUNT} stages (stem "
-                "and c2 to c5). Give 0 to train all of them."
+                "and c2 to c5). Give --task.detector.frozen-stages 0 to train all of them."
             )
         if self.kind == "c4" and self.keypoints:
             raise UserError(

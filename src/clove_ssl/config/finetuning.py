@@ -13,7 +13,13 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from clove_ssl.config.limits import check_least, check_positive, check_seed
+from clove_ssl.config.limits import (
+    check_below_one,
+    check_least,
+    check_positive,
+    check_seed,
+    check_share,
+)
 from clove_ssl.config.pretraining import LoggingConfig
 from clove_ssl.config.tasks.base import TaskConfig
 from clove_ssl.errors import UserError
@@ -62,7 +68,14 @@ class LabelledDataConfig:
 
     def __post_init__(self) -> None:
         check_least(0, "data", workers=self.workers)
-        check_least(1, "data", prefetch=self.prefetch)
+        check_least(
+            1,
+            "data",
+            prefetch=self.prefetch,
+            scenes_train=self.scenes_train,
+            scenes_test=self.scenes_test,
+            scenes_size=self.scenes_size,
+        )
 
     @property
     def uses_scenes(self) -> bool:
@@ -101,6 +114,20 @@ class SolverConfig:
     weight_decay: float = 1e-4
     """Weight decay of weights and biases; parameters of norms get none."""
 
+    def __post_init__(self) -> None:
+        check_positive("solver", lr=self.lr)
+        check_least(1, "solver", batch_size=self.batch_size, iterations=self.iterations)
+        check_least(
+            0, "solver", warmup_iterations=self.warmup_iterations, weight_decay=self.weight_decay
+        )
+        check_share("solver", decay=self.decay, warmup_factor=self.warmup_factor)
+        check_below_one("solver", momentum=self.momentum)
+        if min(self.steps, default=0) < 0 or list(self.steps) != sorted(self.steps):
+            raise UserError(
+                f"solver.steps={_shown(self.steps)}: expected iterations from 0 on, the "
+                "earliest first. Try --solver.steps 60000 80000."
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
@@ -116,6 +143,12 @@ class EvaluationConfig:
 
     def __post_init__(self) -> None:
         check_least(1, "evaluation", every=self.every)
+        check_least(
+            0,
+            "evaluation",
+            precise_norm_batches=self.precise_norm_batches,
+            pictures=self.pictures,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,6 +204,7 @@ class FinetuneConfig:
             1,
             iterations=self.iterations,
             batch_size=self.batch_size,
+            micro_batch=self.micro_batch,
             runs=self.runs,
             checkpoint_every=self.checkpoint_every,
         )

@@ -119,8 +119,38 @@ class VOCLabels:
         return image, self._folder / "SegmentationClass" / f"{name}.png"
 
 
+def check_folder(root: Path) -> None:
+    """Refuse a path that is no folder."""
+    if not root.is_dir():
+        state = "is a file, not a folder" if root.exists() else "does not exist"
+        raise UserError(
+            f"{root} {state}. Expected the folder that the data were unpacked to; correct --data."
+        )
+
+
+def list_text(folder: Path, split: str) -> str:
+    """The content of a list of images."""
+    path = folder / f"{split}.txt"
+    if not path.is_file():
+        raise unknown_name(
+            f"split of {folder}", split, (file.stem for file in folder.glob("*.txt"))
+        )
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be read: {error.strerror}. Unpack the VOC archive again."
+        ) from None
+    except UnicodeDecodeError:
+        raise UserError(
+            f"{path} is no text in UTF-8. Expected one name a line, such as 2007_000032; save the "
+            "list as UTF-8, or unpack the VOC archive again."
+        ) from None
+
+
 def _find_voc(root: Path) -> Path:
     """The folder that holds SegmentationClass: ``root`` or one below it."""
+    check_folder(root)
     candidates = (root, root / "VOC2012", root / "VOCdevkit" / "VOC2012")
     for folder in candidates:
         if (folder / "SegmentationClass").is_dir() and (folder / "JPEGImages").is_dir():
@@ -133,13 +163,16 @@ def _find_voc(root: Path) -> Path:
 
 def _read_list(folder: Path, split: str) -> list[str]:
     path = folder / f"{split}.txt"
-    if not path.is_file():
-        raise unknown_name(
-            f"split of {folder}", split, (file.stem for file in folder.glob("*.txt"))
-        )
-    names = path.read_text().split()
+    names = list_text(folder, split).split()
     if not names:
         raise UserError(f"{path} lists no image. Expected one name a line, such as 2007_000032.")
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise UserError(
+                f"{path} lists {name} twice. Expected every image once; take one of them off."
+            )
+        seen.add(name)
     return names
 
 

@@ -74,6 +74,18 @@ def choose_workers(
     return max(1, min(16, share)), f"{cores} cores" + ", half for training" * trains_on_cpu
 
 
+def end_workers(batches: Iterator[object]) -> None:
+    """End the processes behind a loader's iterator, or behind a generator that has one.
+
+    torch does so when the iterator is collected, which a kept traceback puts off for good. At the
+    end of the program nobody could: workers ignore signals, and would be waited for.
+    """
+    for name in ("_shutdown_workers", "close"):
+        end = getattr(batches, name, None)
+        if end is not None:
+            end()
+
+
 def start_worker(number: int) -> None:
     """Signals are for the main process, which ends its workers itself."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -10,12 +10,15 @@ them. A helper that fails costs time, nothing else: the run compiles what is mis
 from __future__ import annotations
 
 import copy
+import ctypes
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import PicklingError
@@ -35,6 +38,7 @@ from clove_ssl.views.batch import ViewBatch
 
 HELPERS = 8
 CORES_PER_HELPER = 2  # one traces graphs, one compiles their kernels
+_ON_DEATH_OF_PARENT = 1  # PR_SET_PDEATHSIG
 _HELPER = f"import sys; from {__name__} import compile_share; compile_share(sys.argv[1])"
 
 
@@ -203,21 +207,15 @@ def run_helpers(shares: Sequence[Share]) -> int:
         "TORCHINDUCTOR_COMPILE_THREADS": str(max(1, available_cores() // len(shares))),
         "OMP_NUM_THREADS": str(torch.get_num_threads()),  # code compiled for others is not found
     }
-    with TemporaryDirectory() as folder:
-        processes = [
-            subprocess.Popen(
-                [sys.executable, "-c", _HELPER, _written(share, Path(folder, str(number)))],
-                env=environment,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            for number, share in enumerate(shares)
-        ]
-        try:
-            return sum(process.wait() != 0 for process in processes)
-        finally:
-            for process in processes:
-                process.kill()
+    nowhere = subprocess.DEVNULL
+    with TemporaryDirectory() as folder, ExitStack() as started:
+        processes = []
+        for number, share in enumerate(shares):
+            command = [sys.executable, "-c", _HELPER, _written(share, Path(folder, str(number)))]
+            process = subprocess.Popen(command, env=environment, stdout=nowhere, stderr=nowhere)
+            started.callback(process.kill)
+            processes.append(process)
+        return sum(process.wait() != 0 for process in processes)
 
 
 def _written(share: Share, path: Path) -> str:
@@ -225,8 +223,15 @@ def _written(share: Share, path: Path) -> str:
     return str(path)
 
 
+def _end_with_parent() -> None:
+    """A killed run must not leave helpers behind that hold the GPU; only Linux knows how."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_ON_DEATH_OF_PARENT, signal.SIGKILL)
+
+
 def compile_share(path: str) -> None:
     """What a helper does."""
+    _end_with_parent()
     share: Share = torch.load(path, weights_only=False)  # of the process that started this one
     start_repeatably(0, share.device, deterministic=share.deterministic)
     share.precision.prepare()

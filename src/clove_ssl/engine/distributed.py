@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Literal, TypeVar
 
 import torch
@@ -17,6 +18,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from clove_ssl.errors import UserError
+
+LONGEST_WAIT = timedelta(hours=2)
+"""How long processes wait for the first one, which scores and writes reports alone."""
 
 T = TypeVar("T")
 
@@ -69,13 +73,16 @@ def joined(device: Literal["auto", "cpu", "cuda"]) -> Iterator[Process]:
     if process.device.type == "cuda":
         torch.cuda.set_device(process.device)
     if process.world_size > 1:
-        backend = "nccl" if process.device.type == "cuda" else "gloo"
-        dist.init_process_group(backend)
-    try:
-        yield process
-    finally:
-        if process.world_size > 1:
-            dist.destroy_process_group()
+        on_gpu = process.device.type == "cuda"
+        dist.init_process_group(
+            "nccl" if on_gpu else "gloo",
+            timeout=LONGEST_WAIT,
+            device_id=process.device if on_gpu else None,
+        )
+    yield process
+    # Not after an error: the others may wait elsewhere, and this process has to end to tell them.
+    if process.world_size > 1:
+        dist.destroy_process_group()
 
 
 def _describe(device: Literal["auto", "cpu", "cuda"]) -> Process:

@@ -22,6 +22,7 @@ from clove_ssl.config.views import ViewSpec
 from clove_ssl.console import Console
 from clove_ssl.data.bad_files import BadFile, BadFiles
 from clove_ssl.data.decode_gpu import BatchDecoder
+from clove_ssl.data.loading import end_workers
 from clove_ssl.data.reading import EncodedBatch, EncodedImages, RenderedBatch, view_batch
 from clove_ssl.engine.distributed import Process
 from clove_ssl.engine.waiting import WaitingTime
@@ -79,9 +80,6 @@ class _BadFileReports:
         self._unreported += [file for file in bad if self._bad_files.add(file)]
         self._bad_files.check()
 
-    def close(self) -> None:
-        """Nothing runs ahead here; the loader's workers end with its iterator."""
-
 
 class ViewFeed(_BadFileReports):
     """View batches that CPU workers rendered."""
@@ -106,6 +104,10 @@ class ViewFeed(_BadFileReports):
         on_gpu = self._process.device.type == "cuda"
         batch = view_batch(rendered, self._specs).to(self._process.device, non_blocking=on_gpu)
         return batch.normalized(torch.float32, channels_last=on_gpu)
+
+    def close(self) -> None:
+        """End the workers."""
+        end_workers(self._batches)
 
 
 class DeviceFeed(_BadFileReports):
@@ -159,6 +161,8 @@ class DeviceFeed(_BadFileReports):
                 self._ready.put(self._renderer.render(batch))
         except BaseException as error:
             self._ready.put(error)
+        finally:
+            end_workers(batches)
 
 
 class _Ready:
@@ -230,7 +234,9 @@ class DeviceRenderer:
             return batch, self._decode_together(batch)
         except torch.OutOfMemoryError:
             raise
-        except RuntimeError:  # nvJPEG refused a file and does not say which
+        except RuntimeError as error:  # nvJPEG refused a file and does not say which
+            if "out of memory" in str(error):
+                raise
             batch = self._reader.decoded_batch(batch.draws)
             return batch, self._decode_together(batch)
 

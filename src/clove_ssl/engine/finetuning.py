@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from clove_ssl.config import files
-from clove_ssl.config.finetuning import FinetuneConfig
+from clove_ssl.config.finetuning import FinetuneConfig, LabelledDataConfig
 from clove_ssl.console import Console
 from clove_ssl.engine.distributed import Process, joined
 from clove_ssl.engine.finetuning_outcome import write_report
@@ -21,6 +21,7 @@ def finetune(config: FinetuneConfig) -> FinetuneResult:
     """Fine-tune and score a backbone; the run directory ``config.out`` must be new."""
     with joined(config.device) as process:
         parts = prepare(config, process)
+        config = replace(config, data=_from_anywhere(config.data))
         if process.is_first:
             files.save(config, directory.create(config.out).config)
         process.wait()
@@ -35,6 +36,14 @@ def resume(path: str | Path, *, micro_batch: int | None = None) -> FinetuneResul
         config = replace(config, micro_batch=micro_batch)
     with joined(config.device) as process:
         return _go_on(config, process, prepare(config, process))
+
+
+def _from_anywhere(data: LabelledDataConfig) -> LabelledDataConfig:
+    """The same images, by names that hold in whatever folder the run is resumed or scored."""
+    names = ("root", "train_annotations", "train_images", "test_annotations", "test_images")
+    given = {name: getattr(data, name) for name in names}
+    places = {name: path.expanduser().absolute() for name, path in given.items() if path}
+    return replace(data, **places)
 
 
 def _go_on(config: FinetuneConfig, process: Process, parts: Parts) -> FinetuneResult:

@@ -249,6 +249,7 @@ def _train_and_evaluate(
     """Train from evaluation to evaluation; False when asked to stop before the end."""
     config, process = evaluation.config, loop.process
     scores: dict[str, float] = {}
+    start = loop.step
     batches = evaluation.task.training_batches(evaluation.data, evaluation.reading)
     metrics = Metrics(run, config.logging, start_step=loop.step) if process.is_first else None
     observer = Observer(config.logging, plan, process, console=loop.console, metrics=metrics)
@@ -260,7 +261,9 @@ def _train_and_evaluate(
             # machine that goes away will wait.
             if not done or any(process.gather(loop.asked_to_stop)):
                 return False, {}
-            scores = _evaluated(run, model, evaluation, observer, loop.console, step=step)
+            scores = _evaluated(
+                run, model, evaluation, observer, loop.console, step=step, trained=step > start
+            )
         return True, scores
 
 
@@ -272,12 +275,13 @@ def _evaluated(
     console: Console,
     *,
     step: int,
+    trained: bool,
 ) -> dict[str, float]:
-    """Scores after ``step`` iterations, unless an earlier start of the run has left them."""
+    """Scores after ``step`` iterations, unless an earlier start has left them and none followed."""
     last = step == evaluation.config.total_iterations
     place = run if last else run.evaluation(step)
     process = evaluation.process
-    if process.gather(place.scores.is_file())[0]:
+    if not trained and process.gather(place.scores.is_file())[0]:
         return figures_of(place) if process.is_first else {}
     evaluation.predict(model, place.predictions, step=step, export=run if last else None)
     if not process.is_first:

@@ -78,7 +78,10 @@ class TrainingLoop:
         lr = self.lr(self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        output = mean_output(self._accumulate(feed))
+        try:
+            output = mean_output(self._accumulate(feed))
+        except FloatingPointError as error:
+            raise self._diverged(str(error)) from None
         verdict = self._signals.verdict()
         if verdict.non_finite:
             raise self._non_finite(output)
@@ -117,8 +120,11 @@ class TrainingLoop:
     def _non_finite(self, output: StepOutput) -> UserError:
         figures = {"loss": output.loss, **output.metrics}
         terms = describe_figures({name: float(value) for name, value in figures.items()})
+        return self._diverged("The loss is not finite", f": {terms}")
+
+    def _diverged(self, problem: str, details: str = "") -> UserError:
         return UserError(
-            f"The loss is not finite at step {self.step + 1}, process {self.process.rank}: {terms}."
+            f"{problem} at step {self.step + 1}, process {self.process.rank}{details}."
             f" No weight was changed by this step. The last checkpoint: {self.store.last_path()}. "
             f"{self.advice}"
         )

@@ -29,10 +29,10 @@ def score_run(path: str | Path) -> Figures:
     config = replace(files.load(FinetuneConfig, run.config), out=run.path)
     with Console() as console:
         if config.runs == 1:
-            return _score_again(run, config, console)
+            return _score_again(run, config, console, whole=run)
         for number in range(config.runs):
             console.say(f"run-{number}")
-            _score_again(run.repetition(number), config, console)
+            _score_again(run.repetition(number), config, console, whole=run)
         return summarize_runs(run, config, console)
 
 
@@ -84,11 +84,14 @@ def _spread(values: list[float]) -> dict[str, Any]:
     return {"mean": fmean(values), "std": stdev(values), "values": values}
 
 
-def _score_again(run: RunDirectory, config: FinetuneConfig, console: Console) -> Figures:
+def _score_again(
+    run: RunDirectory, config: FinetuneConfig, console: Console, *, whole: RunDirectory
+) -> Figures:
     if not run.predictions.is_dir():
+        first = f"Remove {run.scores}, then type" if run.scores.is_file() else "Type"
         raise UserError(
-            f"{run.path} has no predictions yet; they are written at the end of a run. Type: clove "
-            f"resume {run.path}"
+            f"{run.path} has no predictions; they are written at the end of a run. {first}: clove "
+            f"resume {whole.path}"
         )
     task = config.task.build()
     scores = score_predictions(task, run, task.read_test(config.data, run.scenes))

@@ -56,12 +56,13 @@ def continued_backbone(
     """
     if not (run.self_check.is_file() and list_checkpoints(run.checkpoints)):
         return None
-    known = json.loads(run.self_check.read_text(encoding="utf-8"))
-    name = known.get("architecture")
-    if name is None:  # runs of earlier versions
+    try:
+        known = json.loads(run.self_check.read_text(encoding="utf-8"))
+        name, told = known["architecture"], known["facts"]["backbone"]
+    except (ValueError, TypeError, KeyError):  # damaged, or of an earlier version
         return None
     backbone = build_backbone(task.backbone_config(name))
-    return StartingPoint(backbone, config.backbone, None, remembered=known["facts"]["backbone"])
+    return StartingPoint(backbone, config.backbone, None, remembered=told)
 
 
 def _complete(config: FinetuneConfig, task: Task) -> tuple[Backbone, LoadReport]:

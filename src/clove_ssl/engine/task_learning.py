@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from clove_ssl.console import Console
+from clove_ssl.data.loading import end_workers
 from clove_ssl.engine.distributed import Process
 from clove_ssl.engine.waiting import WaitingTime
 from clove_ssl.methods.base import Learner, Progress, StepOutput
@@ -52,4 +53,5 @@ class TaskFeed:
         return {"images": self._images}
 
     def close(self) -> None:
-        """The loader's workers end with its iterator."""
+        """End the workers."""
+        end_workers(self._batches)

@@ -159,9 +159,26 @@ def locked(run: RunDirectory) -> Iterator[None]:
             f"{run.path} is in use by a running process ({owner}). Wait for it, stop it, or choose "
             "another --out."
         ) from None
+    _held.add(handle)
     try:
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"pid {os.getpid()}\n".encode(), 0)
         yield
     finally:
+        if handle in _held:  # and not in a child, which has let go of it
+            _held.remove(handle)
+            os.close(handle)
+
+
+_held: set[int] = set()
+"""Locks of this process."""
+
+
+def _let_go() -> None:
+    """In a child: a worker that outlives its parent for a while must not hold its run."""
+    for handle in _held:
         os.close(handle)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,7 @@ Record = dict[str, Any]
 LabelMap = NDArray[np.uint8]
 
 PREDICT_AGAIN = "To predict again, remove scores.json of the run and type: clove resume RUN"
+_FOLDER = "predictions"  # of a run
 _MAPS = "maps/"  # a folder in the archive, so that an image may have any name
 
 
@@ -93,8 +95,8 @@ def read_detections(path: Path) -> Predictions:
     data = _read(path)
     try:
         records = json.loads(data)
-    except ValueError as error:
-        raise UserError(f"{path} is no JSON: {error}. {PREDICT_AGAIN}") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is no JSON: {error}. {predict_again(path)}") from None
     if not isinstance(records, list) or not all(isinstance(entry, dict) for entry in records):
         raise UserError(
             f"{path} is no list of detections. Expected COCO's result format: [{{image_id, "
@@ -121,15 +123,43 @@ def read_label_maps(path: Path) -> dict[str, LabelMap]:
     """Read what :func:`write_label_maps` wrote."""
     _read_header(path, _read(path))
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name.removeprefix(_MAPS): labels for name, labels in arrays.items()}
-    except (ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise UserError(f"{path} is no file of class maps: {error}. {PREDICT_AGAIN}") from None
+        maps = _read_arrays(path)
+    except (ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        fault = f"{path} is no file of class maps: {error}."
+        raise UserError(f"{fault} {predict_again(path)}") from None
+    for name, labels in maps.items():
+        if labels.dtype.kind not in "biuf":
+            raise UserError(
+                f"{path} has values of type {labels.dtype} for {name}; expected a class, a whole "
+                f"number, for every pixel. {predict_again(path)}"
+            )
+    return maps
+
+
+def predict_again(path: Path) -> str:
+    """What to type where a file of predictions is of no use."""
+    if path.parent.name != _FOLDER:
+        return PREDICT_AGAIN
+    run = path.parent.parent
+    return f"To predict again, remove {run / 'scores.json'} and type: clove resume {run}"
 
 
 def header_path(path: Path) -> Path:
     """The file that says where predictions come from."""
     return path.with_name(f"{path.stem}.header.json")
+
+
+def _read_arrays(path: Path) -> dict[str, LabelMap]:
+    """The arrays of an archive by the names of their images; ValueError for other files."""
+    archive = np.load(path, allow_pickle=False)
+    if not isinstance(archive, np.lib.npyio.NpzFile):
+        raise ValueError("it is one array, not an archive of them")
+    with archive:
+        found = {name.removeprefix(_MAPS): labels for name, labels in archive.items()}
+    for name, labels in found.items():
+        if not isinstance(labels, np.ndarray):
+            raise ValueError(f"{name} in it is no array")
+    return found
 
 
 def _write(path: Path, data: bytes, header: Mapping[str, Any]) -> None:
@@ -159,7 +189,8 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise UserError(
-            f"{path} cannot be read: {error.strerror}. Expected predictions there. {PREDICT_AGAIN}"
+            f"{path} cannot be read: {error.strerror}. Expected predictions there. "
+            f"{predict_again(path)}"
         ) from None
 
 
@@ -168,12 +199,17 @@ def _read_header(path: Path, data: bytes) -> dict[str, Any]:
     if not header.is_file():
         return {}
     try:
-        content: dict[str, Any] = json.loads(header.read_text())
-    except ValueError as error:
-        raise UserError(f"{header} is no JSON: {error}. {PREDICT_AGAIN}") from None
+        content: dict[str, Any] = json.loads(header.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{header} is no JSON: {error}. {predict_again(path)}") from None
+    if not isinstance(content, dict):
+        raise UserError(
+            f"{header} is no header of predictions. Expected fields, such as sha256. "
+            f"{predict_again(path)}"
+        )
     if content.get("sha256") != hashlib.sha256(data).hexdigest():
         raise UserError(
             f"{path} is not the file that {header.name} describes. If it was replaced on purpose, "
-            f"remove {header.name}. {PREDICT_AGAIN}"
+            f"remove {header.name}. {predict_again(path)}"
         )
     return content

@@ -43,7 +43,7 @@ class DetectionConfig(TaskConfig):
             raise UserError(
                 f"task.train_sides={self.train_sides}, test_side={self.test_side} and "
                 f"longest={self.longest}: expected at least one training side, all above 0. "
-                "Try --task.train-sides 640 800 --task.test-side 800."
+                "Try --task.train-sides 640 800 --task.test-side 800 --task.longest 1333."
             )
 
     def build(self) -> Task:

@@ -36,7 +36,7 @@ class LVISConfig(DetectionConfig):
         if not 0 <= self.repeat_threshold <= 1:
             raise UserError(
                 f"task.repeat_threshold={self.repeat_threshold:g} is no share of the images. Give "
-                "a number from 0 to 1; the protocol has 0.001."
+                "a number from 0 to 1, for example the protocol's --task.repeat-threshold 0.001."
             )
 
     @classmethod

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from clove_ssl.config.finetuning import FinetuneConfig, SolverConfig
+from clove_ssl.config.limits import check_least
 from clove_ssl.config.tasks.base import TaskConfig
 from clove_ssl.errors import UserError
 
@@ -33,12 +35,19 @@ class VOCSemanticConfig(TaskConfig):
 
     def __post_init__(self) -> None:
         low, high = self.scales
-        if self.crop < 1 or not 0 < low <= high:
+        if self.crop < 1 or not 0 < low <= high < math.inf:
             raise UserError(
                 f"task.crop={self.crop} and task.scales={low} {high}: expected a crop of at least "
                 "one pixel and two factors above 0, the smaller one first. Try --task.crop 513 "
                 "--task.scales 0.5 2.0."
             )
+        check_least(
+            1,
+            "task",
+            test_longest=self.test_longest,
+            head_width=self.head_width,
+            head_dilation=self.head_dilation,
+        )
 
     @classmethod
     def protocol(cls, out: Path, backbone: str) -> FinetuneConfig:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from clove_ssl.data.labelled import check_folder
 from clove_ssl.errors import UserError, unknown_name
 from clove_ssl.tasks.datasets.cityscapes_maps import (
     THINGS,
@@ -80,6 +81,7 @@ def image_name(path: Path) -> str:
 
 
 def _find_images(root: Path, split: str) -> list[Path]:
+    check_folder(root)
     folder = root / "leftImg8bit"
     if not folder.is_dir():
         raise UserError(

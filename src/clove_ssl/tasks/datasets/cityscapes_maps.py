@@ -105,10 +105,10 @@ def read_instance_map(path: Path) -> InstanceMap:
 def read_polygons(path: Path, *, leave_out: bool = False) -> Polygons:
     """Read a file of polygons; a faulty object is an error, unless it shall be left out."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}. {_AGAIN}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is no JSON: {error}. {_AGAIN}") from None
     height, width = _size(content, path)
     objects, left_out = [], []

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.datasets.coco_annotations import Faulty, Place, read_annotation
+from clove_ssl.tasks.datasets.image_sizes import check_size
 from clove_ssl.tasks.datasets.samples import Annotation, DetectionDataset, Sample
 
 Record = Mapping[str, Any]
@@ -46,9 +47,13 @@ def read_content(
     categories = _by_id(content["categories"], path, "category")
     listed = _by_id(content["images"], path, "image")
     if not listed:
-        raise UserError(f"{path} lists no image. Give a file with images to learn from.")
+        raise UserError(f"{path} lists no image. Give a file that lists some under 'images'.")
     _check_files(listed.values(), path, folder)
-    objects, left_out = _read_objects(content["annotations"], path, listed, categories, faulty)
+    _check_unlike(listed, "file_name", path, "Images")
+    _check_unlike(categories, "name", path, "Categories")
+    objects, left_out = _read_objects(
+        content["annotations"], path, folder, images=listed, categories=categories, faulty=faulty
+    )
     samples = tuple(_sample(entry, path, folder, objects) for entry in listed.values())
     return DetectionDataset(
         samples,
@@ -62,6 +67,8 @@ def read_content(
 def _read_objects(
     entries: Iterable[Record],
     path: Path,
+    folder: Path,
+    *,
     images: Mapping[int, Record],
     categories: Mapping[int, Record],
     faulty: Literal["refuse", "leave out"],
@@ -82,6 +89,7 @@ def _read_objects(
         try:
             objects[int(image["id"])].append(read_annotation(entry, place))
         except Faulty as fault:
+            _check_entry_size(image, place, path, folder)
             message = f"Annotation {identifier} of {path} {fault}"
             if faulty == "refuse":
                 raise UserError(
@@ -91,16 +99,26 @@ def _read_objects(
     return objects, left_out
 
 
+def _check_entry_size(image: Record, place: Place, path: Path, folder: Path) -> None:
+    file = folder / str(image["file_name"])
+    check_size(file, (place.width, place.height), origin=f"Image {image['id']} of {path}")
+
+
 def load_content(path: Path) -> dict[str, Any]:
     """The content of an annotation file, which has lists of images, annotations, categories."""
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UserError(
             f"{path} cannot be read: {error.strerror}. Give the annotation file of COCO's format."
         ) from None
     except ValueError as error:
         raise UserError(f"{path} is no JSON: {error}. Copy or download it again.") from None
+    except RecursionError:
+        raise UserError(
+            f"{path} has too many lists inside one another. Expected COCO's format with images, "
+            "annotations and categories; copy or download it again."
+        ) from None
     for part in ("images", "annotations", "categories"):
         if not isinstance(content, dict) or not isinstance(content.get(part), list):
             raise UserError(
@@ -169,13 +187,37 @@ def _field(entry: Record, field: str, path: Path) -> Any:
 
 
 def _check_files(images: Iterable[Record], path: Path, folder: Path) -> None:
-    names = [str(_field(entry, "file_name", path)) for entry in images]
+    names = [_file_name(entry, path) for entry in images]
     missing = [name for name in names if "\0" in name or not (folder / name).is_file()]
     if missing:
         raise UserError(
             f"{len(missing)} of {len(names)} images of {path} are not in {folder}, the first is "
             f"{missing[0]}. Give the folder that the names in the file start from."
         )
+
+
+def _file_name(entry: Record, path: Path) -> str:
+    name = _field(entry, "file_name", path)
+    if not isinstance(name, str) or not name:
+        raise UserError(
+            f"Image {entry['id']} of {path} has the file_name {name!r}; expected the name of its "
+            "file as text. Correct the entry."
+        )
+    return name
+
+
+def _check_unlike(entries: Mapping[int, Record], field: str, path: Path, what: str) -> None:
+    """Refuse two entries of one name, which a model could not tell apart."""
+    owners: dict[str, int] = {}
+    for identifier, entry in entries.items():
+        name = str(_field(entry, field, path))
+        if name in owners:
+            raise UserError(
+                f"{what} {owners[name]} and {identifier} of {path} have the same {field} "
+                f"{name!r}. Expected every {field} once; give one of them another, or join the two "
+                "under one id."
+            )
+        owners[name] = identifier
 
 
 def _sample(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ from clove_ssl.tasks.datasets.samples import Annotation, Box, Keypoints, Polygon
 
 SLACK = 1.0
 """Pixels that a box may leave the image by; files round their numbers."""
+
+_NUMBERS = {int, float}  # text and truth values can be turned into numbers, but are none
 
 
 class Faulty(Exception):
@@ -31,10 +34,7 @@ class Place:
 def read_annotation(entry: Mapping[str, Any], place: Place) -> Annotation:
     """The values of an entry, or :class:`Faulty`."""
     box = _read_box(entry.get("bbox"), place)
-    x0, y0, x1, y1 = box
-    (area,) = _numbers([entry.get("area", (x1 - x0) * (y1 - y0))], "area")
-    if area < 0:
-        raise Faulty(f"has the area {area}; expected a number of pixels.")
+    area = _read_area(entry, box)
     if entry.get("iscrowd", 0) not in (0, 1):
         raise Faulty(f"has iscrowd {entry['iscrowd']!r}; expected 0 or 1.")
     return Annotation(
@@ -46,6 +46,14 @@ def read_annotation(entry: Mapping[str, Any], place: Place) -> Annotation:
         mask=_read_mask(entry.get("segmentation"), place),
         keypoints=_read_keypoints(entry.get("keypoints"), place),
     )
+
+
+def _read_area(entry: Mapping[str, Any], box: Box) -> float:
+    x0, y0, x1, y1 = box
+    value = entry.get("area", (x1 - x0) * (y1 - y0))
+    if type(value) not in _NUMBERS or not 0 <= value <= sys.float_info.max:
+        raise Faulty(f"has the area {repr(value)[:80]}; expected one number of pixels.")
+    return float(value)
 
 
 def _read_box(values: Any, place: Place) -> Box:
@@ -83,7 +91,18 @@ def _read_mask(value: Any, place: Place) -> Polygons | RLE | None:
             raise Faulty(
                 f"has a polygon outside of its image of {place.width} x {place.height} pixels."
             )
+        leaves = max(_leaves(polygon[0::2], place.width), _leaves(polygon[1::2], place.height))
+        if leaves > max(place.width, place.height):
+            raise Faulty(
+                f"has a polygon that leaves its image of {place.width} x {place.height} pixels by "
+                f"{leaves:g}, more than the image is long."
+            )
     return polygons
+
+
+def _leaves(places: tuple[float, ...], length: int) -> float:
+    """How far the farthest place is outside; below 0 where all are inside."""
+    return max(-min(places), max(places) - length)
 
 
 def _is_outside(places: tuple[float, ...], length: int) -> bool:
@@ -112,11 +131,18 @@ def _read_keypoints(values: Any, place: Place) -> Keypoints | None:
     if len(numbers) % 3 or (place.keypoints and len(numbers) != 3 * place.keypoints):
         raise Faulty(f"has {len(numbers)} keypoint numbers; expected {expected} (x, y, v of each).")
     points = zip(numbers[0::3], numbers[1::3], numbers[2::3], strict=True)
-    found = tuple((x, y, int(v)) for x, y, v in points)
-    for number, (_, _, v) in enumerate(found):
+    found = []
+    for number, (x, y, v) in enumerate(points):
         if v not in (0, 1, 2):
-            raise Faulty(f"has visibility {v} at keypoint {number}; expected 0, 1 or 2.")
-    return found
+            raise Faulty(f"has visibility {v:g} at keypoint {number}; expected 0, 1 or 2.")
+        leaves = max(_leaves((x,), place.width), _leaves((y,), place.height))
+        if v and leaves > SLACK:
+            raise Faulty(
+                f"has keypoint {number} at {x:g}, {y:g}, which leaves its image of {place.width} x "
+                f"{place.height} pixels by {leaves:g}."
+            )
+        found.append((x, y, int(v)))
+    return tuple(found)
 
 
 def _whole_numbers(values: Any) -> tuple[int, ...]:
@@ -126,10 +152,12 @@ def _whole_numbers(values: Any) -> tuple[int, ...]:
 
 
 def _numbers(values: Any, what: str) -> tuple[float, ...]:
+    if not isinstance(values, list) or not set(map(type, values)) <= _NUMBERS:
+        raise Faulty(f"has the {what} {values!r}; expected a list of numbers.")
     try:
-        numbers = tuple(float(value) for value in values)
-    except (TypeError, ValueError, OverflowError):
-        raise Faulty(f"has the {what} {values!r}; expected a list of numbers.") from None
+        numbers = tuple(map(float, values))
+    except OverflowError:
+        raise Faulty(f"has the {what} {values!r}; expected numbers of pixels.") from None
     if not all(math.isfinite(number) for number in numbers):
         raise Faulty(f"has the {what} {values!r}; expected finite numbers.")
     return numbers

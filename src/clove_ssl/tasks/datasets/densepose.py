@@ -8,17 +8,17 @@ files, train and valminusminival, and tests on minival.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
+from clove_ssl.data.labelled import check_folder
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.datasets.coco import read_coco
+from clove_ssl.tasks.datasets.coco import load_content, read_coco
 from clove_ssl.tasks.datasets.coco_annotations import Faulty
 from clove_ssl.tasks.datasets.densepose_labels import PersonLabels, read_labels
-from clove_ssl.tasks.datasets.finding import CocoFiles, check_same_classes
+from clove_ssl.tasks.datasets.finding import CocoFiles, check_rest, check_same_classes
 from clove_ssl.tasks.datasets.samples import Annotation, DetectionDataset, Sample
 from clove_ssl.tasks.surfaces import Mirror, Surface
 
@@ -116,12 +116,16 @@ def open_densepose(
         files = find_densepose(root, split)
     rule: OnFault = faulty or ("leave out" if _is_official(files) else "refuse")
     parts = [read_densepose(each.annotations, each.images, faulty=rule) for each in files]
-    return _joined(parts, files)
+    dataset = _joined(parts, files)
+    if faulty is not None:
+        check_rest(dataset, files[0].annotations)
+    return dataset
 
 
 def find_densepose(root: str | Path, split: Split) -> tuple[CocoFiles, ...]:
     """The files of a split: the official ones, or ``densepose_<split>.json``."""
     folder = Path(root)
+    check_folder(folder)
     official = [
         ([f"densepose_{part}2014.json", f"densepose_coco_2014_{part}.json"], pictures)
         for part, pictures in _OFFICIAL[split]
@@ -174,7 +178,7 @@ def _joined(parts: Sequence[DensePoseDataset], files: Sequence[CocoFiles]) -> De
 
 def _read_all_labels(path: Path, faulty: OnFault, faults: list[str]) -> dict[int, PersonLabels]:
     """The labels of annotations by their number."""
-    content: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    content = load_content(path)
     found: dict[int, PersonLabels] = {}
     for entry in content["annotations"]:
         try:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from clove_ssl.data.labelled import check_folder
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.datasets.coco import read_coco
 from clove_ssl.tasks.datasets.samples import DetectionDataset
@@ -45,11 +46,14 @@ def open_voc(
 ) -> DetectionDataset:
     """Read a split below a development kit, or the lists that are named."""
     lists = lists or find_voc_lists(root)[split]
-    return read_voc(root, lists, class_names=class_names, faulty=faulty)
+    dataset = read_voc(root, lists, class_names=class_names, faulty=faulty)
+    check_rest(dataset, Path(root))
+    return dataset
 
 
 def find_voc_lists(root: str | Path) -> dict[Split, tuple[VocList, ...]]:
     """The lists to train on and to test on."""
+    check_folder(Path(root))
     found = _voc_lists_in(Path(root))
     if set(_PROTOCOL["train"] + _PROTOCOL["test"]) <= found:
         return _PROTOCOL
@@ -69,6 +73,7 @@ def find_voc_lists(root: str | Path) -> dict[Split, tuple[VocList, ...]]:
 def find_segmentation_lists(root: str | Path) -> dict[Split, str]:
     """The lists of VOC 2012 to segment: train_aug, as published, or else train, and test (or val,
     as the archive calls it)."""
+    check_folder(Path(root))
     folders = [Path(root), Path(root) / "VOC2012", Path(root) / "VOCdevkit" / "VOC2012"]
     found = {
         path.stem
@@ -130,18 +135,19 @@ def open_coco(
     if annotations is not None and images is not None:
         files = CocoFiles(Path(annotations), Path(images))
     elif root is None:
-        raise UserError(
-            "A COCO dataset needs a folder, or both an annotation file and a folder of images. "
-            "Give --data FOLDER."
-        )
+        raise _missing_paths(split, annotations=annotations, images=images)
     else:
+        check_folder(Path(root))
         found = find_coco(root, split, task=task, images=images, annotations=annotations)
         files = CocoFiles(Path(annotations or found.annotations), Path(images or found.images))
-    return read_coco(
+    dataset = read_coco(
         files.annotations,
         files.images,
         faulty=faulty or ("leave out" if files.is_official else "refuse"),
     )
+    if faulty is not None:
+        check_rest(dataset, files.annotations)
+    return dataset
 
 
 def find_coco(
@@ -194,6 +200,26 @@ def check_same_classes(train: DetectionDataset, test: DetectionDataset) -> None:
             f"{len(test.keypoint_names)} ({', '.join(test.keypoint_names[:3])} ...). Expected the "
             "same names in the same order."
         )
+
+
+def check_rest(dataset: DetectionDataset, origin: Path) -> None:
+    """Refuse a dataset of which leaving out left nothing."""
+    if dataset.left_out and not any(sample.annotations for sample in dataset.samples):
+        raise UserError(
+            f"All {len(dataset.left_out)} annotations of {origin} are faulty, so none is left; the "
+            f"first: {dataset.left_out[0]} Correct the annotations; leaving them out is of no use."
+        )
+
+
+def _missing_paths(
+    split: Split, *, annotations: str | Path | None, images: str | Path | None
+) -> UserError:
+    given = {"annotations": annotations, "images": images}
+    missing = [f"--data.{split}-{part}" for part, path in given.items() if path is None]
+    return UserError(
+        "A COCO dataset needs a folder, or both an annotation file and a folder of images. Give "
+        f"{' and '.join(missing)}, or --data FOLDER."
+    )
 
 
 def _voc_lists_in(root: Path) -> set[VocList]:

@@ -20,8 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from clove_ssl.data.labelled import check_folder
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.datasets.coco import load_content, read_content
+from clove_ssl.tasks.datasets.finding import check_rest
 from clove_ssl.tasks.datasets.samples import DetectionDataset
 
 Frequency = Literal["r", "c", "f"]
@@ -69,7 +71,9 @@ def open_lvis(
     if annotations is None:
         assert root is not None
         annotations = _find_annotations(root, split)
-    return read_lvis(annotations, images or root or Path(), faulty=faulty)
+    dataset = read_lvis(annotations, images or root or Path(), faulty=faulty)
+    check_rest(dataset, annotations)
+    return dataset
 
 
 def read_lvis(
@@ -101,6 +105,7 @@ def read_lvis(
 
 
 def _find_annotations(root: Path, split: Split) -> Path:
+    check_folder(root)
     names = [f"lvis_{version}_{name}.json" for version in VERSIONS for name in _NAMES[split]]
     for name in names:
         for path in (root / "annotations" / name, root / name):

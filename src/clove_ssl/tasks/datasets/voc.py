@@ -19,6 +19,7 @@ from typing import Literal
 from clove_ssl.data import labelled
 from clove_ssl.errors import UserError, unknown_name
 from clove_ssl.tasks.datasets.coco_annotations import SLACK, Faulty
+from clove_ssl.tasks.datasets.image_sizes import check_size
 from clove_ssl.tasks.datasets.samples import Annotation, Box, DetectionDataset, Sample
 
 VOC_CLASSES = labelled.VOC_CLASSES[1:]  # boxes have no background
@@ -63,6 +64,7 @@ def read_voc(
 
 
 def _find_year(root: Path, year: int) -> Path:
+    labelled.check_folder(root)
     name = f"VOC{year}"
     candidates = [root / name, root / "VOCdevkit" / name, *([root] if root.name == name else [])]
     for folder in candidates:
@@ -75,14 +77,12 @@ def _find_year(root: Path, year: int) -> Path:
 
 
 def _read_list(folder: Path, split: str) -> Iterable[str]:
-    path = folder / f"{split}.txt"
-    if not path.is_file():
-        raise unknown_name(
-            f"split of {folder}", split, (file.stem for file in folder.glob("*.txt"))
-        )
-    names = [line.split()[0] for line in path.read_text().splitlines() if line.strip()]
+    lines = labelled.list_text(folder, split).splitlines()
+    names = [line.split()[0] for line in lines if line.strip()]
     if not names:
-        raise UserError(f"{path} lists no image. Expected one name a line, such as 2007_000032.")
+        raise UserError(
+            f"{folder / split}.txt lists no image. Expected one name a line, such as 2007_000032."
+        )
     return names
 
 
@@ -106,6 +106,7 @@ def _read_sample(
                 _read_object(entry, path, class_names=class_names, size=(width, height))
             )
         except Faulty as fault:
+            check_size(image, (width, height), origin=str(path))
             if left_out is None:
                 raise UserError(
                     f"{fault} Correct the file, or add --data.faulty leave-out."
@@ -119,7 +120,7 @@ def _read_object(
 ) -> Annotation:
     name = (entry.findtext("name") or "").strip()
     if name not in class_names:
-        raise unknown_name(f"class in {path}", name, class_names)
+        raise _unknown_class(name, path, class_names)
     xmin, ymin, xmax, ymax = (_number(entry, f"bndbox/{corner}", path) for corner in _CORNERS)
     box = (xmin - 1, ymin - 1, xmax, ymax)
     _check_box(box, path, name=name, size=size)
@@ -127,6 +128,16 @@ def _read_object(
     difficult = flag is not None and _number(entry, "difficult", path) != 0
     area = (box[2] - box[0]) * (box[3] - box[1])
     return Annotation(box, class_names.index(name), area, difficult=difficult)
+
+
+def _unknown_class(name: str, path: Path, class_names: tuple[str, ...]) -> UserError:
+    step = (
+        "Correct the file; objects of other classes can be learnt from COCO's format, with "
+        "coco-c4 or coco-fpn."
+    )
+    if not name:
+        return UserError(f"{path} has an <object> without a <name>; expected its class. {step}")
+    return UserError(f"{unknown_name(f'class in {path}', name, class_names)} {step}")
 
 
 def _check_box(box: Box, path: Path, *, name: str, size: tuple[int, int]) -> None:
@@ -149,7 +160,7 @@ def _parse(path: Path) -> ET.Element:
             f"{path} cannot be read: {error.strerror}. Unpack the VOC archive again, or take the "
             "name off the list."
         ) from None
-    except ET.ParseError as error:
+    except (ET.ParseError, LookupError, ValueError) as error:  # the last two of odd encodings
         raise UserError(f"{path} is no XML: {error}. Unpack the VOC archive again.") from None
 
 

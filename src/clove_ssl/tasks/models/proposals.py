@@ -72,7 +72,7 @@ def propose(
     # The only numbers that the host must know, read at once.
     all_finite, *counts = torch.cat([finite.all()[None], kept.sum(dim=1)]).tolist()
     if not_finite == "raise" and not all_finite:
-        raise FloatingPointError("a box or a score of the RPN is not finite: training diverged")
+        raise FloatingPointError("Training diverged: a proposed box or its score is not finite")
     ranked = best.logits.where(kept, -math.inf).topk(min(limits.after_nms, kept.shape[1]), dim=1)
     chosen = boxes.gather(1, ranked.indices[..., None].expand(-1, -1, 4))
     return [

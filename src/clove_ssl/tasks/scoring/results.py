@@ -62,7 +62,7 @@ def _check_reference(
     number: int, record: Record, field: str, known: Collection[int | str] | Collection[int]
 ) -> None:
     value = record[field]
-    if not isinstance(value, int | str) or value not in known:
+    if not isinstance(value, int | str) or isinstance(value, bool) or value not in known:
         raise UserError(
             f"Prediction {number} has {field} {value!r}, which the ground truth does not list. "
             "Score predictions with the annotations they were made for."
