@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,6 @@ from references.tiny_runs import tiny_config
 from clove_ssl.engine import pretraining
 from clove_ssl.engine.loop import TrainingLoop
 from clove_ssl.errors import UserError
-from clove_ssl.runs import directory
 
 TESTS = Path(__file__).parents[1]
 FAILING_RUN = """
@@ -60,18 +57,35 @@ def test_a_network_that_diverges_says_at_which_step(
         pretraining.pretrain(tiny_config(tmp_path / "run"))
 
 
-def test_a_child_does_not_hold_the_run_of_its_parent(tmp_path: Path) -> None:
-    run = directory.make(tmp_path / "run")
-    with directory.locked(run):
-        child = os.fork()
-        if not child:
-            time.sleep(60)  # lives on while the parent has let go
-            os._exit(0)
-        with pytest.raises(UserError, match="in use by a running process"), directory.locked(run):
-            pass
+HELD_RUN = """
+import os, signal, sys, time
+from pathlib import Path
+from clove_ssl.errors import UserError
+from clove_ssl.runs import directory
+
+run = directory.make(Path(sys.argv[1]))
+ready, tell = os.pipe()
+with directory.locked(run):
+    child = os.fork()
+    if not child:
+        os.write(tell, b"!")
+        time.sleep(60)  # lives on while the parent has let go
+        os._exit(0)
+    os.read(ready, 1)
     try:
         with directory.locked(run):
-            pass
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+            print("held by two")
+    except UserError:
+        print("held")
+try:
+    with directory.locked(run):
+        print("free")
+finally:
+    os.kill(child, signal.SIGKILL)
+"""
+
+
+def test_a_child_does_not_hold_the_run_of_its_parent(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HELD_RUN, str(tmp_path / "run")]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    assert said.split() == ["held", "free"]
