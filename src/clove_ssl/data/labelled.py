@@ -128,15 +128,15 @@ def check_folder(root: Path) -> None:
         )
 
 
-def list_text(folder: Path, split: str) -> str:
-    """The content of a list of images."""
+def list_lines(folder: Path, split: str) -> list[str]:
+    """The lines of a list of images that are not empty."""
     path = folder / f"{split}.txt"
     if not path.is_file():
         raise unknown_name(
             f"split of {folder}", split, (file.stem for file in folder.glob("*.txt"))
         )
     try:
-        return path.read_text(encoding="utf-8-sig")
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise UserError(
             f"{path} cannot be read: {error.strerror}. Unpack the VOC archive again."
@@ -146,6 +146,10 @@ def list_text(folder: Path, split: str) -> str:
             f"{path} is no text in UTF-8. Expected one name a line, such as 2007_000032; save the "
             "list as UTF-8, or unpack the VOC archive again."
         ) from None
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise UserError(f"{path} lists no image. Expected one name a line, such as 2007_000032.")
+    return lines
 
 
 def _find_voc(root: Path) -> Path:
@@ -162,15 +166,13 @@ def _find_voc(root: Path) -> Path:
 
 
 def _read_list(folder: Path, split: str) -> list[str]:
-    path = folder / f"{split}.txt"
-    names = list_text(folder, split).split()
-    if not names:
-        raise UserError(f"{path} lists no image. Expected one name a line, such as 2007_000032.")
+    names = [name for line in list_lines(folder, split) for name in line.split()]
     seen: set[str] = set()
     for name in names:
         if name in seen:
             raise UserError(
-                f"{path} lists {name} twice. Expected every image once; take one of them off."
+                f"{folder / split}.txt lists {name} twice. Expected every image once; take one of "
+                "them off."
             )
         seen.add(name)
     return names

@@ -95,7 +95,6 @@ def measure_run(bench: Bench, method: MethodConfig, data: DataConfig) -> None:
     from clove_ssl.runs.metrics import read_metrics
 
     every = max(1, bench.config.run_steps // 3)
-    steps = 3 * every
     with tempfile.TemporaryDirectory() as folder:
         config = PretrainConfig(
             out=Path(folder) / "run",
@@ -104,7 +103,7 @@ def measure_run(bench: Bench, method: MethodConfig, data: DataConfig) -> None:
             backbone=bench.config.backbone,
             checkpoints=CheckpointConfig(every_epochs=1e9),
             logging=LoggingConfig(every=every),
-            steps=steps,
+            steps=3 * every,
             batch_size=bench.config.batch,
             micro_batch=bench.config.batch,
             device=bench.config.device,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -149,25 +149,45 @@ def not_exported(run: RunDirectory, file: Path) -> UserError:
 @contextmanager
 def locked(run: RunDirectory) -> Iterator[None]:
     """Hold the run for this process; the lock goes with the process, however it ends."""
-    handle = os.open(run.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        owner = os.pread(handle, 32, 0).decode(errors="replace").strip() or "another process"
-        os.close(handle)
-        raise UserError(
-            f"{run.path} is in use by a running process ({owner}). Wait for it, stop it, or choose "
-            "another --out."
-        ) from None
-    _held.add(handle)
-    try:
+    lock = run.path / ".lock"
+    with ExitStack() as stack:
+        try:
+            handle = stack.enter_context(held(lock))
+        except BlockingIOError:
+            owner = lock.read_text(errors="replace").strip() or "another process"
+            raise UserError(
+                f"{run.path} is in use by a running process ({owner}). Wait for it, stop it, or "
+                "choose another --out."
+            ) from None
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"pid {os.getpid()}\n".encode(), 0)
         yield
+
+
+@contextmanager
+def held(lock: Path) -> Iterator[int]:
+    """Hold a file that no other process holds, or raise ``BlockingIOError``; gives its handle."""
+    handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+    _held.add(handle)
+    try:
+        _take(handle, lock)
+        yield handle
     finally:
         if handle in _held:  # and not in a child, which has let go of it
             _held.remove(handle)
             os.close(handle)
+
+
+def _take(handle: int, lock: Path) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise UserError(
+            f"{lock} cannot be locked: {error.strerror}. Give --out a folder on a disk that knows "
+            "locks."
+        ) from None
 
 
 _held: set[int] = set()

@@ -6,15 +6,13 @@ A cell is one piece of work with a folder of its own, named by what is done: ``t
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from clove_ssl.errors import UserError
-from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.directory import RunDirectory, held
 
 
 class CellInUse(UserError):
@@ -71,22 +69,12 @@ class StudyFolder:
         """Hold a cell for this process; the lock goes with the process, however it ends."""
         lock = self._about(cell, "lock")
         lock.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(handle)
-            raise CellInUse(
-                f"{cell} is being worked on by another process. Wait for it, then start the study "
-                "again."
-            ) from None
-        except OSError as error:
-            os.close(handle)
-            raise UserError(
-                f"{lock} cannot be locked: {error.strerror}. Give --out a folder on a disk that "
-                "knows locks."
-            ) from None
-        try:
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(held(lock))
+            except BlockingIOError:
+                raise CellInUse(
+                    f"{cell} is being worked on by another process. Wait for it, then start the "
+                    "study again."
+                ) from None
             yield
-        finally:
-            os.close(handle)

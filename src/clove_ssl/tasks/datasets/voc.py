@@ -77,13 +77,7 @@ def _find_year(root: Path, year: int) -> Path:
 
 
 def _read_list(folder: Path, split: str) -> Iterable[str]:
-    lines = labelled.list_text(folder, split).splitlines()
-    names = [line.split()[0] for line in lines if line.strip()]
-    if not names:
-        raise UserError(
-            f"{folder / split}.txt lists no image. Expected one name a line, such as 2007_000032."
-        )
-    return names
+    return [line.split()[0] for line in labelled.list_lines(folder, split)]
 
 
 def _read_sample(
