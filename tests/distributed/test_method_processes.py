@@ -66,7 +66,7 @@ def slot_sum(batch: ViewBatch) -> Tensor:
     teacher = method.teacher.module(batch.views[1].pixels)
     meeting = meet(student, teacher)
     common = meeting.common.sum()
-    loss = method._slot_loss(meeting, int(common)).loss.detach()
+    loss = method._slot_loss(method._line_up(meeting), int(common)).loss.detach()
     return torch.stack([loss * common, common.double()])
 
 

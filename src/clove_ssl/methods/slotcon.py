@@ -5,7 +5,8 @@ own. On the part of the image that both views share, the student's scores have
 to agree with the teacher's; and each slot (the mean cell of a prototype) of the
 student has to find its counterpart among all slots of the teacher.
 
-Dimensions: B images, K prototypes, D channels, h x w cells, Q common slots.
+Dimensions: B images, K prototypes, D channels, h x w cells; M slots of an image
+can be active at most, N keys come from all processes.
 """
 
 from __future__ import annotations
@@ -75,8 +76,23 @@ class Meeting(NamedTuple):
 
     student: Grouping
     teacher: Grouping
-    active: Tensor  # (B, K) bool, in the teacher's view
-    common: Tensor  # (B, K) bool, in both
+    won: Tensor  # (B, K) bool, slots in the student's view
+    active: Tensor  # (B, K) bool, slots in the teacher's
+
+    @property
+    def common(self) -> Tensor:
+        """The slots that both views have, (B, K) bool."""
+        return self.won & self.active
+
+
+class LineUp(NamedTuple):
+    """Slots of a meeting: R = B * M places, with room for all that are active."""
+
+    slots: Tensor  # (R, D) the student's
+    common_first: Tensor  # (R,) places, those of common slots in front
+    keys: Tensor  # (N, D) the teacher's, of all processes
+    usable: Tensor  # (N,) bool, keys of active slots
+    start: int  # where the keys of this process begin
 
 
 class Encoder(BackboneEncoder):
@@ -118,7 +134,9 @@ class SlotCon(TaughtMethod[Encoder]):
         shared = self._shared_part(batch)
         group = self._group_loss(students, teachers, shared)
         self._note_scores(teachers)
-        slots = [self._slot_loss(*each) for each in zip(meetings, counts.read(), strict=True)]
+        # All that needs no counts is queued before they are waited for.
+        line_ups = [self._line_up(meeting) for meeting in meetings]
+        slots = [self._slot_loss(*each) for each in zip(line_ups, counts.read(), strict=True)]
         slot = slots[0].loss + slots[1].loss
         weight = self.config.loss.group_weight
         loss = weight * group + (1 - weight) * slot
@@ -127,7 +145,7 @@ class SlotCon(TaughtMethod[Encoder]):
             "loss_slot": slot.detach(),
             "cos_slot": (slots[0].cosine + slots[1].cosine) / 2,
             "images_without_overlap": (~shared.exists).float().mean(),
-            **slot_figures(students[0].scores),
+            **slot_figures(meetings[0].won),
         }
         return StepOutput(
             loss, figures, {"embeddings": health.embedding_rows(students[0].projection)}
@@ -169,21 +187,29 @@ class SlotCon(TaughtMethod[Encoder]):
             total = total + (by_image * shared.exists).sum() / shared.exists.sum().clamp(min=1)
         return total
 
-    def _slot_loss(self, meeting: Meeting, count: int) -> SlotContrast:
-        """The ``count`` common slots look for themselves among the teacher's."""
-        student, teacher, active, common = meeting
+    def _line_up(self, meeting: Meeting) -> LineUp:
+        """The slots of both sides, and which of them belong together."""
+        student, teacher = meeting.student, meeting.teacher
         temperature = self.config.loss.teacher_temperature
-        prototypes, taken = active_first(active, limit=teacher.scores.shape[2:].numel())  # (B, M)
-        keys = teacher.slots(temperature, prototypes)  # (B, M, D)
-        rows, start = gather_from_processes(keys.flatten(0, 1))  # (N, D)
+        limit = teacher.scores.shape[2:].numel()
+        prototypes, taken = active_first(meeting.active, limit)  # (B, M)
+        keys, start = gather_from_processes(teacher.slots(temperature, prototypes).flatten(0, 1))
         # Bytes, since not every backend sends booleans.
         usable, _ = gather_from_processes(taken.flatten().to(torch.uint8))  # (N,)
-        image, place = places_of(common.take_along_dim(prototypes, dim=1), count)  # (Q,) each
-        slots = student.slots(temperature, prototypes)  # (B, M, D)
-        queries = self._predict(slots[image, place])
-        labels = start + image * prototypes.shape[1] + place
+        slots = student.slots(temperature, prototypes).flatten(0, 1)  # (R, D)
+        common = meeting.common.take_along_dim(prototypes, dim=1)  # (B, M)
+        return LineUp(slots, true_first(common.flatten()), keys, usable.bool(), start)
+
+    def _slot_loss(self, line_up: LineUp, count: int) -> SlotContrast:
+        """The ``count`` common slots look for themselves among the teacher's."""
+        places = line_up.common_first[:count]
+        queries = self._predict(line_up.slots.index_select(0, places))
         return contrast_slots(
-            queries, rows, usable.bool(), labels, temperature=self.config.loss.slot_temperature
+            queries,
+            line_up.keys,
+            line_up.usable,
+            line_up.start + places,
+            temperature=self.config.loss.slot_temperature,
         )
 
     def _predict(self, slots: Tensor) -> Tensor:
@@ -204,23 +230,19 @@ class SlotCon(TaughtMethod[Encoder]):
 
 def meet(student: Grouping, teacher: Grouping) -> Meeting:
     """Which slots a view of the student and the other view of the teacher have."""
-    active = winners(teacher.scores)  # (B, K)
-    return Meeting(student, teacher, active, active & winners(student.scores))
+    return Meeting(student, teacher, winners(student.scores), winners(teacher.scores))
 
 
-def places_of(mask: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Row and column of the ``count`` true places of a mask, in order: (count,) each.
+def true_first(mask: Tensor) -> Tensor:
+    """All places of a mask (R,), the true ones in front, in order."""
+    return mask.int().sort(descending=True, stable=True).indices
 
-    Like ``nonzero``, which would wait for the device to learn the count.
+
+def slot_figures(won: Tensor) -> dict[str, Tensor]:
+    """How many groups an image falls into, and which share of the prototypes a batch uses.
+
+    ``won`` (B, K) says which prototypes win a cell of each image.
     """
-    places = mask.flatten().int().sort(descending=True, stable=True).indices[:count]
-    return places // mask.shape[1], places % mask.shape[1]
-
-
-@torch.no_grad()
-def slot_figures(scores: Tensor) -> dict[str, Tensor]:
-    """How many groups an image falls into, and which share of the prototypes a batch uses."""
-    won = winners(scores)  # (B, K)
     return {
         "slots_per_image": won.sum(1).float().mean(),
         "prototypes_in_use": won.any(0).float().mean(),
