@@ -17,7 +17,8 @@ from torch._dynamo.utils import counters
 from clove_ssl.backbones.build import build_backbone
 from clove_ssl.engine import compilation_ahead
 from clove_ssl.engine.compilation import compile_networks
-from clove_ssl.engine.compilation_ahead import PieceCall, Share
+from clove_ssl.engine.compilation_calls import PieceCall, record_calls
+from clove_ssl.engine.compilation_helpers import CallPile, Surroundings
 from clove_ssl.engine.precision import choose_precision
 from clove_ssl.engine.synthetic import synthetic_batch
 from clove_ssl.methods.base import Method, Progress
@@ -42,7 +43,7 @@ def test_calls_are_recorded_without_a_trace_in_the_method(name: str, tmp_path: P
     method, batch = method_and_batch(name, tmp_path)
     before = {key: value.clone() for key, value in method.state_dict().items()}
     random = torch.get_rng_state()
-    assert compilation_ahead.record_calls(method, batch, FP32)
+    assert record_calls(method, batch, FP32)
     assert all(torch.equal(value, before[key]) for key, value in method.state_dict().items())
     assert torch.equal(torch.get_rng_state(), random)
 
@@ -50,7 +51,7 @@ def test_calls_are_recorded_without_a_trace_in_the_method(name: str, tmp_path: P
 @pytest.mark.parametrize("name", ["clove", "moco", "vicregl"])
 def test_every_graph_of_a_step_has_a_call(name: str, tmp_path: Path) -> None:
     method, batch = method_and_batch(name, tmp_path)
-    calls = compilation_ahead.record_calls(method, batch, FP32)
+    calls = record_calls(method, batch, FP32)
     compile_networks(method.networks(), backend="eager")
     method(batch, Progress(0, 1)).loss.backward()
     assert len(calls) == counters["stats"]["unique_graphs"] > 2
@@ -60,7 +61,8 @@ HELPED_RUN = """
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
-from clove_ssl.engine.compilation_ahead import PieceCall, Share, TensorKind, run_helpers
+from clove_ssl.engine.compilation_calls import PieceCall, TensorKind
+from clove_ssl.engine.compilation_helpers import Surroundings, run_helpers
 from clove_ssl.engine.precision import choose_precision
 
 cpu = torch.device("cpu")
@@ -69,10 +71,12 @@ fp32.prepare()  # as a run does; code compiled with other settings is not found
 kind = TensorKind((2, 4), (4, 1), torch.float32, requires_grad=True)
 good = PieceCall(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), (kind,), learns=True)
 bad = PieceCall(nn.Linear(5, 5), (kind,), learns=True)
-failed = run_helpers([Share([good, bad], fp32, cpu, False, 1.0)])
+failed = run_helpers([good, bad], Surroundings(fp32, cpu), 1)
+loaded = counters["stats"]["unique_graphs"]
 good.run(fp32, cpu)
 found, missed = (counters["inductor"][f"fxgraph_cache_{name}"] for name in ("hit", "miss"))
-print(failed, found, missed)
+graphs = counters["stats"]["unique_graphs"]
+print(failed, found, missed, loaded, graphs)
 """
 
 
@@ -81,7 +85,8 @@ def test_a_run_finds_what_helpers_compiled_and_does_without_those_that_fail(tmp_
     command = [sys.executable, "-c", HELPED_RUN]
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "compiled")}
     answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert answer.stdout.split() == ["1", "2", "0"]  # forward and backward were found
+    # Forward and backward were found, and loaded once for the run and all like it.
+    assert answer.stdout.split() == ["1", "2", "0", "1", "1"]
 
 
 def test_what_was_compiled_once_is_left_alone(
@@ -90,8 +95,8 @@ def test_what_was_compiled_once_is_left_alone(
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
     dealt: list[int] = []
 
-    def note(shares: list[Share]) -> int:
-        dealt.append(sum(len(share.calls) for share in shares))
+    def note(calls: list[PieceCall], around: Surroundings, helpers: int) -> int:
+        dealt.append(len(calls))
         return 0
 
     monkeypatch.setattr(compilation_ahead, "available_cores", lambda: 16)
@@ -124,3 +129,18 @@ def test_a_piece_that_cannot_travel_stops_no_run(
     outcome = compilation_ahead.compile_ahead(method, batch, FP32)
     assert outcome is not None
     assert outcome.failed == outcome.helpers == 1
+
+
+def test_a_call_is_taken_once_and_told_when_it_is_done(tmp_path: Path) -> None:
+    piles = [CallPile(tmp_path), CallPile(tmp_path)]  # of two processes
+    for number in (0, 1):
+        piles[0].put(number, PieceCall(nn.Linear(number + 1, 1), (), learns=True))
+    taken = [pile.take() for pile in piles]
+    assert [(number, call.piece.in_features) for number, call in filter(None, taken)] == [
+        (0, 1),
+        (1, 2),
+    ]
+    assert piles[0].take() is None
+    assert piles[0].finished() == set()
+    piles[1].finish(1)
+    assert piles[0].finished() == {1}

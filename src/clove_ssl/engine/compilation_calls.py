@@ -1,0 +1,92 @@
+"""Which pieces a step calls, with what: enough to compile each of them anywhere."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from clove_ssl.engine.compilation import cut
+from clove_ssl.engine.precision import Precision
+from clove_ssl.methods.base import Method, Progress
+from clove_ssl.views.batch import ViewBatch
+
+
+@dataclass(frozen=True)
+class TensorKind:
+    """What a graph knows of a tensor."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    requires_grad: bool
+
+    def blank(self, device: torch.device) -> Tensor:
+        """A tensor of this kind."""
+        empty = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=device)
+        return empty.zero_().requires_grad_(self.requires_grad)
+
+
+@dataclass(frozen=True)
+class PieceCall:
+    """A piece, and what it was called with."""
+
+    piece: nn.Module  # without its weights
+    inputs: tuple[Any, ...]  # tensors by their kind
+    learns: bool
+
+    @property
+    def name(self) -> str:
+        """Equal for calls that share a graph."""
+        kinds = [(tuple(p.shape), p.requires_grad) for p in self.piece.parameters()]
+        return repr((self.piece, self.piece.training, kinds, self.inputs, self.learns))
+
+    def run(self, precision: Precision, device: torch.device) -> None:
+        """Call the piece with zeros for weights, and go back through it if it learns."""
+        inputs = [i.blank(device) if isinstance(i, TensorKind) else i for i in self.inputs]
+        piece = self.piece.to_empty(device=device)
+        for tensor in (*piece.parameters(), *piece.buffers()):
+            tensor.data.zero_()
+        piece.compile(dynamic=False)
+        with torch.set_grad_enabled(self.learns), precision.autocast():
+            outputs = piece(*inputs)
+        results = [outputs] if isinstance(outputs, Tensor) else outputs
+        learned = [r for r in results if isinstance(r, Tensor) and r.requires_grad]
+        if learned:
+            torch.autograd.backward(learned, [torch.zeros_like(result) for result in learned])
+        piece.to("meta")
+
+
+def record_calls(method: Method, batch: ViewBatch, precision: Precision) -> list[PieceCall]:
+    """Every kind of call of a piece in one step, made with a copy of ``method``."""
+    stand_in = copy.deepcopy(method)
+    calls: dict[str, PieceCall] = {}
+
+    def note(piece: nn.Module, inputs: tuple[Any, ...]) -> None:
+        call = PieceCall(piece, tuple(map(_kind, inputs)), torch.is_grad_enabled())
+        calls.setdefault(call.name, call)
+
+    hooks = [piece.register_forward_pre_hook(note) for piece in cut(stand_in.networks())]
+    device = batch.views[0].pixels.device
+    on_gpu = [device] if device.type == "cuda" else []
+    nothing_kept = saved_tensors_hooks(lambda _: None, _no_backward_pass)
+    with torch.random.fork_rng(on_gpu), nothing_kept, precision.autocast():
+        stand_in(batch, Progress(0, 1))
+    for hook in hooks:
+        hook.remove()
+    stand_in.to("meta")
+    return list(calls.values())
+
+
+def _no_backward_pass(_: object) -> Tensor:
+    raise AssertionError("a recorded step has no backward pass")
+
+
+def _kind(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    return TensorKind(tuple(value.shape), value.stride(), value.dtype, value.requires_grad)
