@@ -61,6 +61,12 @@ def test_the_gpu_feed_follows_the_cpu_feed(tmp_path: Path, photos: Path, compile
     assert losses(tmp_path / "gpu") == pytest.approx(losses(tmp_path / "cpu"), abs=0.05)
 
 
+def test_memory_is_that_of_the_run_alone(tmp_path: Path, photos: Path) -> None:
+    torch.empty(2**30, dtype=torch.uint8, device="cuda")  # what a run before it had
+    pretraining.pretrain(config_for(tmp_path / "run", photos, "gpu"))
+    assert read_metrics(RunDirectory(tmp_path / "run"))[-1]["memory_gib"] < 1
+
+
 def test_broken_files_are_named_in_the_same_way(tmp_path: Path) -> None:
     odd = write_odd_folder(tmp_path / "odd")
     config = config_for(tmp_path / "run", tmp_path / "odd", "gpu", steps=8)

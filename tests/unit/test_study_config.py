@@ -273,6 +273,10 @@ def test_a_dry_run_shows_the_price_and_writes_nothing(
     assert "no figure for voc-semantic" in told
     assert "2 steps of 4" in told
     assert not (tmp_path / "out").exists()
+    assert cli.main([*arguments, "--dry-run", "--kinds", "finetune"]) == 0
+    told = capsys.readouterr().out
+    assert "pretrain/" not in told
+    assert "2 of 2 cells to do" in told
     bench.write_text("images: 3")
     assert cli.main([*arguments, "--dry-run", "--bench", str(bench)]) == 2
 

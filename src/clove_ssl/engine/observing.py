@@ -44,6 +44,8 @@ class Observer:
         self._clock = time.perf_counter()
         self._steps_since = 0
         self.latest: dict[str, float] = {}
+        if process.device.type == "cuda":  # this process may have had other runs before
+            torch.cuda.reset_peak_memory_stats(process.device)
 
     def wants(self, step: int) -> bool:
         """Whether the step that begins after ``step`` steps is logged."""

@@ -45,7 +45,8 @@ def run_study(config: StudyRunConfig) -> None:
         )
     console = Console()
     if config.dry_run:
-        for line in describe_costs(plan, estimate(plan, read_speeds(config.bench))):
+        costs = estimate(plan, read_speeds(config.bench), _chosen(plan, config))
+        for line in describe_costs(plan, costs):
             console.say(line)
     elif config.cell == FROM_INPUT:
         work(plan, sys.stdin, gpus=config.gpus_per_cell)

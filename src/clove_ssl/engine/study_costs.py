@@ -94,10 +94,10 @@ def read_speeds(paths: Sequence[Path]) -> Speeds:
     return Speeds(line for path in paths for line in _lines(path))
 
 
-def estimate(plan: StudyPlan, speeds: Speeds) -> list[Cost]:
-    """The cost of every cell; the study's own finished cells know best."""
+def estimate(plan: StudyPlan, speeds: Speeds, cells: Sequence[Cell] | None = None) -> list[Cost]:
+    """The cost of all cells, or of some; the study's own finished cells know best."""
     known = _Known(speeds, _own_speeds(plan), _ImageCounts(plan))
-    return [_cost(plan, cell, known) for cell in plan.cells]
+    return [_cost(plan, cell, known) for cell in (plan.cells if cells is None else cells)]
 
 
 @dataclass(frozen=True)
@@ -132,13 +132,14 @@ def describe_costs(plan: StudyPlan, costs: Sequence[Cost]) -> Iterator[str]:
     """Cells that differ in seeds alone on one line, then the total and what is missing for it."""
     yield f"{plan.config.title}, budget of a pre-training: {plan.config.budget.describe()}"
     rows = [("no.", "cells", "done", "work of each", "GPU time", "by")]
-    groups: dict[tuple[str, str, str], list[int]] = {}
-    for number, cost in enumerate(costs):
+    numbers = {cell.name: number for number, cell in enumerate(plan.cells)}
+    groups: dict[tuple[str, str, str], list[Cost]] = {}
+    for cost in costs:
         cell = cost.cell
-        groups.setdefault((cell.kind, cell.measure_label, cell.entry.label), []).append(number)
-    for name, numbers in groups.items():
-        members = [costs[number] for number in numbers]
-        rows.append((_spans(numbers), "/".join(filter(None, name)), *_group_cells(members)))
+        groups.setdefault((cell.kind, cell.measure_label, cell.entry.label), []).append(cost)
+    for name, members in groups.items():
+        spans = _spans([numbers[cost.cell.name] for cost in members])
+        rows.append((spans, "/".join(filter(None, name)), *_group_cells(members)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
