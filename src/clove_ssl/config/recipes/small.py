@@ -13,7 +13,7 @@ What is said about trials was seen on a CPU, with one seed: 60 to 400 steps of
 32 photos (128 where it says so) in views of 64 pixels, mostly on stage c4.
 That shows collapse and divergence. It does not rank methods, as nearly all
 differences between their probes were within the noise; docs/results/methods.md
-has what a minute on a GPU gives. Learning rates were not searched alike: two
+has what 100 seconds on a GPU give. Learning rates were not searched alike: two
 or three were tried for CLoVE, BYOL, PixPro, SlotCon, VICRegL and MoCo, which
 the other methods with queues follow, and one for supervised.
 """
