@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from clove_ssl.config.methods.base import MethodConfig
 from clove_ssl.config.methods.slotcon import SlotLossConfig
 from clove_ssl.methods.base import Progress
-from clove_ssl.methods.slotcon import SlotCon, meet
+from clove_ssl.methods.slotcon import SlotCon
 from clove_ssl.modules.normalization import synchronize_norms
 from clove_ssl.modules.shuffling import forward_shuffled
 from clove_ssl.views.batch import ViewBatch
@@ -64,9 +64,9 @@ def slot_sum(batch: ViewBatch) -> Tensor:
     assert isinstance(method, SlotCon)
     student = method.encoder(batch.views[0].pixels)
     teacher = method.teacher.module(batch.views[1].pixels)
-    meeting = meet(student, teacher)
-    common = meeting.common.sum()
-    loss = method._slot_loss(method._line_up(meeting), int(common)).loss.detach()
+    line_up = method._line_up(student, teacher)
+    common = line_up.common_count
+    loss = method._slot_loss(line_up, int(common)).loss.detach()
     return torch.stack([loss * common, common.double()])
 
 

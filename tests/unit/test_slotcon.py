@@ -23,10 +23,11 @@ from clove_ssl.losses.slots import (
     group_cells,
     score_cells,
     slots_of,
+    true_first,
     winners,
 )
 from clove_ssl.methods.base import Progress
-from clove_ssl.methods.slotcon import SlotCon, slot_figures, true_first
+from clove_ssl.methods.slotcon import SlotCon, slot_figures
 from clove_ssl.modules.normalization import unit_vectors
 from clove_ssl.views.overlap import area_share, place_in_view, resample, shared_rectangle
 

@@ -92,9 +92,13 @@ def active_first(active: Tensor, limit: int) -> Places:
     Their number is fixed, so that processes can exchange slots without
     first asking each other how many there are.
     """
-    places = min(limit, active.shape[1])
-    order = active.int().sort(dim=1, descending=True, stable=True).indices[:, :places]
+    order = true_first(active)[:, : min(limit, active.shape[1])]
     return Places(order, active.take_along_dim(order, dim=1))
+
+
+def true_first(mask: Tensor) -> Tensor:
+    """All places along the last axis of a mask, the true ones in front, in order."""
+    return mask.int().sort(dim=-1, descending=True, stable=True).indices
 
 
 def contrast_slots(

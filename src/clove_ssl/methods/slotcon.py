@@ -25,6 +25,7 @@ from clove_ssl.losses.slots import (
     group_cells,
     score_cells,
     slots_of,
+    true_first,
     winners,
 )
 from clove_ssl.methods import health
@@ -71,25 +72,16 @@ class SharedPart(NamedTuple):
     exists: Tensor  # (B,) bool
 
 
-class Meeting(NamedTuple):
-    """One view as the student sees it, the other as the teacher does, and the slots they have."""
-
-    student: Grouping
-    teacher: Grouping
-    won: Tensor  # (B, K) bool, slots in the student's view
-    active: Tensor  # (B, K) bool, slots in the teacher's
-
-    @property
-    def common(self) -> Tensor:
-        """The slots that both views have, (B, K) bool."""
-        return self.won & self.active
-
-
 class LineUp(NamedTuple):
-    """Slots of a meeting: R = B * M places, with room for all that are active."""
+    """Slots of one view of the student and of the other view of the teacher.
 
+    There are R = B * M places, with room for all slots that are active in the teacher's view.
+    """
+
+    won: Tensor  # (B, K) bool, slots in the student's view
     slots: Tensor  # (R, D) the student's
     common_first: Tensor  # (R,) places, those of common slots in front
+    common_count: Tensor  # scalar, number of common slots
     keys: Tensor  # (N, D) the teacher's, of all processes
     usable: Tensor  # (N,) bool, keys of active slots
     start: int  # where the keys of this process begin
@@ -129,13 +121,11 @@ class SlotCon(TaughtMethod[Encoder]):
         with torch.no_grad():
             teachers = [self.teacher.module(view.pixels) for view in view_pair(batch)]
         students = [self.encoder(view.pixels) for view in view_pair(batch)]
-        meetings = [meet(students[here], teachers[1 - here]) for here in (0, 1)]
-        counts = HostCopy(torch.stack([each.common.sum() for each in meetings]))
+        line_ups = [self._line_up(students[here], teachers[1 - here]) for here in (0, 1)]
+        counts = HostCopy(torch.stack([each.common_count for each in line_ups]))
         shared = self._shared_part(batch)
         group = self._group_loss(students, teachers, shared)
         self._note_scores(teachers)
-        # All that needs no counts is queued before they are waited for.
-        line_ups = [self._line_up(meeting) for meeting in meetings]
         slots = [self._slot_loss(*each) for each in zip(line_ups, counts.read(), strict=True)]
         slot = slots[0].loss + slots[1].loss
         weight = self.config.loss.group_weight
@@ -145,7 +135,7 @@ class SlotCon(TaughtMethod[Encoder]):
             "loss_slot": slot.detach(),
             "cos_slot": (slots[0].cosine + slots[1].cosine) / 2,
             "images_without_overlap": (~shared.exists).float().mean(),
-            **slot_figures(meetings[0].won),
+            **slot_figures(line_ups[0].won),
         }
         return StepOutput(
             loss, figures, {"embeddings": health.embedding_rows(students[0].projection)}
@@ -187,18 +177,18 @@ class SlotCon(TaughtMethod[Encoder]):
             total = total + (by_image * shared.exists).sum() / shared.exists.sum().clamp(min=1)
         return total
 
-    def _line_up(self, meeting: Meeting) -> LineUp:
+    def _line_up(self, student: Grouping, teacher: Grouping) -> LineUp:
         """The slots of both sides, and which of them belong together."""
-        student, teacher = meeting.student, meeting.teacher
         temperature = self.config.loss.teacher_temperature
         limit = teacher.scores.shape[2:].numel()
-        prototypes, taken = active_first(meeting.active, limit)  # (B, M)
+        won, active = winners(student.scores), winners(teacher.scores)  # (B, K)
+        prototypes, taken = active_first(active, limit)  # (B, M)
         keys, start = gather_from_processes(teacher.slots(temperature, prototypes).flatten(0, 1))
         # Bytes, since not every backend sends booleans.
         usable, _ = gather_from_processes(taken.flatten().to(torch.uint8))  # (N,)
         slots = student.slots(temperature, prototypes).flatten(0, 1)  # (R, D)
-        common = meeting.common.take_along_dim(prototypes, dim=1)  # (B, M)
-        return LineUp(slots, true_first(common.flatten()), keys, usable.bool(), start)
+        common = (taken & won.take_along_dim(prototypes, dim=1)).flatten()  # (R,)
+        return LineUp(won, slots, true_first(common), common.sum(), keys, usable.bool(), start)
 
     def _slot_loss(self, line_up: LineUp, count: int) -> SlotContrast:
         """The ``count`` common slots look for themselves among the teacher's."""
@@ -226,16 +216,6 @@ class SlotCon(TaughtMethod[Encoder]):
         if self.training:
             means = [teacher.scores.mean((0, 2, 3)) for teacher in teachers]  # 2 x (K,)
             self._mean_scores.append(torch.stack(means).mean(0))
-
-
-def meet(student: Grouping, teacher: Grouping) -> Meeting:
-    """Which slots a view of the student and the other view of the teacher have."""
-    return Meeting(student, teacher, winners(student.scores), winners(teacher.scores))
-
-
-def true_first(mask: Tensor) -> Tensor:
-    """All places of a mask (R,), the true ones in front, in order."""
-    return mask.int().sort(descending=True, stable=True).indices
 
 
 def slot_figures(won: Tensor) -> dict[str, Tensor]:
