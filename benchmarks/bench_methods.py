@@ -68,7 +68,6 @@ def main() -> None:
     parser.add_argument("--compile", default="never", choices=("never", "always"))
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    torch.backends.cudnn.benchmark = torch.cuda.is_available()
     for method in options.methods:
         print(measure(method, options), flush=True)
         gc.collect()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from clove_ssl.engine import benchmark_data
 from clove_ssl.engine.benchmark import Bench, run_bench
 from clove_ssl.engine.benchmark_growth import slope
 from clove_ssl.engine.study_costs import read_speeds
+from clove_ssl.errors import UserError
 
 
 @pytest.fixture(autouse=True)
@@ -45,13 +47,17 @@ def tiny_bench(out: Path | None = None) -> BenchConfig:
 
 
 def test_every_part_is_measured_and_written(tmp_path: Path) -> None:
-    measured = run_bench(tiny_bench(tmp_path / "results.jsonl"))
+    before = os.sched_getaffinity(0)
+    measured = run_bench(replace(tiny_bench(tmp_path / "results.jsonl"), cores=(1,)))
+    assert os.sched_getaffinity(0) == before
     written = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert [line["name"] for line in written] == [one.name for one in measured]
     names = [one.name.strip() for one in measured]
-    assert names[:2] == ["floor", "step"]
+    assert names[0].startswith("end to end (waits ")
+    assert names[1].startswith("end to end, 1 cores (waits ")
+    assert names[2:4] == ["floor", "step"]
     assert {"teacher update", "loss, matching, predictor", "networks with heads"} <= set(names)
-    assert names[-1].startswith("end to end")
+    assert min(one.first_call_seconds for one in measured[:2]) > 1.0  # Python and torch were loaded
     assert all(one.images_per_second > 0 for one in measured)
     assert {line["device"] for line in written} == {"cpu"}
 
@@ -71,10 +77,21 @@ def test_a_method_whose_network_gives_several_maps_can_be_measured() -> None:
 
 def test_a_method_that_needs_classes_gets_made_up_ones() -> None:
     method = small_method("supervised", size=32, classes=None)
-    measured = run_bench(replace(tiny_bench(), method=method))
-    names = [one.name.strip() for one in measured]
-    assert names[:2] == ["floor", "step"]
-    assert names[-1].startswith("end to end")
+    measured = run_bench(replace(tiny_bench(), method=method, parts=("run", "step")))
+    assert [one.name.split(" (")[0] for one in measured[:3]] == ["end to end", "floor", "step"]
+
+
+def test_cores_that_are_not_there_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "clove-demo", "--device", "cpu", "--cores", "4096"]) == 2
+    assert "--cores asks for 4096" in capsys.readouterr().err
+
+
+def test_a_run_that_fails_is_told(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "broken.jpg").write_bytes(b"no picture")
+    config = replace(tiny_bench(), data=str(tmp_path), parts=("run",))
+    with pytest.raises(UserError, match="exit status 2"):
+        run_bench(config)
+    assert "broken.jpg" in capfd.readouterr().err
 
 
 def test_photos_without_classes_are_refused_where_classes_are_needed(

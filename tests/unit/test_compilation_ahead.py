@@ -7,11 +7,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
 from references.method_runs import TRAINED, method_run
-from torch import nn
+from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
 from clove_ssl.backbones.build import build_backbone
@@ -89,11 +90,12 @@ def test_a_run_finds_what_helpers_compiled_and_does_without_those_that_fail(tmp_
     assert answer.stdout.split() == ["1", "2", "0", "1", "1"]
 
 
-def test_what_was_compiled_once_is_left_alone(
+def test_what_was_compiled_once_is_only_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
     dealt: list[int] = []
+    loaded: list[int] = []
 
     def note(calls: list[PieceCall], around: Surroundings, helpers: int) -> int:
         dealt.append(len(calls))
@@ -101,11 +103,16 @@ def test_what_was_compiled_once_is_left_alone(
 
     monkeypatch.setattr(compilation_ahead, "available_cores", lambda: 16)
     monkeypatch.setattr(compilation_ahead, "run_helpers", note)
+    monkeypatch.setattr(
+        compilation_ahead, "load_calls", lambda calls, around: loaded.append(len(calls))
+    )
     method, batch = method_and_batch("clove", tmp_path)
     first = compilation_ahead.compile_ahead(method, batch, FP32)
     assert first is not None
     assert dealt == [first.graphs]
+    assert loaded == []  # that is done beside the helpers
     assert compilation_ahead.compile_ahead(method, batch, FP32) is None
+    assert loaded == [first.graphs]
     assert compilation_ahead.compile_ahead(method, batch, FP32, activation_memory=0.5) is not None
 
 
@@ -129,6 +136,26 @@ def test_a_piece_that_cannot_travel_stops_no_run(
     outcome = compilation_ahead.compile_ahead(method, batch, FP32)
     assert outcome is not None
     assert outcome.failed == outcome.helpers == 1
+
+
+class KernelChoice(nn.Linear):
+    """Notes how cuDNN chooses kernels when it is called."""
+
+    seen: ClassVar[list[tuple[bool, bool]]] = []
+
+    def forward(self, rows: Tensor) -> Tensor:
+        self.seen.append((torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic))
+        return super().forward(rows)
+
+
+def test_no_kernel_is_chosen_beside_the_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
+    cudnn = torch.backends.cudnn
+    monkeypatch.setattr(cudnn, "benchmark", True)
+    call = PieceCall.of(KernelChoice(4, 4), torch.zeros(2, 4), learns=False)
+    monkeypatch.setattr(nn.Module, "compile", lambda *_, **__: None)
+    call.run(FP32, CPU)
+    assert KernelChoice.seen == [(False, True)]
+    assert (cudnn.benchmark, cudnn.deterministic) == (True, False)
 
 
 def test_a_call_is_taken_once_and_told_when_it_is_done(tmp_path: Path) -> None:

@@ -234,7 +234,8 @@ TASK = {"case": "voc-semantic", "images_per_s": 4.0, "device": "H200"}
 
 def test_costs_follow_from_measured_speeds(tmp_path: Path) -> None:
     plan = make_plan(tiny_study(), tmp_path)
-    speeds = Speeds([RUN, STEP, TASK])
+    with_less = {**RUN, "name": "end to end, 4 cores (waits 9.0 %)", "images_per_second": 5.0}
+    speeds = Speeds([RUN, with_less, STEP, TASK])
     costs = {cost.cell.name: cost for cost in estimate(plan, speeds)}
     assert costs["pretrain/clove-s0"].seconds == 2 * 4 / 50
     assert "H200" in costs["pretrain/clove-s0"].basis

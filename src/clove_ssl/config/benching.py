@@ -29,6 +29,8 @@ class BenchConfig:
     """Steps per measurement, after three to warm up."""
     run_steps: int = 60
     """Steps of the end-to-end measurement."""
+    cores: tuple[int, ...] = ()
+    """Measure the whole run again with only so many CPU cores, once for each number."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     compile: Literal["auto", "always", "never"] = "auto"
     """Compile the networks; ``auto`` does on a GPU."""
@@ -39,8 +41,8 @@ class BenchConfig:
     """Compile the bare backbones of the floor as whole networks, which takes minutes, or in pieces
     as in training."""
     parts: tuple[Literal["step", "data", "run", "growth"], ...] = ("step", "data", "run")
-    """What to measure: the floor and the step; reading and rendering; a whole run; how cost grows
-    with batch, view sizes, small views and grid."""
+    """What to measure: the floor and the step; reading and rendering; a whole run, which comes
+    first; how cost grows with batch, view sizes, small views and grid."""
     out: Path | None = None
     """Append one JSON line per measurement to this file."""
     trace: Path | None = None
@@ -50,4 +52,5 @@ class BenchConfig:
     def __post_init__(self) -> None:
         check_least(1, batch=self.batch, steps=self.steps, run_steps=self.run_steps)
         check_least(0, workers=self.workers)
+        check_least(1, cores=min(self.cores, default=None))
         check_activation_memory(self.activation_memory)

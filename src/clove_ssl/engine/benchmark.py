@@ -30,6 +30,7 @@ from clove_ssl.engine.compilation import compile_networks
 from clove_ssl.engine.compilation_ahead import compile_ahead
 from clove_ssl.engine.distributed import choose_device
 from clove_ssl.engine.precision import Precision, choose_precision
+from clove_ssl.engine.repeatability import start_repeatably
 from clove_ssl.engine.synthetic import synthetic_batch
 from clove_ssl.errors import UserError
 from clove_ssl.methods.base import Method
@@ -37,6 +38,7 @@ from clove_ssl.views.batch import ViewBatch
 
 M = TypeVar("M", bound=nn.Module)
 
+FLOOR = "floor"
 WARM_UP = 3
 _HEAD_START = 200_000_000  # clock cycles, about a tenth of a second
 
@@ -64,6 +66,8 @@ class Bench:
         self.device = choose_device(config.device)
         self.precision: Precision = choose_precision("auto", self.device)
         self.precision.prepare()
+        # As a run does: code that was compiled with other settings is not found.
+        start_repeatably(0, self.device, deterministic=False)
         self.compiles = config.compile == "always" or (
             config.compile == "auto" and self.device.type == "cuda"
         )
@@ -216,11 +220,11 @@ def run_bench(config: BenchConfig) -> list[Measurement]:
     from clove_ssl.engine.benchmark_data import (
         measure_reading,
         measure_rendering,
-        measure_run,
         pictures,
         with_classes,
     )
     from clove_ssl.engine.benchmark_growth import measure_growth
+    from clove_ssl.engine.benchmark_run import check_cores, measure_runs
     from clove_ssl.engine.benchmark_step import measure_floor, measure_step
 
     if not config.method.trains:
@@ -229,20 +233,19 @@ def run_bench(config: BenchConfig) -> list[Measurement]:
             "recipe, such as: clove bench clove-demo"
         )
     _check_places(config)
+    check_cores(config.cores)
     bench = Bench(config)
-    if bench.device.type == "cuda":
-        torch.backends.cudnn.benchmark = True
     with pictures(bench) as data:
         method = with_classes(config.method, data)
-        batch = bench.batch(method, config.batch)
+        if "run" in config.parts:
+            measure_runs(bench, method, data)
         if "step" in config.parts:
+            batch = bench.batch(method, config.batch)
             measure_floor(bench, batch)
             measure_step(bench, method, batch)
         if "data" in config.parts:
             measure_rendering(bench, method, data)
             measure_reading(bench, method, data)
-        if "run" in config.parts:
-            measure_run(bench, method, data)
     RichConsole().print(_table(bench))
     if "growth" in config.parts:
         measure_growth(bench, method)
@@ -265,8 +268,8 @@ def _check_places(config: BenchConfig) -> None:
 
 
 def _table(bench: Bench) -> Table:
-    """All measurements; the first one is what the others are compared with."""
-    floor = bench.measurements[0] if bench.measurements else Measurement("none", 1.0, 1.0)
+    """All measurements, compared with the floor where it was measured."""
+    floor = next((one for one in bench.measurements if one.name == FLOOR), None)
     columns = ("part", "images/s", "of the floor", "ms per batch", "of the step", "GiB", "first")
     table = Table(*columns)
     table.title = (
@@ -278,7 +281,7 @@ def _table(bench: Bench) -> Table:
         table.add_row(
             one.name,
             f"{one.images_per_second:,.0f}" if is_whole else "",
-            f"{one.images_per_second / floor.images_per_second:.2f}" if is_whole else "",
+            f"{one.images_per_second / floor.images_per_second:.2f}" if is_whole and floor else "",
             f"{one.milliseconds:.1f}",
             "" if one.share is None else f"{100 * one.share:.1f} %",
             f"{one.memory_gib:.1f}" if one.memory_gib else "",

@@ -1,4 +1,4 @@
-"""The parts of ``clove bench`` that read images: rendering, reading, and a whole run."""
+"""The parts of ``clove bench`` that read images without training: rendering and reading."""
 
 from __future__ import annotations
 
@@ -12,16 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 from PIL import Image
 
 from clove_ssl.config.methods.base import MethodConfig
-from clove_ssl.config.pretraining import (
-    CheckpointConfig,
-    DataConfig,
-    LoggingConfig,
-    PretrainConfig,
-)
+from clove_ssl.config.pretraining import DataConfig
 from clove_ssl.data.decode_gpu import find_batch_decoder
 from clove_ssl.data.labelled_images import only_labelled
 from clove_ssl.data.loading import choose_workers, load_batches
@@ -86,42 +80,6 @@ def measure_reading(bench: Bench, method: MethodConfig, data: DataConfig) -> Non
         pass
     seconds = (time.perf_counter() - start) / bench.config.steps
     bench.record(f"reading, {workers} workers", images / seconds)
-
-
-def measure_run(bench: Bench, method: MethodConfig, data: DataConfig) -> None:
-    """A whole run, from files to the optimizer."""
-    from clove_ssl.engine.pretraining import pretrain
-    from clove_ssl.runs.directory import RunDirectory
-    from clove_ssl.runs.metrics import read_metrics
-
-    every = max(1, bench.config.run_steps // 3)
-    with tempfile.TemporaryDirectory() as folder:
-        config = PretrainConfig(
-            out=Path(folder) / "run",
-            data=data,
-            method=method,
-            backbone=bench.config.backbone,
-            checkpoints=CheckpointConfig(every_epochs=1e9),
-            logging=LoggingConfig(every=every),
-            steps=3 * every,
-            batch_size=bench.config.batch,
-            micro_batch=bench.config.batch,
-            device=bench.config.device,
-            compile="always" if bench.compiles else "never",
-            activation_memory=bench.config.activation_memory,
-            deterministic=False,
-        )
-        pretrain(config)
-        first, *later = read_metrics(RunDirectory(config.out))
-    last = later[-2:]
-    speed = np.mean([line["images_per_second"] for line in last])
-    wait = np.mean([line["data_wait"] for line in last])
-    bench.record(
-        f"end to end (waits {100 * wait:.1f} %)",
-        float(speed),
-        memory=last[-1].get("memory_gib", 0),
-        first=bench.config.batch / first["images_per_second"],  # compilation is part of step 1
-    )
 
 
 def _reader(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,8 +14,11 @@ from torch import Tensor, nn
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.methods.base import MethodConfig
 from clove_ssl.config.pretraining import OptimizerConfig
-from clove_ssl.engine.benchmark import WARM_UP, Bench, Measurement
+from clove_ssl.engine.benchmark import FLOOR, WARM_UP, Bench, Measurement
 from clove_ssl.engine.compilation import compile_networks
+from clove_ssl.engine.compilation_ahead import compile_calls
+from clove_ssl.engine.compilation_calls import PieceCall
+from clove_ssl.engine.compilation_helpers import Surroundings
 from clove_ssl.methods.base import Progress
 from clove_ssl.methods.teaching import BackboneEncoder, TaughtMethod
 from clove_ssl.optimizers import build_optimizer
@@ -28,17 +32,27 @@ def measure_floor(bench: Bench, batch: ViewBatch) -> Measurement:
     torch.manual_seed(0)
     student = bench.placed(_LastMap(bench.backbone()))
     teacher = copy.deepcopy(student).requires_grad_(False)
-    if bench.compiles and bench.config.floor == "parts":
-        compile_networks([student, teacher])
-    elif bench.compiles:
-        student.compile(dynamic=False)
-        teacher.compile(dynamic=False)
+    prepared = _compile_floor(bench, student, teacher, batch) if bench.compiles else 0.0
 
     def work() -> None:
         run_networks(bench, student, teacher, batch)
         student.zero_grad(set_to_none=True)
 
-    return bench.measure("floor", work, images=bench.config.batch)
+    return bench.measure(FLOOR, work, images=bench.config.batch, prepared=prepared)
+
+
+def _compile_floor(bench: Bench, student: nn.Module, teacher: nn.Module, batch: ViewBatch) -> float:
+    """Compile whole networks, each call of them by another process, or pieces; the seconds."""
+    if bench.config.floor == "parts":
+        compile_networks([student, teacher])
+        return 0.0
+    start, (large, *smaller) = time.perf_counter(), by_size(batch)
+    calls = [PieceCall.of(student, images, learns=True) for images in (large, *smaller)]
+    calls.append(PieceCall.of(teacher, large, learns=False))
+    compile_calls(calls, Surroundings(bench.precision, bench.device))
+    student.compile(dynamic=False)
+    teacher.compile(dynamic=False)
+    return time.perf_counter() - start
 
 
 def run_networks(bench: Bench, student: nn.Module, teacher: nn.Module, batch: ViewBatch) -> None:

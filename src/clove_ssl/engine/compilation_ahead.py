@@ -4,7 +4,8 @@ torch compiles one graph after the other, and waits each time for the few kernel
 graph, while most cores have nothing to do. So a step is taken once without compiled
 code, to see which pieces are called with what. Helpers share these calls out among
 them and compile them into torch's folder of compiled code, where the run then finds
-them. A helper that fails costs time, nothing else: the run compiles what is missing.
+them and loads them before its first step. A helper that fails costs time, nothing else:
+the run compiles what is missing.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from pickle import PicklingError
 
 import torch
 
 from clove_ssl.engine.compilation_calls import PieceCall, record_calls
-from clove_ssl.engine.compilation_helpers import Surroundings, run_helpers
+from clove_ssl.engine.compilation_helpers import Surroundings, load_calls, run_helpers
 from clove_ssl.engine.machine import available_cores
 from clove_ssl.engine.precision import Precision
 from clove_ssl.methods.base import Method
@@ -47,7 +48,7 @@ def compile_ahead(
     deterministic: bool = False,
     activation_memory: float = 1.0,
 ) -> Outcome | None:
-    """Compile what a step of ``method`` needs; nothing where that was done, or cannot be shared.
+    """Compile and load what a step of ``method`` needs, where there are cores to share that.
 
     Args:
         method: On its device; it is not changed.
@@ -56,18 +57,28 @@ def compile_ahead(
         deterministic: Whether the run repeats itself bit for bit.
         activation_memory: See :func:`~clove_ssl.engine.compilation.compile_networks`.
     """
-    start = time.perf_counter()
-    most = min(HELPERS, available_cores() // CORES_PER_HELPER)
+    if _most_helpers() < 2:
+        return None
+    start, device = time.perf_counter(), batch.views[0].pixels.device
+    calls = record_calls(method, batch, precision)
+    around = Surroundings(precision, device, deterministic, activation_memory)
+    done = compile_calls(calls, around)
+    return done and replace(done, seconds=time.perf_counter() - start)
+
+
+def compile_calls(calls: Iterable[PieceCall], around: Surroundings) -> Outcome | None:
+    """Compile and load these calls; nothing to tell where only the second had to be done."""
+    start, most = time.perf_counter(), _most_helpers()
+    calls = sorted(calls, key=_hardest_first)
+    done = _mark(calls, around)
     if most < 2:
         return None
-    calls = sorted(record_calls(method, batch, precision), key=_hardest_first)
-    done = _mark(calls, precision.name, deterministic, activation_memory)
     if done.exists():
+        load_calls(calls, around)
         return None
-    device, helpers = batch.views[0].pixels.device, min(most, len(calls))
-    if device.type == "cuda":
+    helpers = min(most, len(calls))
+    if around.device.type == "cuda":
         torch.cuda.empty_cache()  # the helpers need room
-    around = Surroundings(precision, device, deterministic, activation_memory)
     try:
         failed = run_helpers(calls, around, helpers)
         if not failed:
@@ -83,11 +94,16 @@ def _hardest_first(call: PieceCall) -> tuple[bool, int]:
     return not call.learns, -sum(1 for _ in call.piece.modules())
 
 
-def _mark(calls: Iterable[PieceCall], *settings: object) -> Path:
+def _most_helpers() -> int:
+    return min(HELPERS, available_cores() // CORES_PER_HELPER)
+
+
+def _mark(calls: Iterable[PieceCall], around: Surroundings) -> Path:
     """The file that says that all of this lies in the folder of compiled code."""
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
     names = sorted(call.name for call in calls)
+    settings = (around.precision.name, around.deterministic, around.activation_memory)
     facts = repr((names, settings, torch.__version__, _gpu_name()))
     return Path(cache_dir(), "clove_ssl", hashlib.sha256(facts.encode()).hexdigest())
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +41,11 @@ class PieceCall:
     inputs: tuple[Any, ...]  # tensors by their kind
     learns: bool
 
+    @classmethod
+    def of(cls, piece: nn.Module, *inputs: Any, learns: bool) -> PieceCall:
+        """The call of a piece, which may go on to be used: its weights are not needed."""
+        return cls(copy.deepcopy(piece).to("meta"), tuple(map(_kind, inputs)), learns)
+
     @property
     def name(self) -> str:
         """Equal for calls that share a graph."""
@@ -47,6 +54,10 @@ class PieceCall:
 
     def run(self, precision: Precision, device: torch.device) -> None:
         """Call the piece with zeros for weights, and go back through it if it learns."""
+        with _choosing_no_kernels():
+            self._run(precision, device)
+
+    def _run(self, precision: Precision, device: torch.device) -> None:
         inputs = [i.blank(device) if isinstance(i, TensorKind) else i for i in self.inputs]
         piece = self.piece.to_empty(device=device)
         for tensor in (*piece.parameters(), *piece.buffers()):
@@ -74,12 +85,28 @@ def record_calls(method: Method, batch: ViewBatch, precision: Precision) -> list
     device = batch.views[0].pixels.device
     on_gpu = [device] if device.type == "cuda" else []
     nothing_kept = saved_tensors_hooks(lambda _: None, _no_backward_pass)
-    with torch.random.fork_rng(on_gpu), nothing_kept, precision.autocast():
+    with torch.random.fork_rng(on_gpu), nothing_kept, _choosing_no_kernels(), precision.autocast():
         stand_in(batch, Progress(0, 1))
     for hook in hooks:
         hook.remove()
     stand_in.to("meta")
     return list(calls.values())
+
+
+@contextmanager
+def _choosing_no_kernels() -> Iterator[None]:
+    """Leave it to the first step which kernel is fastest for a convolution.
+
+    cuDNN times them once for all steps, and times nothing well beside the helpers. What it takes
+    in its deterministic mode it remembers apart.
+    """
+    cudnn = torch.backends.cudnn
+    before = cudnn.deterministic, cudnn.benchmark
+    cudnn.deterministic, cudnn.benchmark = True, False
+    try:
+        yield
+    finally:
+        cudnn.deterministic, cudnn.benchmark = before
 
 
 def _no_backward_pass(_: object) -> Tensor:

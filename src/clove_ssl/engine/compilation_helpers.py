@@ -109,18 +109,23 @@ def _load_finished(
     processes: Sequence[subprocess.Popen[bytes]],
 ) -> None:
     """Run each call as soon as it is compiled, until all are or nobody is left to compile."""
-    set_up_compiler(around.activation_memory)
     left = set(range(len(calls)))
     while left:
         helped = any(process.poll() is None for process in processes)
         ready = left & pile.finished()
-        for number in sorted(ready):
-            calls[number].run(around.precision, around.device)
+        load_calls([calls[number] for number in sorted(ready)], around)
         left -= ready
         if not ready:
             if not helped:
                 return
             time.sleep(_POLL_SECONDS)
+
+
+def load_calls(calls: Sequence[PieceCall], around: Surroundings) -> None:
+    """Run calls, which compiles what is not compiled yet."""
+    set_up_compiler(around.activation_memory)
+    for call in calls:
+        call.run(around.precision, around.device)
 
 
 def help_out(folder: str) -> None:
@@ -129,11 +134,10 @@ def help_out(folder: str) -> None:
     around: Surroundings = torch.load(Path(folder, "surroundings"), weights_only=False)
     start_repeatably(0, around.device, deterministic=around.deterministic)
     around.precision.prepare()
-    set_up_compiler(around.activation_memory)
     pile = CallPile(Path(folder))
     while taken := pile.take():
         number, call = taken
-        call.run(around.precision, around.device)
+        load_calls([call], around)
         pile.finish(number)
 
 

@@ -65,7 +65,7 @@ class Speeds:
         device = line.get("device", "unknown device")
         if {"method", "backbone", "images_per_second"} <= line.keys():
             name, key = str(line.get("name", "")), (line["method"], line["backbone"])
-            whole = name.startswith(END_TO_END)
+            whole = name.split(" (")[0] == END_TO_END  # with all cores
             if whole or (name == "step" and not self._knows_run(key)):
                 what = END_TO_END if whole else "steps alone"
                 speed = _speed(line, "images_per_second")

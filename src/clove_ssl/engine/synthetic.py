@@ -55,13 +55,12 @@ def _random_pixels(
     specs: Sequence[ViewSpec], images: int, device: torch.device, dtype: torch.dtype
 ) -> dict[int, Iterator[Tensor]]:
     """Noise for the views of each size, which lie side by side as the renderer leaves them."""
-    generator = torch.Generator(device).manual_seed(
-        0
-    )  # a run's own goes on as if nothing was drawn
+    generator = torch.Generator(device).manual_seed(0)  # a run's own goes on untouched
+    layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
     views: dict[int, Iterator[Tensor]] = {}
     for size, count in Counter(spec.size for spec in specs).items():
         shape = (count * images, 3, size, size)
         noise = torch.randn(shape, device=device, generator=generator)
-        noise = noise.to(dtype, memory_format=torch.channels_last)
+        noise = noise.to(dtype, memory_format=layout)
         views[size] = iter(torch.split(noise, images))
     return views
