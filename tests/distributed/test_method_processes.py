@@ -56,18 +56,20 @@ def train(name: str, rank: int, processes: int) -> dict[str, Any]:
 
 
 def slot_sum(batch: ViewBatch) -> Tensor:
-    """SlotCon's loss on slots of one direction, summed over this process's queries; their number.
+    """SlotCon's loss on slots by direction, summed over this process's queries; their number.
 
     Norms stand still, since they would see other numbers of slots.
     """
     method = tiny_built(small_method("slotcon")).eval()
     assert isinstance(method, SlotCon)
-    student = method.encoder(batch.views[0].pixels)
-    teacher = method.teacher.module(batch.views[1].pixels)
-    line_up = method._line_up(student, teacher)
-    common = line_up.common_count
-    loss = method._slot_loss(line_up, int(common)).loss.detach()
-    return torch.stack([loss * common, common.double()])
+    student = method.encoder(torch.cat([view.pixels for view in batch.views]))
+    teacher = method.teacher.module(torch.cat([view.pixels for view in reversed(batch.views)]))
+    lined_up = method.line_up(
+        student.projection, student.scores, teacher.projection, teacher.scores
+    )
+    counts = lined_up.common_count.tolist()
+    losses = [method._slot_loss(lined_up, *each).loss.detach() for each in enumerate(counts)]
+    return torch.stack([losses[0] * counts[0], losses[1] * counts[1], torch.tensor(sum(counts))])
 
 
 def shuffled_keys(rank: int, processes: int) -> Tensor:
@@ -121,7 +123,7 @@ def test_shuffling_over_two_processes_equals_two_groups_on_one(
 
 def test_slots_of_two_processes_add_up_to_those_of_one(together: list[dict[str, Any]]) -> None:
     sums = [result["slots"] for result in together]
-    assert all(common > 1 for _, common in sums)
+    assert all(common > 1 for *_, common in sums)
     torch.testing.assert_close(sums[0] + sums[1], slot_sum(two_views(small_method("slotcon"))))
 
 

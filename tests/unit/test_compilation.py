@@ -18,7 +18,7 @@ from clove_ssl.backbones.build import Backbone, build_backbone
 from clove_ssl.config.benching import BenchConfig
 from clove_ssl.config.pretraining import BackboneConfig, PretrainConfig
 from clove_ssl.engine import pretraining
-from clove_ssl.engine.compilation import compile_networks
+from clove_ssl.engine.compilation import compile_pieces, cut
 from clove_ssl.errors import UserError
 from clove_ssl.methods.clove import Encoder
 from clove_ssl.modules.heads import ConvProjector
@@ -42,7 +42,7 @@ def outputs_and_gradient(network: nn.Module, images: Tensor) -> tuple[Tensor, Te
 def test_a_network_in_pieces_gives_what_it_gave_before(name: str) -> None:
     plain = encoder(name)
     pieces = copy.deepcopy(plain)
-    compile_networks([pieces], backend="eager")
+    compile_pieces(cut([pieces]), backend="eager")
     images = torch.randn(2, 3, 64, 64)
     expected, actual = outputs_and_gradient(plain, images), outputs_and_gradient(pieces, images)
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
@@ -51,7 +51,7 @@ def test_a_network_in_pieces_gives_what_it_gave_before(name: str) -> None:
 
 def test_pieces_of_one_shape_share_a_graph() -> None:
     network = encoder("resnet50")
-    compile_networks([network], backend="eager")
+    compile_pieces(cut([network]), backend="eager")
     network(torch.randn(2, 3, 64, 64))
     start, end, head = 1, 1, 1
     # Of 15 cuts between 16 blocks: behind the first of a stage, inside it, and to the next stage.
@@ -60,7 +60,7 @@ def test_pieces_of_one_shape_share_a_graph() -> None:
 
 def test_blocks_of_one_shape_share_a_graph() -> None:
     backbone = build_backbone(BackboneConfig(name="resnet50"))  # 16 blocks of 8 shapes, a stem
-    compile_networks([backbone], backend="eager")
+    compile_pieces(cut([backbone]), backend="eager")
     backbone(torch.randn(2, 3, 64, 64))
     assert counters["stats"]["unique_graphs"] == 8 + 1
 
@@ -85,7 +85,7 @@ def test_pieces_keep_no_more_for_the_backward_pass_than_the_whole() -> None:
     whole = build_backbone(BackboneConfig(name="resnet18")).train()
     pieces = copy.deepcopy(whole)
     partitioned = "aot_eager_decomp_partition"
-    compile_networks([pieces], backend=partitioned)
+    compile_pieces(cut([pieces]), backend=partitioned)
     compiled = torch.compile(whole.features, backend=partitioned, dynamic=False)
     # The stem's padded pixels are 3 % here; a mask of every block's ReLU would be 4 % more.
     assert kept_bytes(pieces.features, pieces) <= 1.04 * kept_bytes(compiled, whole)
@@ -94,7 +94,7 @@ def test_pieces_keep_no_more_for_the_backward_pass_than_the_whole() -> None:
 def test_student_and_teacher_of_two_sizes_stay_compiled() -> None:
     student = encoder("resnet18")
     teacher = copy.deepcopy(student).requires_grad_(False)
-    compile_networks([student, teacher], backend="eager")
+    compile_pieces(cut([student, teacher]), backend="eager")
     for side in (64, 32):
         student(torch.randn(2, 3, side, side))
     with torch.no_grad():
@@ -110,13 +110,13 @@ def test_student_and_teacher_of_two_sizes_stay_compiled() -> None:
 def test_names_of_parameters_stay() -> None:
     plain = encoder()
     pieces = copy.deepcopy(plain)
-    compile_networks([pieces], backend="eager")
+    compile_pieces(cut([pieces]), backend="eager")
     assert list(pieces.state_dict()) == list(plain.state_dict())
 
 
 def test_a_copy_has_weights_of_its_own() -> None:
     network = encoder()
-    compile_networks([network], backend="eager")
+    compile_pieces(cut([network]), backend="eager")
     twin = copy.deepcopy(network)
     images = torch.randn(2, 3, 64, 64)
     with torch.no_grad():
@@ -130,7 +130,7 @@ def test_a_backbone_alone_can_be_compiled() -> None:
     backbone: Backbone = build_backbone(BackboneConfig(name="resnet18")).eval()
     images = torch.randn(1, 3, 64, 64)
     expected = backbone(images)
-    compile_networks([backbone], backend="eager")
+    compile_pieces(cut([backbone]), backend="eager")
     for stage, actual in backbone(images).items():
         torch.testing.assert_close(actual, expected[stage], rtol=1e-4, atol=1e-5)
 
@@ -155,10 +155,10 @@ def test_fewer_activations_are_kept_where_a_part_is_asked_for() -> None:
     whole = nn.Sequential(*(layer for block in layers for layer in block))
     part, images = copy.deepcopy(whole), torch.randn(2, 3, 32, 32)
     # The backend of the tests that divides graphs as the default one does, without a C compiler.
-    compile_networks([whole], backend="aot_eager_decomp_partition")
+    compile_pieces(cut([whole]), backend="aot_eager_decomp_partition")
     all_kept, gradient = kept_numbers(whole, images)
     torch._dynamo.reset()
-    compile_networks([part], backend="aot_eager_decomp_partition", activation_memory=0.4)
+    compile_pieces(cut([part]), backend="aot_eager_decomp_partition", activation_memory=0.4)
     some_kept, same_gradient = kept_numbers(part, images)
     assert some_kept < 0.8 * all_kept
     torch.testing.assert_close(same_gradient, gradient, rtol=1e-4, atol=1e-6)

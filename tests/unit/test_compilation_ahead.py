@@ -17,7 +17,7 @@ from torch._dynamo.utils import counters
 
 from clove_ssl.backbones.build import build_backbone
 from clove_ssl.engine import compilation_ahead
-from clove_ssl.engine.compilation import compile_networks
+from clove_ssl.engine.compilation import compile_pieces, pieces_of
 from clove_ssl.engine.compilation_calls import PieceCall, record_calls
 from clove_ssl.engine.compilation_helpers import CallPile, Surroundings
 from clove_ssl.engine.precision import choose_precision
@@ -49,11 +49,11 @@ def test_calls_are_recorded_without_a_trace_in_the_method(name: str, tmp_path: P
     assert torch.equal(torch.get_rng_state(), random)
 
 
-@pytest.mark.parametrize("name", ["clove", "moco", "vicregl"])
+@pytest.mark.parametrize("name", ["clove", "moco", "slotcon", "vicregl"])
 def test_every_graph_of_a_step_has_a_call(name: str, tmp_path: Path) -> None:
     method, batch = method_and_batch(name, tmp_path)
     calls = record_calls(method, batch, FP32)
-    compile_networks(method.networks(), backend="eager")
+    compile_pieces(pieces_of(method), backend="eager")
     method(batch, Progress(0, 1)).loss.backward()
     assert len(calls) == counters["stats"]["unique_graphs"] > 2
 

@@ -15,7 +15,7 @@ from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.methods.base import MethodConfig
 from clove_ssl.config.pretraining import OptimizerConfig
 from clove_ssl.engine.benchmark import FLOOR, WARM_UP, Bench, Measurement
-from clove_ssl.engine.compilation import compile_networks
+from clove_ssl.engine.compilation import compile_pieces, cut
 from clove_ssl.engine.compilation_ahead import compile_calls
 from clove_ssl.engine.compilation_calls import PieceCall
 from clove_ssl.engine.compilation_helpers import Surroundings
@@ -44,7 +44,7 @@ def measure_floor(bench: Bench, batch: ViewBatch) -> Measurement:
 def _compile_floor(bench: Bench, student: nn.Module, teacher: nn.Module, batch: ViewBatch) -> float:
     """Compile whole networks, each call of them by another process, or pieces; the seconds."""
     if bench.config.floor == "parts":
-        compile_networks([student, teacher])
+        compile_pieces(cut([student, teacher]))
         return 0.0
     start, (large, *smaller) = time.perf_counter(), by_size(batch)
     calls = [PieceCall.of(student, images, learns=True) for images in (large, *smaller)]

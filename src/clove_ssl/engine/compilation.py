@@ -1,4 +1,4 @@
-"""Compile the networks of a method, piece by piece.
+"""Compile the networks and losses of a method, piece by piece.
 
 A backbone is compiled in pieces, everything around it head by head. A piece
 gets one graph per shape of its input, so a run has one per view size, and pieces of
@@ -14,24 +14,30 @@ import torch._functorch.config
 from torch import nn
 
 from clove_ssl.backbones.build import Backbone
+from clove_ssl.methods.base import Method
 
 GRAPHS = 512  # of all pieces together; behind its default limit torch would run without them
 
 
-def compile_networks(
-    networks: Iterable[nn.Module], backend: str = "inductor", *, activation_memory: float = 1.0
+def compile_pieces(
+    pieces: Iterable[nn.Module], backend: str = "inductor", *, activation_memory: float = 1.0
 ) -> None:
-    """Compile all pieces of ``networks``, which happens when they first run.
+    """Compile pieces, which happens when they first run.
 
     Args:
-        networks: What to compile.
+        pieces: What to compile, each on its own.
         backend: Who makes the code.
         activation_memory: Share of the activations that is kept for the backward pass; the
             compiler reads it for every graph it makes from now on.
     """
     set_up_compiler(activation_memory)
-    for piece in cut(networks):
+    for piece in pieces:
         piece.compile(dynamic=False, backend=backend)
+
+
+def pieces_of(method: Method) -> list[nn.Module]:
+    """All that is compiled of a method."""
+    return [*cut(method.networks()), *method.losses()]
 
 
 def set_up_compiler(activation_memory: float) -> None:

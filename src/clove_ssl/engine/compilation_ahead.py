@@ -55,7 +55,7 @@ def compile_ahead(
         batch: Views like those of the run.
         precision: The run's.
         deterministic: Whether the run repeats itself bit for bit.
-        activation_memory: See :func:`~clove_ssl.engine.compilation.compile_networks`.
+        activation_memory: See :func:`~clove_ssl.engine.compilation.compile_pieces`.
     """
     if _most_helpers() < 2:
         return None

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from clove_ssl.engine.compilation import cut
+from clove_ssl.engine.compilation import pieces_of
 from clove_ssl.engine.precision import Precision
 from clove_ssl.methods.base import Method, Progress
 from clove_ssl.views.batch import ViewBatch
@@ -81,7 +81,7 @@ def record_calls(method: Method, batch: ViewBatch, precision: Precision) -> list
         call = PieceCall(piece, tuple(map(_kind, inputs)), torch.is_grad_enabled())
         calls.setdefault(call.name, call)
 
-    hooks = [piece.register_forward_pre_hook(note) for piece in cut(stand_in.networks())]
+    hooks = [piece.register_forward_pre_hook(note) for piece in pieces_of(stand_in)]
     device = batch.views[0].pixels.device
     on_gpu = [device] if device.type == "cuda" else []
     nothing_kept = saved_tensors_hooks(lambda _: None, _no_backward_pass)

@@ -65,6 +65,10 @@ class Method(Learner):
         """The parts that do the heavy work on batches of images, which may be compiled."""
         return ()
 
+    def losses(self) -> tuple[nn.Module, ...]:
+        """Parts behind the networks that may be compiled too: they take tensors of fixed shapes."""
+        return ()
+
     def export_backbone(self) -> Backbone:
         """The backbone that a user takes away."""
         return self.backbone

@@ -5,8 +5,11 @@ own. On the part of the image that both views share, the student's scores have
 to agree with the teacher's; and each slot (the mean cell of a prototype) of the
 student has to find its counterpart among all slots of the teacher.
 
-Dimensions: B images, K prototypes, D channels, h x w cells; M slots of an image
-can be active at most, N keys come from all processes.
+Networks see one view at a time. Behind them both directions are one batch: the student's first
+and second view beside the teacher's second and first.
+
+Dimensions: B images, P = 2 * B views, K prototypes, D channels, h x w cells; M slots of a view
+can be active at most, R = B * M of a batch; N keys come from all processes.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from clove_ssl.backbones.build import Backbone
-from clove_ssl.config.methods.slotcon import SlotConConfig
+from clove_ssl.config.methods.slotcon import SlotConConfig, SlotLossConfig
 from clove_ssl.losses.slots import (
     SlotContrast,
     active_first,
@@ -31,7 +34,7 @@ from clove_ssl.losses.slots import (
 from clove_ssl.methods import health
 from clove_ssl.methods.base import Progress, StepOutput
 from clove_ssl.methods.teaching import BackboneEncoder, TaughtMethod
-from clove_ssl.methods.two_views import view_pair
+from clove_ssl.methods.two_views import swap_views, view_pair
 from clove_ssl.modules.normalization import unit_vectors
 from clove_ssl.modules.queue import mean_over_processes
 from clove_ssl.modules.slots import (
@@ -45,46 +48,33 @@ from clove_ssl.views.overlap import area_share, place_in_view, resample, shared_
 
 
 class Grouping(NamedTuple):
-    """One view of a batch, as an encoder sees it."""
+    """Views, as an encoder sees them."""
 
-    projection: Tensor  # (B, D, h, w)
-    scores: Tensor  # (B, K, h, w)
-    cells: Tensor  # (B, D, h, w) unit vectors
+    projection: Tensor  # (P, D, h, w)
+    scores: Tensor  # (P, K, h, w)
+    cells: Tensor  # (P, D, h, w) unit vectors
     prototypes: Tensor  # (K, D) unit vectors
-
-    def scores_at(self, places: Tensor) -> Tensor:
-        """Scores on the grid laid over ``places`` (B, 4): (B, K, h, w).
-
-        Scores are products, so resampled scores are those of resampled cells, of which there is
-        less to move.
-        """
-        return score_cells(resample(self.cells, places), self.prototypes)
-
-    def slots(self, temperature: float, only: Tensor) -> Tensor:
-        """The slots of some prototypes of each image (B, M): (B, M, D)."""
-        return slots_of(self.projection, self.scores, temperature, only=only)
 
 
 class SharedPart(NamedTuple):
     """What the two views of every image have in common."""
 
-    places: tuple[Tensor, Tensor]  # (B, 4) in the unit square of each view
+    places: Tensor  # (P, 4) in the unit square of each view
     exists: Tensor  # (B,) bool
 
 
-class LineUp(NamedTuple):
-    """Slots of one view of the student and of the other view of the teacher.
+class LinedUp(NamedTuple):
+    """Slots of the student and of the teacher's other view, in both directions.
 
-    There are R = B * M places, with room for all slots that are active in the teacher's view.
+    There is room for all slots that are active in the teacher's view.
     """
 
-    won: Tensor  # (B, K) bool, slots in the student's view
-    slots: Tensor  # (R, D) the student's
-    common_first: Tensor  # (R,) places, those of common slots in front
-    common_count: Tensor  # scalar, number of common slots
-    keys: Tensor  # (N, D) the teacher's, of all processes
-    usable: Tensor  # (N,) bool, keys of active slots
-    start: int  # where the keys of this process begin
+    won: Tensor  # (P, K) bool, slots in the student's view
+    slots: Tensor  # (2, R, D) the student's
+    keys: Tensor  # (2, R, D) the teacher's
+    taken: Tensor  # (2, R) bool, by slots that are active in the teacher's view
+    common_first: Tensor  # (2, R) places, those of common slots in front
+    common_count: Tensor  # (2,) number of common slots
 
 
 class Encoder(BackboneEncoder):
@@ -97,9 +87,79 @@ class Encoder(BackboneEncoder):
 
     def forward(self, images: Tensor) -> Grouping:
         """Project (B, 3, H, W) images and score their cells."""
-        projection = self.projector(self.backbone.features(images))
+        return self.group(self.project(images))
+
+    def project(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) -> (B, D, h, w)."""
+        projected: Tensor = self.projector(self.backbone.features(images))
+        return projected
+
+    def group(self, projection: Tensor) -> Grouping:
+        """Score the cells of projected views."""
         cells, prototypes = unit_vectors(projection, dim=1), unit_vectors(self.prototypes)
         return Grouping(projection, score_cells(cells, prototypes), cells, prototypes)
+
+
+class GroupLoss(nn.Module):
+    """Do student and teacher group the part that two views share alike?"""
+
+    def __init__(self, options: SlotLossConfig) -> None:
+        super().__init__()
+        self.options = options
+
+    def forward(
+        self,
+        student: Tensor,  # (P, D, h, w) cells
+        student_prototypes: Tensor,  # (K, D)
+        teacher: Tensor,  # (P, D, h, w) cells of the other view
+        teacher_prototypes: Tensor,  # (K, D)
+        places: Tensor,  # (P, 4)
+        exists: Tensor,  # (B,) bool
+        center: Tensor,  # (K,)
+    ) -> Tensor:
+        """Both directions, each averaged over the images whose views overlap."""
+        # Scores are products, so those of resampled cells are resampled scores, of which there is
+        # more to move.
+        here = score_cells(resample(student, places), student_prototypes)
+        there = score_cells(resample(teacher, swap_views(places)), teacher_prototypes)
+        by_view = group_cells(
+            here,
+            there,
+            center,
+            student_temperature=self.options.student_temperature,
+            teacher_temperature=self.options.teacher_temperature,
+        )  # (P,)
+        return (by_view * exists.repeat(2)).sum() / exists.sum().clamp(min=1)
+
+
+class LineUp(nn.Module):
+    """Which slots of student and teacher belong together?"""
+
+    def __init__(self, temperature: float) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(
+        self,
+        projection: Tensor,  # (P, D, h, w) the student's
+        scores: Tensor,  # (P, K, h, w)
+        target_projection: Tensor,  # (P, D, h, w) the teacher's of the other view
+        target_scores: Tensor,  # (P, K, h, w)
+    ) -> LinedUp:
+        """The slots of both sides, in both directions."""
+        won, active = winners(scores), winners(target_scores)  # (P, K)
+        prototypes, taken = active_first(active, scores.shape[2:].numel())  # (P, M)
+        keys = slots_of(target_projection, target_scores, self.temperature, only=prototypes)
+        slots = slots_of(projection, scores, self.temperature, only=prototypes)  # (P, M, D)
+        common = _by_direction(taken & won.take_along_dim(prototypes, dim=1))  # (2, R)
+        return LinedUp(
+            won,
+            _by_direction(slots),
+            _by_direction(keys),
+            _by_direction(taken),
+            true_first(common),
+            common.sum(1),
+        )
 
 
 class SlotCon(TaughtMethod[Encoder]):
@@ -112,34 +172,47 @@ class SlotCon(TaughtMethod[Encoder]):
         super().__init__(config, Encoder(backbone, config))
         self.config = config
         self.predictor = linear_head(config.head.out, config.head.hidden, config.head.out)
+        self.group_loss = GroupLoss(config.loss)
+        self.line_up = LineUp(config.loss.teacher_temperature)
         self.register_buffer("center", torch.zeros(config.prototypes))  # (K,)
         self._mean_scores: list[Tensor] = []
+
+    def losses(self) -> tuple[nn.Module, ...]:
+        """All that has fixed shapes."""
+        return self.group_loss, self.line_up
 
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
         """Loss of a micro-batch."""
         self.before_targets(progress)
         with torch.no_grad():
-            teachers = [self.teacher.module(view.pixels) for view in view_pair(batch)]
-        students = [self.encoder(view.pixels) for view in view_pair(batch)]
-        line_ups = [self._line_up(students[here], teachers[1 - here]) for here in (0, 1)]
-        counts = HostCopy(torch.stack([each.common_count for each in line_ups]))
+            teacher = self._targets(batch)
+        student = self.encoder.group(_by_view(self.encoder, batch))
+        lined_up: LinedUp = self.line_up(
+            student.projection, student.scores, teacher.projection, teacher.scores
+        )
+        counts = HostCopy(lined_up.common_count)
         shared = self._shared_part(batch)
-        group = self._group_loss(students, teachers, shared)
-        self._note_scores(teachers)
-        slots = [self._slot_loss(*each) for each in zip(line_ups, counts.read(), strict=True)]
+        group: Tensor = self.group_loss(
+            student.cells,
+            student.prototypes,
+            teacher.cells,
+            teacher.prototypes,
+            *shared,
+            self.center,
+        )
+        self._note_scores(teacher)
+        slots = [self._slot_loss(lined_up, here, count) for here, count in enumerate(counts.read())]
         slot = slots[0].loss + slots[1].loss
         weight = self.config.loss.group_weight
-        loss = weight * group + (1 - weight) * slot
         figures = {
             "loss_group": group.detach(),
             "loss_slot": slot.detach(),
             "cos_slot": (slots[0].cosine + slots[1].cosine) / 2,
             "images_without_overlap": (~shared.exists).float().mean(),
-            **slot_figures(line_ups[0].won),
+            **slot_figures(lined_up.won),
         }
-        return StepOutput(
-            loss, figures, {"embeddings": health.embedding_rows(students[0].projection)}
-        )
+        rows = health.embedding_rows(student.projection)
+        return StepOutput(weight * group + (1 - weight) * slot, figures, {"embeddings": rows})
 
     def after_step(self, progress: Progress) -> None:
         """Move the centre towards the mean score of the step, and follow the student."""
@@ -149,6 +222,11 @@ class SlotCon(TaughtMethod[Encoder]):
             self.center.lerp_(seen.to(self.center.dtype), 1 - self.config.loss.center_momentum)
             self._mean_scores.clear()
 
+    def _targets(self, batch: ViewBatch) -> Grouping:
+        """The teacher's, each view in the place of the other one."""
+        teacher = self.teacher.module
+        return teacher.group(swap_views(_by_view(teacher, batch)))
+
     def _shared_part(self, batch: ViewBatch) -> SharedPart:
         device = batch.views[0].pixels.device
         first, second = (
@@ -157,48 +235,21 @@ class SlotCon(TaughtMethod[Encoder]):
         rectangle = shared_rectangle(first, second)
         share = area_share(rectangle, second)
         exists = (share > 0) & (share >= self.config.loss.min_overlap)
-        return SharedPart(
-            (place_in_view(rectangle, first), place_in_view(rectangle, second)), exists
-        )
+        places = [place_in_view(rectangle, first), place_in_view(rectangle, second)]
+        return SharedPart(torch.cat(places), exists)
 
-    def _group_loss(
-        self, students: list[Grouping], teachers: list[Grouping], shared: SharedPart
-    ) -> Tensor:
-        """Both directions, each averaged over the images whose views overlap."""
-        options, total = self.config.loss, torch.zeros((), device=shared.exists.device)
-        for here, there in ((0, 1), (1, 0)):
-            by_image = group_cells(
-                students[here].scores_at(shared.places[here]),
-                teachers[there].scores_at(shared.places[there]),
-                self.center,
-                student_temperature=options.student_temperature,
-                teacher_temperature=options.teacher_temperature,
-            )  # (B,)
-            total = total + (by_image * shared.exists).sum() / shared.exists.sum().clamp(min=1)
-        return total
-
-    def _line_up(self, student: Grouping, teacher: Grouping) -> LineUp:
-        """The slots of both sides, and which of them belong together."""
-        temperature = self.config.loss.teacher_temperature
-        limit = teacher.scores.shape[2:].numel()
-        won, active = winners(student.scores), winners(teacher.scores)  # (B, K)
-        prototypes, taken = active_first(active, limit)  # (B, M)
-        keys, start = gather_from_processes(teacher.slots(temperature, prototypes).flatten(0, 1))
+    def _slot_loss(self, lined_up: LinedUp, here: int, count: int) -> SlotContrast:
+        """The ``count`` common slots of one direction look for themselves among the teacher's."""
+        keys, start = gather_from_processes(lined_up.keys[here])  # (N, D)
         # Bytes, since not every backend sends booleans.
-        usable, _ = gather_from_processes(taken.flatten().to(torch.uint8))  # (N,)
-        slots = student.slots(temperature, prototypes).flatten(0, 1)  # (R, D)
-        common = (taken & won.take_along_dim(prototypes, dim=1)).flatten()  # (R,)
-        return LineUp(won, slots, true_first(common), common.sum(), keys, usable.bool(), start)
-
-    def _slot_loss(self, line_up: LineUp, count: int) -> SlotContrast:
-        """The ``count`` common slots look for themselves among the teacher's."""
-        places = line_up.common_first[:count]
-        queries = self._predict(line_up.slots.index_select(0, places))
+        usable, _ = gather_from_processes(lined_up.taken[here].to(torch.uint8))  # (N,)
+        places = lined_up.common_first[here, :count]
+        queries = self._predict(lined_up.slots[here].index_select(0, places))
         return contrast_slots(
             queries,
-            line_up.keys,
-            line_up.usable,
-            line_up.start + places,
+            keys,
+            usable.bool(),
+            start + places,
             temperature=self.config.loss.slot_temperature,
         )
 
@@ -211,17 +262,26 @@ class SlotCon(TaughtMethod[Encoder]):
         twins: Tensor = self.predictor(slots.expand(2, -1))
         return twins[:1]
 
-    def _note_scores(self, teachers: list[Grouping]) -> None:
+    def _note_scores(self, teacher: Grouping) -> None:
         """Keep the mean score of every prototype over both whole views, until the step is done."""
         if self.training:
-            means = [teacher.scores.mean((0, 2, 3)) for teacher in teachers]  # 2 x (K,)
-            self._mean_scores.append(torch.stack(means).mean(0))
+            self._mean_scores.append(teacher.scores.mean((0, 2, 3)))  # (K,)
+
+
+def _by_view(encoder: Encoder, batch: ViewBatch) -> Tensor:
+    """Projections of both views, (P, D, h, w), each normalised by its own batch statistics."""
+    return torch.cat([encoder.project(view.pixels) for view in view_pair(batch)])
+
+
+def _by_direction(values: Tensor) -> Tensor:
+    """What belongs to the slots of each view, (P, M, ...), as (2, R, ...)."""
+    return values.reshape(2, -1, *values.shape[2:])
 
 
 def slot_figures(won: Tensor) -> dict[str, Tensor]:
-    """How many groups an image falls into, and which share of the prototypes a batch uses.
+    """How many groups a view falls into, and which share of the prototypes a batch uses.
 
-    ``won`` (B, K) says which prototypes win a cell of each image.
+    ``won`` (P, K) says which prototypes win a cell of each view.
     """
     return {
         "slots_per_image": won.sum(1).float().mean(),
