@@ -10,9 +10,10 @@ the run compiles what is missing.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from pickle import PicklingError
@@ -68,15 +69,21 @@ def compile_ahead(
 
 def compile_calls(calls: Iterable[PieceCall], around: Surroundings) -> Outcome | None:
     """Compile and load these calls; nothing to tell where only the second had to be done."""
-    start, most = time.perf_counter(), _most_helpers()
-    calls = sorted(calls, key=_hardest_first)
-    done = _mark(calls, around)
-    if most < 2:
+    if _most_helpers() < 2:
         return None
+    calls = sorted(calls, key=_hardest_first)
+    done, outcome = _mark(calls, around), None
     if done.exists():
         load_calls(calls, around)
-        return None
-    helpers = min(most, len(calls))
+    else:
+        outcome = _share_out(calls, around, done)
+    gc.collect()  # or Python would stop some later step to look through all that was loaded
+    return outcome
+
+
+def _share_out(calls: Sequence[PieceCall], around: Surroundings, done: Path) -> Outcome:
+    """Have helpers compile calls, and say in the file ``done`` if all of them could."""
+    start, helpers = time.perf_counter(), min(_most_helpers(), len(calls))
     if around.device.type == "cuda":
         torch.cuda.empty_cache()  # the helpers need room
     try:
