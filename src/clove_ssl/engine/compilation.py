@@ -1,4 +1,4 @@
-"""Compile the networks and losses of a method, piece by piece.
+"""Compile the networks of a method and what comes behind them, piece by piece.
 
 A backbone is compiled in pieces, everything around it head by head. A piece
 gets one graph per shape of its input, so a run has one per view size, and pieces of
@@ -37,7 +37,7 @@ def compile_pieces(
 
 def pieces_of(method: Method) -> list[nn.Module]:
     """All that is compiled of a method."""
-    return [*cut(method.networks()), *method.losses()]
+    return [*cut(method.networks()), *method.tail()]
 
 
 def set_up_compiler(activation_memory: float) -> None:

@@ -65,7 +65,7 @@ class Method(Learner):
         """The parts that do the heavy work on batches of images, which may be compiled."""
         return ()
 
-    def losses(self) -> tuple[nn.Module, ...]:
+    def tail(self) -> tuple[nn.Module, ...]:
         """Parts behind the networks that may be compiled too: they take tensors of fixed shapes."""
         return ()
 

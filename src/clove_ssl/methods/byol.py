@@ -9,6 +9,7 @@ Dimensions: B images, D channels; rows of both views stand one after the other.
 from __future__ import annotations
 
 import torch
+from torch import nn
 
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.methods.byol import BYOLConfig
@@ -32,6 +33,10 @@ class BYOL(TaughtMethod[PooledEncoder]):
         super().__init__(config, PooledEncoder(backbone, head))
         self.config = config
         self.predictor = MLPHead(width, config.predictor_hidden, width, norm=True)
+
+    def tail(self) -> tuple[nn.Module, ...]:
+        """The predictor."""
+        return (self.predictor,)
 
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
         """Loss of a micro-batch."""

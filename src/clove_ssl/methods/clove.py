@@ -79,12 +79,16 @@ class CLoVE(TaughtMethod[Encoder]):
         super().__init__(config, Encoder(backbone, projector))
         self.config = config
         self.attention = build_attention(config.attention, config.projector.out)
-        ranking = config.loss.kind == "ranking"
-        queued = ranking and config.loss.negatives != "intra"
+        self.cell_loss = CellComparison(config.loss)
+        ranks = self.cell_loss.ranking is not None
+        queued = ranks and config.loss.negatives != "intra"
         self.queue = FeatureQueue(config.loss.queue_size, config.projector.out) if queued else None
         self._to_enqueue: list[Tensor] = []
-        self._ranking = ranking_options(config.loss) if ranking else None
-        self.headline = ("cos_positive", "cos_negative") if ranking else ("cos_positive",)
+        self.headline = ("cos_positive", "cos_negative") if ranks else ("cos_positive",)
+
+    def tail(self) -> tuple[nn.Module, ...]:
+        """The predictor and the loss."""
+        return self.attention, self.cell_loss
 
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
         """Loss of a micro-batch."""
@@ -157,19 +161,9 @@ class CLoVE(TaughtMethod[Encoder]):
             self.config.matching.threshold,
             unit=self.config.matching.unit,
         )
-        cells = self._cell_loss(context, target, matches)
+        bank = () if self.queue is None else (self.queue.entries, self.queue.usable())
+        cells: CellLoss = self.cell_loss(context, target, matches, *bank)
         return Comparison(cells, len(pairs), self.config.loss.local_weight if small else 1.0)
-
-    def _cell_loss(self, context: Tensor, target: Tensor, matches: Tensor) -> CellLoss:
-        if self._ranking is None:
-            unmatched = self.config.loss.unmatched_images
-            return attract_cells(context, target, matches, unmatched_images=unmatched)
-        if self.queue is None:
-            return rank_cells(context, target, matches, options=self._ranking)
-        bank, usable = self.queue.entries, self.queue.usable()
-        return rank_cells(
-            context, target, matches, options=self._ranking, bank=bank, bank_mask=usable
-        )
 
     def _collect_negatives(self, targets: Tensor, index: Tensor, progress: Progress) -> None:
         """Keep one row per large view and image for the queue, until the step is done."""
@@ -186,9 +180,33 @@ class CLoVE(TaughtMethod[Encoder]):
 
     def _metrics(self, loss: Tensor, comparisons: Sequence[Comparison]) -> dict[str, Tensor]:
         figures = health.match_figures([part.cells for part in comparisons])
-        if self._ranking is not None:
-            figures["loss_excess"] = loss.detach() - self._ranking.margin
+        if self.cell_loss.ranking is not None:
+            figures["loss_excess"] = loss.detach() - self.cell_loss.ranking.margin
         return figures
+
+
+class CellComparison(nn.Module):
+    """The loss between matching cells that a config asks for."""
+
+    def __init__(self, config: LossConfig) -> None:
+        super().__init__()
+        self.ranking = ranking_options(config) if config.kind == "ranking" else None
+        self._unmatched = config.unmatched_images
+
+    def forward(
+        self,
+        context: Tensor,  # (B, D, h, w)
+        target: Tensor,  # (B, D, h', w')
+        matches: Tensor,  # (B, h*w, h'*w') bool
+        bank: Tensor | None = None,  # (N, D) negatives of other images
+        usable: Tensor | None = None,  # (N,) bool
+    ) -> CellLoss:
+        """Compare ``B`` pairs of views."""
+        if self.ranking is None:
+            return attract_cells(context, target, matches, unmatched_images=self._unmatched)
+        return rank_cells(
+            context, target, matches, options=self.ranking, bank=bank, bank_mask=usable
+        )
 
 
 def build_attention(config: AttentionConfig, dim: int) -> SelfAttention:

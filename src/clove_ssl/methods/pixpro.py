@@ -79,6 +79,11 @@ class PixPro(TaughtMethod[Encoder]):
         self.predictor = instance_head(instance.out, instance) if has_instance else None
         self.headline = ("cos_positive", "cos_instance") if has_instance else ("cos_positive",)
 
+    def tail(self) -> tuple[nn.Module, ...]:
+        """The propagation, and the predictor of the instance branch."""
+        predictors = () if self.predictor is None else (self.predictor,)
+        return self.propagation, *predictors
+
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
         """Loss of a micro-batch."""
         self.before_targets(progress)

@@ -177,8 +177,8 @@ class SlotCon(TaughtMethod[Encoder]):
         self.register_buffer("center", torch.zeros(config.prototypes))  # (K,)
         self._mean_scores: list[Tensor] = []
 
-    def losses(self) -> tuple[nn.Module, ...]:
-        """All that has fixed shapes."""
+    def tail(self) -> tuple[nn.Module, ...]:
+        """All but the predictor and its loss: the number of common slots changes."""
         return self.group_loss, self.line_up
 
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
