@@ -49,7 +49,7 @@ def measure_runs(bench: Bench, method: MethodConfig, data: DataConfig) -> None:
 def check_cores(wanted: tuple[int, ...]) -> None:
     """Refuse what this machine does not have, before minutes of measuring."""
     if wanted and not hasattr(os, "sched_setaffinity"):
-        raise UserError("This system cannot keep a process on some cores. Leave --cores away.")
+        raise UserError("This system cannot keep a process on some cores. Leave --cores out.")
     here = available_cores()
     if wanted and max(wanted) > here:
         raise UserError(f"--cores asks for {max(wanted)}, but there are {here}. Ask for fewer.")
