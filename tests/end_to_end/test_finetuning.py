@@ -14,12 +14,13 @@ import torch
 import torchvision
 from references.interruptions import assert_same, crash_after, figures, final_state
 from references.tiny_finetuning import tiny_finetuning
+from safetensors.torch import save_file
 
 from clove_ssl import cli, load_backbone, load_finetuned
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import EvaluationConfig
 from clove_ssl.engine import finetuning
-from clove_ssl.engine.finetuned import FinetunedModel
+from clove_ssl.engine.finetuned import FORMAT, FinetunedModel
 from clove_ssl.engine.loop import TrainingLoop
 from clove_ssl.errors import UserError
 from clove_ssl.runs import directory
@@ -153,6 +154,16 @@ def test_unfinished_and_repeated_runs_say_where_the_model_is(tmp_path: Path) -> 
     assert cli.main(["export", str(config.out), "--to", "torchvision"]) == 2
     with pytest.raises(UserError, match="nowhere does not exist"):
         load_finetuned("nowhere")
+
+
+@pytest.mark.parametrize(("version", "answer"), [("2", "upgrade clove-ssl"), ("1", "SHA-256")])
+def test_models_of_later_versions_and_damaged_ones_are_refused(
+    version: str, answer: str, tmp_path: Path
+) -> None:
+    path, about = tmp_path / "model.safetensors", {"format": FORMAT, "format_version": version}
+    save_file({"weight": torch.zeros(1)}, path, about)
+    with pytest.raises(UserError, match=answer):
+        load_finetuned(path)
 
 
 def test_evaluations_on_the_way_do_not_change_the_training(tmp_path: Path) -> None:

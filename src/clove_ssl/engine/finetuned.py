@@ -27,13 +27,14 @@ from clove_ssl.export.safetensors_file import (
     portable_state,
     read_backbone_file,
     save_backbone,
+    verify,
     write_bytes,
 )
 from clove_ssl.runs.directory import RunDirectory, find, not_exported
 from clove_ssl.tasks.base import Task, TaskModel, Vocabulary
 
 FORMAT = "clove-ssl model"
-FORMAT_VERSION = "1"
+FORMAT_VERSION = 1
 
 
 class FinetunedModel:
@@ -78,8 +79,7 @@ def load_finetuned(path_or_run: str | Path, *, device: str = "cpu") -> Finetuned
             f"{path} holds no fine-tuned model. Give a run of clove finetune, or its "
             "export/model.safetensors; backbones are opened by load_backbone."
         )
-    if content_hash(state) != metadata.get("sha256"):
-        raise UserError(f"{path} is damaged: its SHA-256 differs. Copy it again from the run.")
+    verify(path, state, metadata, newest=FORMAT_VERSION)
     config = files.parse(FinetuneConfig, metadata["config"], where=path)
     vocabulary = Vocabulary(**{k: tuple(v) for k, v in json.loads(metadata["vocabulary"]).items()})
     task = config.task.build()
@@ -96,7 +96,7 @@ def write_finetuned(
     state = portable_state(model)
     metadata = {
         "format": FORMAT,
-        "format_version": FORMAT_VERSION,
+        "format_version": str(FORMAT_VERSION),
         "library_version": __version__,
         "task": config.task.name,
         "architecture": model.backbone.name,

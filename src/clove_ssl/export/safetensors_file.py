@@ -59,7 +59,7 @@ def read_backbone_file(path: Path) -> tuple[State, dict[str, str]]:
             "export/backbone.safetensors of a run; copy it again, or name another one."
         ) from None
     if metadata.get("format") == FORMAT:
-        _verify(path, state, metadata)
+        verify(path, state, metadata, newest=FORMAT_VERSION)
     return state, metadata
 
 
@@ -94,13 +94,14 @@ def _describe(backbone: Backbone) -> dict[str, str]:
     }
 
 
-def _verify(path: Path, state: State, metadata: dict[str, str]) -> None:
+def verify(path: Path, state: State, metadata: Mapping[str, str], *, newest: int) -> None:
+    """Refuse a file of ours that a later version wrote, or whose tensors are not those written."""
     version = metadata.get("format_version", "0")
     written_by = int(version) if version.isdecimal() else 0  # what was tampered with fails below
-    if written_by > FORMAT_VERSION:
+    if written_by > newest:
         raise UserError(
             f"{path} has format version {written_by}, written by clove-ssl "
-            f"{metadata.get('library_version')}; this one reads up to {FORMAT_VERSION}. "
+            f"{metadata.get('library_version')}; this one reads up to {newest}. "
             "Type: pip install --upgrade clove-ssl"
         )
     if content_hash(state) != metadata.get("sha256"):
