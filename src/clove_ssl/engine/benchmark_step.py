@@ -27,41 +27,49 @@ from clove_ssl.views.batch import View, ViewBatch, joined_pixels
 PROGRESS = Progress(0, 1000)
 
 
-def measure_floor(bench: Bench, batch: ViewBatch) -> Measurement:
-    """Bare backbones on the same views."""
+def measure_floor(
+    bench: Bench, batch: ViewBatch, *, joined: bool = True, name: str = FLOOR
+) -> Measurement:
+    """Bare backbones on the same views, those of one size joined or each on its own."""
     torch.manual_seed(0)
+    passes = passes_of(batch, joined=joined)
     student = bench.placed(_LastMap(bench.backbone()))
     teacher = copy.deepcopy(student).requires_grad_(False)
-    prepared = _compile_floor(bench, student, teacher, batch) if bench.compiles else 0.0
+    prepared = _compile_floor(bench, student, teacher, passes) if bench.compiles else 0.0
 
     def work() -> None:
-        run_networks(bench, student, teacher, batch)
+        run_networks(bench, student, teacher, passes)
         student.zero_grad(set_to_none=True)
 
-    return bench.measure(FLOOR, work, images=bench.config.batch, prepared=prepared)
+    return bench.measure(name, work, images=bench.config.batch, prepared=prepared)
 
 
-def _compile_floor(bench: Bench, student: nn.Module, teacher: nn.Module, batch: ViewBatch) -> float:
+def _compile_floor(
+    bench: Bench, student: nn.Module, teacher: nn.Module, passes: Sequence[Tensor]
+) -> float:
     """Compile whole networks, each call of them by another process, or pieces; the seconds."""
     if bench.config.floor == "parts":
         compile_pieces(cut([student, teacher]))
         return 0.0
-    start, (large, *smaller) = time.perf_counter(), by_size(batch)
-    calls = [PieceCall.of(student, images, learns=True) for images in (large, *smaller)]
-    calls.append(PieceCall.of(teacher, large, learns=False))
+    start = time.perf_counter()
+    different = {images.shape: images for images in passes}.values()
+    calls = [PieceCall.of(student, images, learns=True) for images in different]
+    calls.append(PieceCall.of(teacher, passes[0], learns=False))
     compile_calls(calls, Surroundings(bench.precision, bench.device))
     student.compile(dynamic=False)
     teacher.compile(dynamic=False)
     return time.perf_counter() - start
 
 
-def run_networks(bench: Bench, student: nn.Module, teacher: nn.Module, batch: ViewBatch) -> None:
+def run_networks(
+    bench: Bench, student: nn.Module, teacher: nn.Module, passes: Sequence[Tensor]
+) -> None:
     """Student forward and backward on all views, teacher forward on the large ones."""
-    sizes = by_size(batch)
     with bench.precision.autocast():
         with torch.no_grad():
-            teacher(sizes[0])
-        outputs = [student(images) for images in sizes]
+            for images in large_ones(passes):
+                teacher(images)
+        outputs = [student(images) for images in passes]
     torch.stack([_one_number(output) for output in outputs]).sum().backward()  # type: ignore[no-untyped-call]
 
 
@@ -83,12 +91,20 @@ class _LastMap(nn.Module):
         return self.backbone.features(images)
 
 
-def by_size(batch: ViewBatch) -> list[Tensor]:
-    """The pixels of all views of each size, the large ones first."""
+def passes_of(batch: ViewBatch, *, joined: bool) -> list[Tensor]:
+    """What goes through a network at once, the large views first: all of a size, or each view."""
     sizes: dict[int, list[View]] = defaultdict(list)
     for view in batch.views:
         sizes[view.pixels.shape[-1]].append(view)
-    return [joined_pixels(sizes[size]) for size in sorted(sizes, reverse=True)]
+    groups = [sizes[size] for size in sorted(sizes, reverse=True)]
+    if joined:
+        return [joined_pixels(views) for views in groups]
+    return [view.pixels for views in groups for view in views]
+
+
+def large_ones(passes: Sequence[Tensor]) -> list[Tensor]:
+    """Those of the size of the first."""
+    return [images for images in passes if images.shape[-1] == passes[0].shape[-1]]
 
 
 def measure_step(bench: Bench, method: MethodConfig, batch: ViewBatch) -> Measurement:
@@ -155,14 +171,16 @@ def _measure_parts(
 ) -> None:
     """What forward and backward consist of: networks, teacher, and the rest."""
     student, teacher = model.networks()
+    passes = passes_of(batch, joined=model.joins_views)
 
     def networks() -> None:
-        run_networks(bench, student, teacher, batch)
+        run_networks(bench, student, teacher, passes)
         model.zero_grad(set_to_none=True)
 
     def teacher_forward() -> None:
         with torch.no_grad(), bench.precision.autocast():
-            teacher(by_size(batch)[0])
+            for images in large_ones(passes):
+                teacher(images)
 
     def gradients() -> None:
         with bench.precision.autocast():

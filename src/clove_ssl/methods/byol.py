@@ -34,6 +34,11 @@ class BYOL(TaughtMethod[PooledEncoder]):
         self.config = config
         self.predictor = MLPHead(width, config.predictor_hidden, width, norm=True)
 
+    @property
+    def joins_views(self) -> bool:
+        """As the config says."""
+        return self.config.joint_views
+
     def tail(self) -> tuple[nn.Module, ...]:
         """The predictor."""
         return (self.predictor,)

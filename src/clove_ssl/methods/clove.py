@@ -86,6 +86,11 @@ class CLoVE(TaughtMethod[Encoder]):
         self._to_enqueue: list[Tensor] = []
         self.headline = ("cos_positive", "cos_negative") if ranks else ("cos_positive",)
 
+    @property
+    def joins_views(self) -> bool:
+        """As the config says."""
+        return self.config.joint_views
+
     def tail(self) -> tuple[nn.Module, ...]:
         """The predictor and the loss."""
         return self.attention, self.cell_loss

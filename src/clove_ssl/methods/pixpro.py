@@ -79,6 +79,11 @@ class PixPro(TaughtMethod[Encoder]):
         self.predictor = instance_head(instance.out, instance) if has_instance else None
         self.headline = ("cos_positive", "cos_instance") if has_instance else ("cos_positive",)
 
+    @property
+    def joins_views(self) -> bool:
+        """No, as published."""
+        return False
+
     def tail(self) -> tuple[nn.Module, ...]:
         """The propagation, and the predictor of the instance branch."""
         predictors = () if self.predictor is None else (self.predictor,)

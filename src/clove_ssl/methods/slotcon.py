@@ -177,6 +177,11 @@ class SlotCon(TaughtMethod[Encoder]):
         self.register_buffer("center", torch.zeros(config.prototypes))  # (K,)
         self._mean_scores: list[Tensor] = []
 
+    @property
+    def joins_views(self) -> bool:
+        """No, as published."""
+        return False
+
     def tail(self) -> tuple[nn.Module, ...]:
         """All but the predictor and its loss: the number of common slots changes."""
         return self.group_loss, self.line_up

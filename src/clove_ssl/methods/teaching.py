@@ -69,6 +69,11 @@ class TaughtMethod(Method, Generic[Encoder]):
         """The student's backbone; a second registration would double the state dict."""
         return self.encoder.backbone
 
+    @property
+    def joins_views(self) -> bool:
+        """Whether views of one size pass the networks together, with common batch statistics."""
+        return True
+
     def views(self) -> tuple[ViewSpec, ...]:
         """The views of one image."""
         return self._taught.view_specs()
