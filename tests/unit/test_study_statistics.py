@@ -15,6 +15,8 @@ from clove_ssl.engine.study_statistics import (
     bootstrap_interval,
     compare,
     exceeds,
+    noise_of,
+    student_quantile,
     summarize,
 )
 
@@ -129,3 +131,30 @@ def test_pairs_remove_the_luck_that_both_share() -> None:
 def test_twice_the_standard_error_is_not_more_than_twice() -> None:
     assert not exceeds(2.0, 1.0)
     assert exceeds(-2.1, 1.0)
+
+
+def test_the_noise_is_the_spread_of_all_methods_together() -> None:
+    methods = [measured([[1.0], [3.0]]), measured([[2.0], [4.0]]), measured([[7.0, 9.0]])]
+    noise = noise_of(methods)
+    assert noise is not None
+    assert noise.freedom == 2  # the last method has one pre-training
+    assert noise.deviation == pytest.approx(2**0.5)
+    assert noise.least_difference(2) == pytest.approx(4.3027 * 2**0.5, rel=1e-4)
+    assert noise_of(methods[2:]) is None
+
+
+@pytest.mark.parametrize(
+    ("freedom", "quantile"), [(1, 12.706), (2, 4.303), (3, 3.182), (5, 2.571), (30, 2.042)]
+)
+def test_quantiles_are_those_of_printed_tables(freedom: int, quantile: float) -> None:
+    assert student_quantile(freedom) == pytest.approx(quantile, rel=0.01)
+
+
+def test_noise_hides_equal_methods_nineteen_times_of_twenty() -> None:
+    random, found = np.random.default_rng(0), 0
+    for _ in range(2000):
+        draws = random.normal(size=(5, 2))  # five methods, two seeds
+        noise = noise_of(measured([[value] for value in seeds]) for seeds in draws.tolist())
+        assert noise is not None
+        found += abs(draws[0].mean() - draws[1].mean()) > noise.least_difference(2)
+    assert 0.03 < found / 2000 < 0.07

@@ -18,7 +18,7 @@ from clove_ssl.engine.study_results import (
     results_of,
 )
 from clove_ssl.engine.study_settings import departures, describe_budget, describe_data
-from clove_ssl.engine.study_statistics import compare, exceeds, summarize
+from clove_ssl.engine.study_statistics import compare, exceeds, noise_of, summarize
 from clove_ssl.visual.study_tables import OurFigure, Pair, PairedRow, StudyRow, StudyTable
 
 MOST_FIGURES = 6
@@ -182,6 +182,8 @@ class StudyComparison:
         reference = next(e for e in self._entries if e.label == config.reference_label)
         ours = self._found(reference, measure).figures
         name = _main_figure(measure, ours)
+        found_all = [self._found(entry, measure).figures for entry in self._entries]
+        noise = noise_of(figures[name] for figures in found_all if figures.get(name))
         for entry in self._entries:
             theirs = self._found(entry, measure).figures
             if entry is reference or name not in ours or name not in theirs:
@@ -197,6 +199,7 @@ class StudyComparison:
                     count=found.summary.count,
                     basis=found.summary.basis,
                     notable=found.is_notable,
+                    least=noise.least_difference(found.summary.pretrainings) if noise else None,
                 )
 
 

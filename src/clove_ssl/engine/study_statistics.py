@@ -11,9 +11,9 @@ Figures are plain numbers in any unit; results are in the same one.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev, variance
+from statistics import NormalDist, fmean, stdev, variance
 from typing import Literal
 
 import numpy as np
@@ -66,6 +66,46 @@ class Comparison:
     def is_notable(self) -> bool:
         """Whether the difference exceeds twice its standard error."""
         return exceeds(self.summary.mean, self.summary.standard_error)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How far apart runs of one method are, judged from all methods of a study together.
+
+    Two seeds of a method say next to nothing about its spread; two of each of ten methods do, if
+    luck is about the same for all of them.
+    """
+
+    deviation: float  # between pre-trainings of one method
+    freedom: int  # degrees of freedom of the deviation
+
+    def least_difference(self, pretrainings: int) -> float:
+        """What the means of two equal methods exceed by chance once in twenty times."""
+        return student_quantile(self.freedom) * self.deviation * math.sqrt(2 / pretrainings)
+
+
+def noise_of(methods: Iterable[Measured]) -> Noise | None:
+    """The common spread of pre-trainings; nothing where no method has two."""
+    means = [[fmean(group) for group in _groups(measured)] for measured in methods]
+    deviation = _within(means)
+    freedom = sum(len(each) - 1 for each in means)
+    return None if deviation is None else Noise(deviation, freedom)
+
+
+def student_quantile(freedom: int) -> float:
+    """The 97.5 % quantile of Student's t, within 1 %."""
+    if freedom == 1:
+        return math.tan(0.475 * math.pi)
+    if freedom == 2:
+        return 0.95 * math.sqrt(2 / (1 - 0.95**2))
+    z = NormalDist().inv_cdf(0.975)
+    series = (
+        z,
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )  # in powers of 1 / freedom
+    return math.fsum(term / freedom**power for power, term in enumerate(series))
 
 
 def summarize(measured: Measured) -> Summary:

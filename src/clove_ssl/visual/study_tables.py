@@ -83,6 +83,7 @@ class PairedRow:
     count: str
     basis: str
     notable: bool
+    least: float | None  # a difference that the spread of all methods together gives by chance
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,10 @@ LEGEND = (
 PAIRED_LEGEND = (
     f"Differences on the same seeds, in points; {MARK} exceeds twice its standard error. Intervals "
     "are 95 % bootstraps over pre-trainings and the fine-tunings within them; with two or three "
-    "seeds they are rough. Where n has one pre-training, only the luck of fine-tuning is in them."
+    "seeds they are rough. Where n has one pre-training, only the luck of fine-tuning is in them. "
+    "With few seeds a standard error is luck itself. So the last column takes the spread between "
+    "the pre-trainings of all methods together, and has the difference that two equal methods "
+    "exceed once in twenty times."
 )
 
 
@@ -188,7 +192,15 @@ def run_cells(row: PretrainingRow) -> list[str]:
     return [row.run, *before, loss, rank, spread]
 
 
-PAIRED_HEADER = ["measure", "method", "difference", "standard error", "95 % interval", "n"]
+PAIRED_HEADER = [
+    "measure",
+    "method",
+    "difference",
+    "standard error",
+    "95 % interval",
+    "n",
+    "beyond the noise",
+]
 
 
 def paired_cells(row: PairedRow) -> list[str]:
@@ -198,7 +210,10 @@ def paired_cells(row: PairedRow) -> list[str]:
     if row.interval is not None:
         interval = f"{row.interval[0]:+.2f} to {row.interval[1]:+.2f}"
     difference = f"{row.difference:+.2f}{MARK * row.notable}"
-    return [row.measure, row.method, difference, error, interval, row.count]
+    beyond = NOTHING
+    if row.least is not None:
+        beyond = f"{'yes' if abs(row.difference) > row.least else 'no'}, {row.least:.2f}"
+    return [row.measure, row.method, difference, error, interval, row.count, beyond]
 
 
 def csv_text(tables: Sequence[StudyTable]) -> str:
