@@ -6,7 +6,9 @@ import copy
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import torch
 from torch import Tensor, nn
@@ -142,7 +144,7 @@ class Stages:
     def __init__(self, bench: Bench) -> None:
         self._on_gpu = bench.device.type == "cuda"
         self._synchronize = bench.synchronize
-        self._steps: list[list[tuple[str, torch.cuda.Event]]] = []
+        self._steps: list[list[tuple[str, _Moment]]] = []
 
     def begin(self) -> None:
         """A step begins."""
@@ -151,19 +153,33 @@ class Stages:
 
     def end(self, stage: str) -> None:
         """A stage of the step ends here."""
-        if self._on_gpu:
-            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            event.record()
-            self._steps[-1].append((stage, event))
+        self._steps[-1].append((stage, _Moment(on_gpu=self._on_gpu)))
 
     def milliseconds(self) -> dict[str, float]:
-        """Median time of each stage; nothing on a CPU."""
+        """Median time of each stage."""
         self._synchronize()
         times: dict[str, list[float]] = defaultdict(list)
         for marks in self._steps:
-            for (_, before), (stage, after) in zip(marks[:-1], marks[1:], strict=True):
-                times[stage].append(before.elapsed_time(after))
-        return {stage: sorted(values)[len(values) // 2] for stage, values in times.items()}
+            for (_, before), (stage, after) in pairwise(marks):
+                times[stage].append(before.milliseconds_to(after))
+        return {stage: median(values) for stage, values in times.items()}
+
+
+class _Moment:
+    """Now, on the clock of the device."""
+
+    def __init__(self, *, on_gpu: bool) -> None:
+        self._host = time.perf_counter()
+        self._event: torch.cuda.Event | None = None
+        if on_gpu:
+            self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            self._event.record()
+
+    def milliseconds_to(self, later: _Moment) -> float:
+        """How long it was; a GPU must have got there."""
+        if self._event is None or later._event is None:
+            return 1e3 * (later._host - self._host)
+        return float(self._event.elapsed_time(later._event))
 
 
 def _measure_parts(
@@ -188,13 +204,26 @@ def _measure_parts(
         output.loss.backward()
         model.zero_grad(set_to_none=True)
 
-    together = bench.measure("  networks with heads", networks, images=bench.config.batch)
+    bench.measure("  networks with heads", networks, images=bench.config.batch)
     update = bench.device_milliseconds(lambda: model.update_teacher(PROGRESS))
     bench.record_share("  teacher forward", bench.device_milliseconds(teacher_forward), step=step)
     bench.record_share("  teacher update", update, step=step)
-    rest = bench.measure("  forward and backward", gradients, images=bench.config.batch)
-    rest_time = rest.milliseconds - together.milliseconds - update
-    bench.record_share("  loss, matching, predictor", max(rest_time, 0.0), step=step)
+    bench.measure("  forward and backward", gradients, images=bench.config.batch)
+    rest = max(_difference(bench, gradients, networks) - update, 0.0)
+    bench.record_share("  loss, matching, predictor", rest, step=step)
+
+
+def _difference(bench: Bench, whole: Callable[[], None], part: Callable[[], None]) -> float:
+    """How many milliseconds longer one takes; they take turns, so what slows one slows both."""
+    turns = Stages(bench)
+    for _ in range(bench.config.steps):
+        turns.begin()
+        whole()
+        turns.end("whole")
+        part()
+        turns.end("part")
+    times = turns.milliseconds()
+    return times["whole"] - times["part"]
 
 
 def write_trace(bench: Bench, step: Callable[[], None], path: Path) -> None:
