@@ -22,10 +22,10 @@ from clove_ssl.config.pretraining import BackboneConfig, PretrainConfig
 from clove_ssl.config.recipes import RECIPES, recipe
 from clove_ssl.engine.benchmark import Bench, Measurement
 from clove_ssl.engine.benchmark_step import measure_floor, measure_step
+from clove_ssl.methods.teaching import TaughtMethod
 from clove_ssl.registry import METHODS
 
 CLASSES = 1000  # of labelled images, which there are none of here
-BY_VIEW = ("pixpro", "slotcon")  # as published: each view has batch statistics of its own
 
 
 def published(method: str) -> PretrainConfig:
@@ -51,12 +51,14 @@ def measure(method: str, options: argparse.Namespace) -> str:
         )
     )
     batch = bench.batch(chosen, options.batch)
-    floor, step = measure_floor(bench, batch), measure_step(bench, chosen, batch)
+    floor, model = measure_floor(bench, batch), bench.build(chosen)
+    step = measure_step(bench, model, batch)
     line = (
         f"{method}: step {step.images_per_second:,.0f} images/s, {step.memory_gib:.1f} GiB, "
         + compared(step, floor)
     )
-    if method in BY_VIEW:
+    if isinstance(model, TaughtMethod) and not model.joins_views:
+        del model  # the floor's memory is its own
         by_view = measure_floor(bench, batch, joined=False, name="floor, view by view")
         line += ", " + compared(step, by_view)
     return line

@@ -57,7 +57,8 @@ def test_every_part_is_measured_and_written(tmp_path: Path) -> None:
     stages = {"forward", "backward", "optimizer", "teacher update", "loss, matching, predictor"}
     assert stages | {"networks with heads"} <= set(names)
     assert measured[0].first_call_seconds > 1.0  # Python and torch were loaded
-    assert all(one.images_per_second > 0 for one in measured if one.share is None)
+    by_difference = "  loss, matching, predictor"  # of so small a network it may be lost in noise
+    assert all(one.images_per_second > 0 for one in measured if one.name != by_difference)
     assert {line["device"] for line in written} == {"cpu"}
 
 
@@ -88,8 +89,8 @@ def test_a_method_whose_network_gives_several_maps_can_be_measured() -> None:
 
 def test_a_method_that_needs_classes_gets_made_up_ones() -> None:
     method = small_method("supervised", size=32, classes=None)
-    measured = run_bench(replace(tiny_bench(), method=method, parts=("step",)))
-    assert [one.name for one in measured[:2]] == ["floor", "step"]
+    measured = run_bench(replace(tiny_bench(), method=method, parts=("run", "step")))
+    assert [one.name.split(" (")[0] for one in measured[:3]] == ["end to end", "floor", "step"]
 
 
 def test_cores_that_are_not_there_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from references.compiling import activation_memory_in_use
+from references.compiling import activation_memory_in_use, method_and_batch
 from references.method_runs import method_run
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
@@ -19,14 +19,10 @@ from clove_ssl.config.benching import BenchConfig
 from clove_ssl.config.pretraining import BackboneConfig, PretrainConfig
 from clove_ssl.engine import pretraining
 from clove_ssl.engine.compilation import compile_pieces, cut
-from clove_ssl.engine.synthetic import synthetic_batch
 from clove_ssl.errors import UserError
-from clove_ssl.methods.base import Method, Progress
+from clove_ssl.methods.base import Progress
 from clove_ssl.methods.clove import Encoder
 from clove_ssl.modules.heads import ConvProjector
-from clove_ssl.views.batch import ViewBatch
-
-CPU = torch.device("cpu")
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
@@ -35,13 +31,6 @@ def encoder(name: str = "resnet18") -> Encoder:
     torch.manual_seed(0)
     backbone = build_backbone(BackboneConfig(name=name))
     return Encoder(backbone, ConvProjector(backbone.out_channels, 16, 8)).train()
-
-
-def small_step(name: str, folder: Path) -> tuple[Method, ViewBatch]:
-    config = method_run(folder, name)
-    torch.manual_seed(0)
-    method = config.method.build(build_backbone(config.backbone)).train()
-    return method, synthetic_batch(method.views(), 4, device=CPU, dtype=torch.float32)
 
 
 def outputs_and_gradient(network: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -63,7 +52,7 @@ def test_a_network_in_pieces_gives_what_it_gave_before(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["byol", "clove", "pixpro", "slotcon"])
 def test_compiled_and_plain_parts_behind_the_networks_agree(name: str, tmp_path: Path) -> None:
-    method, batch = small_step(name, tmp_path)
+    method, batch = method_and_batch(name, tmp_path)
     compiled = copy.deepcopy(method)
     for part in compiled.tail():
         part.compile(dynamic=False, fullgraph=True, backend="aot_eager")

@@ -11,32 +11,22 @@ from typing import ClassVar
 
 import pytest
 import torch
-from references.method_runs import TRAINED, method_run
+from references.compiling import method_and_batch
+from references.method_runs import TRAINED
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
-from clove_ssl.backbones.build import build_backbone
 from clove_ssl.engine import compilation_ahead
 from clove_ssl.engine.compilation import compile_pieces, pieces_of
 from clove_ssl.engine.compilation_calls import PieceCall, record_calls
 from clove_ssl.engine.compilation_helpers import CallPile, Surroundings
 from clove_ssl.engine.precision import choose_precision
-from clove_ssl.engine.synthetic import synthetic_batch
-from clove_ssl.methods.base import Method, Progress
-from clove_ssl.views.batch import ViewBatch
+from clove_ssl.methods.base import Progress
 
 CPU = torch.device("cpu")
 FP32 = choose_precision("auto", CPU)
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
-
-
-def method_and_batch(name: str, folder: Path) -> tuple[Method, ViewBatch]:
-    config = method_run(folder, name)
-    config_method = config.method.for_classes(2) if config.method.needs_labels else config.method
-    torch.manual_seed(0)
-    method = config_method.build(build_backbone(config.backbone)).train()
-    return method, synthetic_batch(method.views(), 4, device=CPU, dtype=torch.float32)
 
 
 @pytest.mark.parametrize("name", TRAINED)

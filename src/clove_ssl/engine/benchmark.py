@@ -242,7 +242,7 @@ def run_bench(config: BenchConfig) -> list[Measurement]:
         if "step" in config.parts:
             batch = bench.batch(method, config.batch)
             measure_floor(bench, batch)
-            measure_step(bench, method, batch)
+            measure_step(bench, bench.build(method), batch)
         if "data" in config.parts:
             measure_rendering(bench, method, data)
             measure_reading(bench, method, data)

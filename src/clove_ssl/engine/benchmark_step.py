@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from clove_ssl.backbones.build import Backbone
-from clove_ssl.config.methods.base import MethodConfig
 from clove_ssl.config.pretraining import OptimizerConfig
 from clove_ssl.engine.benchmark import FLOOR, WARM_UP, Bench, Measurement
 from clove_ssl.engine.compilation import compile_pieces, cut
 from clove_ssl.engine.compilation_ahead import compile_calls
 from clove_ssl.engine.compilation_calls import PieceCall
 from clove_ssl.engine.compilation_helpers import Surroundings
-from clove_ssl.methods.base import Progress
+from clove_ssl.engine.device_clock import Moment
+from clove_ssl.methods.base import Method, Progress
 from clove_ssl.methods.teaching import BackboneEncoder, TaughtMethod
 from clove_ssl.optimizers import build_optimizer
 from clove_ssl.views.batch import View, ViewBatch, joined_pixels
@@ -109,9 +109,8 @@ def large_ones(passes: Sequence[Tensor]) -> list[Tensor]:
     return [images for images in passes if images.shape[-1] == passes[0].shape[-1]]
 
 
-def measure_step(bench: Bench, method: MethodConfig, batch: ViewBatch) -> Measurement:
+def measure_step(bench: Bench, model: Method, batch: ViewBatch) -> Measurement:
     """The whole step, and the shares of its stages."""
-    model = bench.build(method)
     prepared = bench.compile_ahead(model, batch)
     optimizer = build_optimizer(OptimizerConfig(), model, peak_lr=1e-3)
     stages = Stages(bench)
@@ -142,9 +141,9 @@ class Stages:
     """Where the device is when, step by step."""
 
     def __init__(self, bench: Bench) -> None:
-        self._on_gpu = bench.device.type == "cuda"
+        self._device = bench.device
         self._synchronize = bench.synchronize
-        self._steps: list[list[tuple[str, _Moment]]] = []
+        self._steps: list[list[tuple[str, Moment]]] = []
 
     def begin(self) -> None:
         """A step begins."""
@@ -153,7 +152,7 @@ class Stages:
 
     def end(self, stage: str) -> None:
         """A stage of the step ends here."""
-        self._steps[-1].append((stage, _Moment(on_gpu=self._on_gpu)))
+        self._steps[-1].append((stage, Moment(self._device)))
 
     def milliseconds(self) -> dict[str, float]:
         """Median time of each stage."""
@@ -163,23 +162,6 @@ class Stages:
             for (_, before), (stage, after) in pairwise(marks):
                 times[stage].append(before.milliseconds_to(after))
         return {stage: median(values) for stage, values in times.items()}
-
-
-class _Moment:
-    """Now, on the clock of the device."""
-
-    def __init__(self, *, on_gpu: bool) -> None:
-        self._host = time.perf_counter()
-        self._event: torch.cuda.Event | None = None
-        if on_gpu:
-            self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            self._event.record()
-
-    def milliseconds_to(self, later: _Moment) -> float:
-        """How long it was; a GPU must have got there."""
-        if self._event is None or later._event is None:
-            return 1e3 * (later._host - self._host)
-        return float(self._event.elapsed_time(later._event))
 
 
 def _measure_parts(

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from pickle import PicklingError
 
@@ -38,7 +37,6 @@ class Outcome:
     graphs: int
     helpers: int
     failed: int
-    seconds: float
 
 
 def compile_ahead(
@@ -60,11 +58,9 @@ def compile_ahead(
     """
     if _most_helpers() < 2:
         return None
-    start, device = time.perf_counter(), batch.views[0].pixels.device
-    calls = record_calls(method, batch, precision)
+    device = batch.views[0].pixels.device
     around = Surroundings(precision, device, deterministic, activation_memory)
-    done = compile_calls(calls, around)
-    return done and replace(done, seconds=time.perf_counter() - start)
+    return compile_calls(record_calls(method, batch, precision), around)
 
 
 def compile_calls(calls: Iterable[PieceCall], around: Surroundings) -> Outcome | None:
@@ -83,7 +79,7 @@ def compile_calls(calls: Iterable[PieceCall], around: Surroundings) -> Outcome |
 
 def _share_out(calls: Sequence[PieceCall], around: Surroundings, done: Path) -> Outcome:
     """Have helpers compile calls, and say in the file ``done`` if all of them could."""
-    start, helpers = time.perf_counter(), min(_most_helpers(), len(calls))
+    helpers = min(_most_helpers(), len(calls))
     if around.device.type == "cuda":
         torch.cuda.empty_cache()  # the helpers need room
     try:
@@ -93,7 +89,7 @@ def _share_out(calls: Sequence[PieceCall], around: Surroundings, done: Path) -> 
             done.touch()
     except (OSError, RuntimeError, AttributeError, PicklingError):
         failed = helpers  # there is no room for files, or a piece that no file can hold
-    return Outcome(len(calls), helpers, failed, time.perf_counter() - start)
+    return Outcome(len(calls), helpers, failed)
 
 
 def _hardest_first(call: PieceCall) -> tuple[bool, int]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +12,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from clove_ssl.engine.compilation import pieces_of
 from clove_ssl.engine.precision import Precision
+from clove_ssl.engine.repeatability import without_trials
 from clove_ssl.methods.base import Method, Progress
 from clove_ssl.views.batch import ViewBatch
 
@@ -53,8 +52,12 @@ class PieceCall:
         return repr((self.piece, self.piece.training, kinds, self.inputs, self.learns))
 
     def run(self, precision: Precision, device: torch.device) -> None:
-        """Call the piece with zeros for weights, and go back through it if it learns."""
-        with _choosing_no_kernels():
+        """Call the piece with zeros for weights, and go back through it if it learns.
+
+        Which kernel is fastest for a convolution is left to the first step: nothing can be timed
+        beside the helpers.
+        """
+        with without_trials(remembered_apart=True):
             self._run(precision, device)
 
     def _run(self, precision: Precision, device: torch.device) -> None:
@@ -85,28 +88,13 @@ def record_calls(method: Method, batch: ViewBatch, precision: Precision) -> list
     device = batch.views[0].pixels.device
     on_gpu = [device] if device.type == "cuda" else []
     nothing_kept = saved_tensors_hooks(lambda _: None, _no_backward_pass)
-    with torch.random.fork_rng(on_gpu), nothing_kept, _choosing_no_kernels(), precision.autocast():
+    untried = without_trials(remembered_apart=True)
+    with torch.random.fork_rng(on_gpu), nothing_kept, untried, precision.autocast():
         stand_in(batch, Progress(0, 1))
     for hook in hooks:
         hook.remove()
     stand_in.to("meta")
     return list(calls.values())
-
-
-@contextmanager
-def _choosing_no_kernels() -> Iterator[None]:
-    """Leave it to the first step which kernel is fastest for a convolution.
-
-    cuDNN times them once for all steps, and times nothing well beside the helpers. What it takes
-    in its deterministic mode it remembers apart.
-    """
-    cudnn = torch.backends.cudnn
-    before = cudnn.deterministic, cudnn.benchmark
-    cudnn.deterministic, cudnn.benchmark = True, False
-    try:
-        yield
-    finally:
-        cudnn.deterministic, cudnn.benchmark = before
 
 
 def _no_backward_pass(_: object) -> Tensor:

@@ -13,8 +13,8 @@ Dimensions: B images, D channels, h x w cells.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.engine.probe_pictures import BATCH
+from clove_ssl.engine.repeatability import without_trials
 from clove_ssl.errors import UserError
 from clove_ssl.modules.normalization import SynchronizedBatchNorm2d
 from clove_ssl.views.batch import normalize
@@ -69,7 +70,8 @@ class FrozenFeatures:
     def __call__(self, images: Tensor) -> Tensor:
         """uint8 (B, 3, H, W) -> (B, D, h, w)."""
         pixels = normalize(images.to(self.device), torch.float32, channels_last=True)
-        with _no_trials(), _fast_numbers(self.device):
+        # Trying kernels out would take longer than all else that a probe does.
+        with without_trials(), _fast_numbers(self.device):
             if len(self._stages) == 1:
                 return self._backbone.features(pixels).float()
             maps: dict[str, Tensor] = self._backbone(pixels)
@@ -84,17 +86,6 @@ class FrozenFeatures:
     def pooled(self, images: Tensor) -> Tensor:
         """One feature per image, the mean over its cells: uint8 (N, 3, H, W) -> (N, D)."""
         return torch.cat([self(batch).mean((2, 3)) for batch in torch.split(images, BATCH)])
-
-
-@contextmanager
-def _no_trials() -> Iterator[None]:
-    """Take the first kernel: trying several out takes longer than all else that a probe does."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = False
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
 
 
 def _fast_numbers(device: torch.device) -> AbstractContextManager[object]:

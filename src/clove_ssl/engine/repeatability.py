@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -33,6 +35,22 @@ def start_repeatably(
 
     if hasattr(compiler, "deterministic"):
         compiler.deterministic = deterministic
+
+
+@contextmanager
+def without_trials(*, remembered_apart: bool = False) -> Iterator[None]:
+    """Take the first kernel for a convolution instead of trying several out.
+
+    cuDNN remembers what it took for a size. Where that is not to last, it is
+    ``remembered_apart``: with the choices of its deterministic mode.
+    """
+    cudnn = torch.backends.cudnn
+    before = cudnn.benchmark, cudnn.deterministic
+    cudnn.benchmark, cudnn.deterministic = False, remembered_apart or cudnn.deterministic
+    try:
+        yield
+    finally:
+        cudnn.benchmark, cudnn.deterministic = before
 
 
 def _allow_fused_attention(allowed: bool) -> None:
