@@ -57,7 +57,7 @@ def measure(method: str, options: argparse.Namespace) -> str:
         f"{method}: step {step.images_per_second:,.0f} images/s, {step.memory_gib:.1f} GiB, "
         + compared(step, floor)
     )
-    if isinstance(model, TaughtMethod) and not model.joins_views:
+    if isinstance(model, TaughtMethod) and not model.passes_together:
         del model  # the floor's memory is its own
         by_view = measure_floor(bench, batch, joined=False, name="floor, view by view")
         line += ", " + compared(step, by_view)

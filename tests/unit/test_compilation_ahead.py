@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
 from clove_ssl.engine import compilation_ahead
-from clove_ssl.engine.compilation import compile_pieces, pieces_of
+from clove_ssl.engine.compilation import compile_method
 from clove_ssl.engine.compilation_calls import PieceCall, record_calls
 from clove_ssl.engine.compilation_helpers import CallPile, Surroundings
 from clove_ssl.engine.precision import choose_precision
@@ -42,8 +42,8 @@ def test_calls_are_recorded_without_a_trace_in_the_method(name: str, tmp_path: P
 @pytest.mark.parametrize("name", ["clove", "moco", "slotcon", "vicregl"])
 def test_every_graph_of_a_step_has_a_call(name: str, tmp_path: Path) -> None:
     method, batch = method_and_batch(name, tmp_path)
+    compile_method(method, backend="eager")
     calls = record_calls(method, batch, FP32)
-    compile_pieces(pieces_of(method), backend="eager")
     method(batch, Progress(0, 1)).loss.backward()
     assert len(calls) == counters["stats"]["unique_graphs"] > 2
 

@@ -26,7 +26,7 @@ from clove_ssl.config.methods.base import MethodConfig
 from clove_ssl.config.pretraining import DataConfig
 from clove_ssl.console import Console
 from clove_ssl.data.sources import open_source
-from clove_ssl.engine.compilation import compile_pieces, pieces_of
+from clove_ssl.engine.compilation import compile_method
 from clove_ssl.engine.compilation_ahead import compile_ahead
 from clove_ssl.engine.distributed import choose_device
 from clove_ssl.engine.precision import Precision, choose_precision
@@ -151,8 +151,7 @@ class Bench:
         torch.manual_seed(0)
         built: Method = self.placed(method.build(self.backbone()))
         if self.compiles:
-            kept = self.config.activation_memory
-            compile_pieces(pieces_of(built), activation_memory=kept)
+            compile_method(built, activation_memory=self.config.activation_memory)
         return built
 
     def compile_ahead(self, method: Method, batch: ViewBatch) -> float:

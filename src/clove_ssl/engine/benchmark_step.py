@@ -169,7 +169,7 @@ def _measure_parts(
 ) -> None:
     """What forward and backward consist of: networks, teacher, and the rest."""
     student, teacher = model.networks()
-    passes = passes_of(batch, joined=model.joins_views)
+    passes = passes_of(batch, joined=model.passes_together)
 
     def networks() -> None:
         run_networks(bench, student, teacher, passes)

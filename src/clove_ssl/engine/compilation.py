@@ -35,6 +35,14 @@ def compile_pieces(
         piece.compile(dynamic=False, backend=backend)
 
 
+def compile_method(
+    method: Method, backend: str = "inductor", *, activation_memory: float = 1.0
+) -> None:
+    """Compile all that can be of a method; see :func:`compile_pieces`."""
+    method.prepare_compilation()
+    compile_pieces(pieces_of(method), backend, activation_memory=activation_memory)
+
+
 def pieces_of(method: Method) -> list[nn.Module]:
     """All that is compiled of a method."""
     return [*cut(method.networks()), *method.tail()]

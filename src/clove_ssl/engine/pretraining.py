@@ -29,7 +29,7 @@ from clove_ssl.data.reading import BatchReader, EncodedImages, RenderedViews
 from clove_ssl.data.sampling import ImageOrder, StepPlan
 from clove_ssl.data.sources import ImageSource, open_source, source_warnings
 from clove_ssl.engine.checkpoints import CheckpointStore, State
-from clove_ssl.engine.compilation import compile_pieces, pieces_of
+from clove_ssl.engine.compilation import compile_method
 from clove_ssl.engine.compilation_ahead import compile_ahead
 from clove_ssl.engine.distributed import Process, joined
 from clove_ssl.engine.feeding import Batches, DeviceFeed, ViewFeed
@@ -122,7 +122,7 @@ def _prepare(config: PretrainConfig, process: Process) -> Parts:
     precision.prepare()
     method = _build_method(config, process)
     if _compiles(config, plan, process):
-        compile_pieces(pieces_of(method), activation_memory=config.activation_memory)
+        compile_method(method, activation_memory=config.activation_memory)
     return Parts(
         config, source, plan, precision, method, _open_probes(config, plan, source, method)
     )

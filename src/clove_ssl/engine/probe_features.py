@@ -26,6 +26,7 @@ from clove_ssl.engine.probe_pictures import BATCH
 from clove_ssl.engine.repeatability import without_trials
 from clove_ssl.errors import UserError
 from clove_ssl.modules.normalization import SynchronizedBatchNorm2d
+from clove_ssl.modules.view_norm import as_one_view
 from clove_ssl.views.batch import normalize
 
 _CALIBRATION_IMAGES = 128
@@ -46,6 +47,7 @@ class FrozenFeatures:
     ) -> None:
         _check_stages(backbone, stages)
         frozen = _without_sync(copy.deepcopy(backbone)).to(device, torch.float32).eval()
+        as_one_view(frozen)
         self._backbone = frozen.to(memory_format=torch.channels_last)
         self._stages = list(stages)
         self.device = torch.device(device)

@@ -65,6 +65,9 @@ class Method(Learner):
         """The parts that do the heavy work on batches of images, which may be compiled."""
         return ()
 
+    def prepare_compilation(self) -> None:
+        """Called before the networks are compiled, which may run in another way from then on."""
+
     def tail(self) -> tuple[nn.Module, ...]:
         """Parts behind the networks that may be compiled too: they take tensors of fixed shapes."""
         return ()

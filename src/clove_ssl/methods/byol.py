@@ -9,7 +9,7 @@ Dimensions: B images, D channels; rows of both views stand one after the other.
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.methods.byol import BYOLConfig
@@ -19,7 +19,7 @@ from clove_ssl.methods.teaching import PooledEncoder, TaughtMethod
 from clove_ssl.methods.two_views import swap_views
 from clove_ssl.modules.heads import MLPHead
 from clove_ssl.modules.normalization import unit_vectors
-from clove_ssl.views.batch import ViewBatch, joined_pixels
+from clove_ssl.views.batch import ViewBatch
 
 
 class BYOL(TaughtMethod[PooledEncoder]):
@@ -45,14 +45,16 @@ class BYOL(TaughtMethod[PooledEncoder]):
 
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
         """Loss of a micro-batch."""
-        passes = [view.pixels for view in batch.views]
-        if self.config.joint_views:
-            passes = [joined_pixels(batch.views)]
         self.before_targets(progress)
-        targets = unit_vectors(torch.cat([self.teacher(images) for images in passes]))  # (2 * B, D)
-        embedded = [self.encoder(images) for images in passes]
-        predicted = unit_vectors(torch.cat([self.predictor(rows) for rows in embedded]))
+        targets = unit_vectors(self.by_view(self.teacher, batch.views))  # (2 * B, D)
+        embedded = self.by_view(self.encoder, batch.views)
+        predicted = unit_vectors(self._predict(embedded))
         mean = prediction_loss(predicted, swap_views(targets))
         loss = 2 * mean if self.config.form == "paper" else mean
-        samples = {"embeddings": embedded[0].detach()[: len(batch.index)]}  # the first view
+        samples = {"embeddings": embedded.detach()[: len(batch.index)]}  # the first view
         return StepOutput(loss, {"cos_positive": 1 - mean.detach() / 2}, samples)
+
+    def _predict(self, embedded: Tensor) -> Tensor:
+        """(2 * B, D) -> (2 * B, D), by statistics of both views or of each."""
+        parts = embedded.chunk(1 if self.joins_views else 2)
+        return torch.cat([self.predictor(rows) for rows in parts])

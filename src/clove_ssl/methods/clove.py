@@ -12,7 +12,7 @@ Dimensions: B images, V views of one role, D channels, h x w cells.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -31,7 +31,7 @@ from clove_ssl.modules.attention import NormalizedSelfAttention, PlainSelfAttent
 from clove_ssl.modules.heads import ConvProjector
 from clove_ssl.modules.normalization import unit_vectors
 from clove_ssl.modules.queue import FeatureQueue
-from clove_ssl.views.batch import View, ViewBatch, joined_pixels
+from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.geometry import match_cells
 
 HEALTH_MAPS = 8  # images whose attention is looked at
@@ -100,12 +100,12 @@ class CLoVE(TaughtMethod[Encoder]):
         large = [view for view in batch.views if view.role == "global"]
         small = [view for view in batch.views if view.role == "local"]
         self.before_targets(progress)
-        targets = self._by_view(self.teacher, large)
+        targets = self.by_view(self.teacher, large)
         teacher = self._place(unit_vectors(targets, dim=1), large)
-        projected = self._by_view(self.encoder, large)  # V * (B, D, h, w), joined
+        projected = self.by_view(self.encoder, large)  # V * (B, D, h, w), joined
         students = [self._contextualize(projected, large)]
         if small:
-            students.append(self._contextualize(self._by_view(self.encoder, small), small))
+            students.append(self._contextualize(self.by_view(self.encoder, small), small))
         comparisons = [
             self._compare(views, teacher, small=number > 0) for number, views in enumerate(students)
         ]
@@ -132,12 +132,6 @@ class CLoVE(TaughtMethod[Encoder]):
         with torch.no_grad():
             weights = self.attention.weights(maps.to(self.attention.out.weight.dtype))
         return super().health(output) | {"attention_entropy": health.attention_entropy(weights)}
-
-    def _by_view(self, network: Callable[[Tensor], Tensor], views: Sequence[View]) -> Tensor:
-        """Run ``network`` on views of one size: (V * B, D, h, w), one view after the other."""
-        if self.config.joint_views:
-            return network(joined_pixels(views))
-        return torch.cat([network(view.pixels) for view in views])
 
     def _contextualize(self, projected: Tensor, views: Sequence[View]) -> EncodedViews:
         return self._place(unit_vectors(self.attention(projected), dim=1), views)

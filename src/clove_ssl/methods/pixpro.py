@@ -25,7 +25,6 @@ from clove_ssl.methods.teaching import BackboneEncoder, TaughtMethod
 from clove_ssl.methods.two_views import (
     match_both_ways,
     swap_views,
-    view_pair,
 )
 from clove_ssl.modules.heads import ConvProjector
 from clove_ssl.modules.normalization import unit_vectors
@@ -93,8 +92,8 @@ class PixPro(TaughtMethod[Encoder]):
         """Loss of a micro-batch."""
         self.before_targets(progress)
         with torch.no_grad():
-            target = self._by_view(self.teacher.module, batch)
-        student = self._by_view(self.encoder, batch)
+            target = self._embed(self.teacher.module, batch)
+        student = self._embed(self.encoder, batch)
         cells = self._compare_cells(student.cells, target.cells, batch)
         loss, figures = cells.term_losses(2).sum(), health.match_figures([cells])
         if student.instance is not None and target.instance is not None:
@@ -104,13 +103,12 @@ class PixPro(TaughtMethod[Encoder]):
             figures["cos_instance"] = cosine.detach().mean()
         return StepOutput(loss, figures, {"embeddings": health.embedding_rows(student.cells)})
 
-    def _by_view(self, encoder: Encoder, batch: ViewBatch) -> Embeddings:
+    def _embed(self, encoder: Encoder, batch: ViewBatch) -> Embeddings:
         """Embeddings of both views, (2 * B, ...), each normalised by its own batch statistics."""
-        first, second = (encoder(view.pixels) for view in view_pair(batch))
-        cells = torch.cat([first.cells, second.cells])
-        if first.instance is None:
-            return Embeddings(cells, None)
-        return Embeddings(cells, torch.cat([first.instance, second.instance]))
+        parts: list[Embeddings] = [encoder(images) for images in self.passes(batch.views)]
+        instances = [part.instance for part in parts if part.instance is not None]
+        cells = torch.cat([part.cells for part in parts])
+        return Embeddings(cells, torch.cat(instances) if instances else None)
 
     def _compare_cells(self, student: Tensor, target: Tensor, batch: ViewBatch) -> CellLoss:
         guess = unit_vectors(self.propagation(student), dim=1)  # (2 * B, D, h, w)

@@ -5,8 +5,8 @@ own. On the part of the image that both views share, the student's scores have
 to agree with the teacher's; and each slot (the mean cell of a prototype) of the
 student has to find its counterpart among all slots of the teacher.
 
-Networks see one view at a time. Behind them both directions are one batch: the student's first
-and second view beside the teacher's second and first.
+Each view is normalised by its own batch statistics. Both directions are one batch: the student's
+first and second view beside the teacher's second and first.
 
 Dimensions: B images, P = 2 * B views, K prototypes, D channels, h x w cells; M slots of a view
 can be active at most, R = B * M of a batch; N keys come from all processes.
@@ -191,7 +191,7 @@ class SlotCon(TaughtMethod[Encoder]):
         self.before_targets(progress)
         with torch.no_grad():
             teacher = self._targets(batch)
-        student = self.encoder.group(_by_view(self.encoder, batch))
+        student = self.encoder.group(self.by_view(self.encoder.project, batch.views))
         lined_up: LinedUp = self.line_up(
             student.projection, student.scores, teacher.projection, teacher.scores
         )
@@ -230,7 +230,7 @@ class SlotCon(TaughtMethod[Encoder]):
     def _targets(self, batch: ViewBatch) -> Grouping:
         """The teacher's, each view in the place of the other one."""
         teacher = self.teacher.module
-        return teacher.group(swap_views(_by_view(teacher, batch)))
+        return teacher.group(swap_views(self.by_view(teacher.project, batch.views)))
 
     def _shared_part(self, batch: ViewBatch) -> SharedPart:
         device = batch.views[0].pixels.device
@@ -271,11 +271,6 @@ class SlotCon(TaughtMethod[Encoder]):
         """Keep the mean score of every prototype over both whole views, until the step is done."""
         if self.training:
             self._mean_scores.append(teacher.scores.mean((0, 2, 3)))  # (K,)
-
-
-def _by_view(encoder: Encoder, batch: ViewBatch) -> Tensor:
-    """Projections of both views, (P, D, h, w), each normalised by its own batch statistics."""
-    return torch.cat([encoder.project(view.pixels) for view in view_pair(batch)])
 
 
 def _by_direction(values: Tensor) -> Tensor:
