@@ -63,12 +63,14 @@ def slot_sum(batch: ViewBatch) -> Tensor:
     method = tiny_built(small_method("slotcon")).eval()
     assert isinstance(method, SlotCon)
     student = method.encoder(torch.cat([view.pixels for view in batch.views]))
-    teacher = method.teacher.module(torch.cat([view.pixels for view in reversed(batch.views)]))
-    lined_up = method.line_up(
-        student.projection, student.scores, teacher.projection, teacher.scores
+    teacher = method.teacher(torch.cat([view.pixels for view in reversed(batch.views)]))
+    sides = student, method.encoder.prototypes, teacher, method.teacher.module.prototypes
+    roles = method.contest(*sides)
+    compared = method.comparison(
+        *sides, roles.prototypes, *method._shared_part(batch), method.center
     )
-    counts = lined_up.common_count.tolist()
-    losses = [method._slot_loss(lined_up, *each).loss.detach() for each in enumerate(counts)]
+    counts = roles.common_count.tolist()
+    losses = [method._slot_loss(compared, roles, *each).loss.detach() for each in enumerate(counts)]
     return torch.stack([losses[0] * counts[0], losses[1] * counts[1], torch.tensor(sum(counts))])
 
 

@@ -27,7 +27,7 @@ from clove_ssl.losses.slots import (
     winners,
 )
 from clove_ssl.methods.base import Progress
-from clove_ssl.methods.slotcon import SlotCon, slot_figures
+from clove_ssl.methods.slotcon import SlotCon, scores_of, slot_figures
 from clove_ssl.modules.normalization import unit_vectors
 from clove_ssl.views.overlap import area_share, place_in_view, resample, shared_rectangle
 
@@ -196,13 +196,14 @@ def test_mixed_precision_does_not_reach_the_losses() -> None:
 
 def slow_slot_loss(method: SlotCon, batch_views: tuple[Tensor, Tensor]) -> float:
     """One direction from the method's own networks, everything else by loops."""
-    student = method.encoder(batch_views[0])
-    teacher = method.teacher.module(batch_views[1])
+    encoders = method.encoder, method.teacher.module
+    projected = [encoder(view) for encoder, view in zip(encoders, batch_views, strict=True)]
+    scores = [scores_of(p, e.prototypes) for p, e in zip(projected, encoders, strict=True)]
     mine, theirs = (
-        slow.slots(each.projection.detach(), each.scores.detach(), 0.07)
-        for each in (student, teacher)
+        slow.slots(maps.detach(), each.detach(), 0.07)
+        for maps, each in zip(projected, scores, strict=True)
     )
-    here, there = slow.active(student.scores), slow.active(teacher.scores)
+    here, there = (slow.active(each) for each in scores)
     keys = {(b, k): theirs[b, k] for b in range(IMAGES) for k in there[b]}
     common = [(b, k) for b in range(IMAGES) for k in sorted(there[b] & here[b])]
     predicted = method.predictor(torch.stack([mine[b, k] for b, k in common])).detach()
@@ -223,8 +224,10 @@ def test_identical_views_group_their_whole_maps() -> None:
     config = config_of(loss=SlotLossConfig(group_weight=1.0))
     method, batch = method_of(config), two_views(config)
     batch = replace(batch, views=(batch.views[0], batch.views[0]))
-    scores = method.encoder(batch.views[0].pixels).scores
-    targets = method.teacher.module(batch.views[0].pixels).scores
+    scores, targets = (
+        scores_of(encoder(batch.views[0].pixels), encoder.prototypes)
+        for encoder in (method.encoder, method.teacher.module)
+    )
     expected = slow.group_loss(scores.detach(), targets, method.center, tq=0.1, tk=0.07)
     assert batch.views[0].geometry.flipped.any()  # and is un-mirrored on both sides alike
     assert method(batch, START).loss.item() == pytest.approx(2 * expected, abs=1e-9)
@@ -289,7 +292,10 @@ def test_the_centre_moves_once_per_step_towards_the_mean_score() -> None:
     method(batch, START)
     assert torch.equal(method.center, before)
     method.after_step(START)
-    scores = torch.cat([method.teacher.module(view.pixels).scores for view in batch.views])
+    teacher = method.teacher.module
+    scores = torch.cat(
+        [scores_of(teacher(view.pixels), teacher.prototypes) for view in batch.views]
+    )
     expected = 0.9 * before + 0.1 * scores.mean((0, 2, 3))
     torch.testing.assert_close(method.center, expected)
 

@@ -47,15 +47,6 @@ from clove_ssl.views.batch import ViewBatch
 from clove_ssl.views.overlap import area_share, place_in_view, resample, shared_rectangle
 
 
-class Grouping(NamedTuple):
-    """Views, as an encoder sees them."""
-
-    projection: Tensor  # (P, D, h, w)
-    scores: Tensor  # (P, K, h, w)
-    cells: Tensor  # (P, D, h, w) unit vectors
-    prototypes: Tensor  # (K, D) unit vectors
-
-
 class SharedPart(NamedTuple):
     """What the two views of every image have in common."""
 
@@ -63,18 +54,26 @@ class SharedPart(NamedTuple):
     exists: Tensor  # (B,) bool
 
 
-class LinedUp(NamedTuple):
-    """Slots of the student and of the teacher's other view, in both directions.
+class Roles(NamedTuple):
+    """Which slots are active where, in both directions.
 
     There is room for all slots that are active in the teacher's view.
     """
 
-    won: Tensor  # (P, K) bool, slots in the student's view
-    slots: Tensor  # (2, R, D) the student's
-    keys: Tensor  # (2, R, D) the teacher's
-    taken: Tensor  # (2, R) bool, by slots that are active in the teacher's view
+    won: Tensor  # (P, K) bool, slots that are active in the student's view
+    prototypes: Tensor  # (P, M) of the slots that have room
+    taken: Tensor  # (2, R) bool, room taken by slots that are active in the teacher's view
     common_first: Tensor  # (2, R) places, those of common slots in front
     common_count: Tensor  # (2,) number of common slots
+    mean_scores: Tensor  # (K,) of the teacher
+
+
+class Compared(NamedTuple):
+    """What is compared of the student and of the teacher's other view."""
+
+    group_loss: Tensor  # scalar
+    slots: Tensor  # (2, R, D) the student's
+    keys: Tensor  # (2, R, D) the teacher's
 
 
 class Encoder(BackboneEncoder):
@@ -85,23 +84,44 @@ class Encoder(BackboneEncoder):
         self.projector = conv_head(backbone.out_channels, config.head.hidden, config.head.out)
         self.prototypes = nn.Parameter(torch.randn(config.prototypes, config.head.out))
 
-    def forward(self, images: Tensor) -> Grouping:
-        """Project (B, 3, H, W) images and score their cells."""
-        return self.group(self.project(images))
-
-    def project(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) -> (B, D, h, w)."""
         projected: Tensor = self.projector(self.backbone.features(images))
         return projected
 
-    def group(self, projection: Tensor) -> Grouping:
-        """Score the cells of projected views."""
-        cells, prototypes = unit_vectors(projection, dim=1), unit_vectors(self.prototypes)
-        return Grouping(projection, score_cells(cells, prototypes), cells, prototypes)
+
+def scores_of(projection: Tensor, prototypes: Tensor) -> Tensor:
+    """Scores of (B, D, h, w) projections for (K, D) prototypes: (B, K, h, w)."""
+    return score_cells(unit_vectors(projection, dim=1), unit_vectors(prototypes))
 
 
-class GroupLoss(nn.Module):
-    """Do student and teacher group the part that two views share alike?"""
+class Contest(nn.Module):
+    """Which prototypes win cells? It comes before all else, since the host waits for its counts."""
+
+    def forward(
+        self,
+        projection: Tensor,  # (P, D, h, w) the student's
+        prototypes: Tensor,  # (K, D)
+        target: Tensor,  # (P, D, h, w) the teacher's projections of the other view
+        target_prototypes: Tensor,  # (K, D)
+    ) -> Roles:
+        """The slots of both sides, in both directions."""
+        targets = scores_of(target, target_prototypes)
+        won, active = winners(scores_of(projection, prototypes)), winners(targets)  # (P, K)
+        room, taken = active_first(active, targets.shape[2:].numel())  # (P, M)
+        common = _by_direction(taken & won.take_along_dim(room, dim=1))  # (2, R)
+        return Roles(
+            won,
+            room,
+            _by_direction(taken),
+            true_first(common),
+            common.sum(1),
+            targets.mean((0, 2, 3)),
+        )
+
+
+class Comparison(nn.Module):
+    """Do student and teacher group alike what two views share, and which are their slots?"""
 
     def __init__(self, options: SlotLossConfig) -> None:
         super().__init__()
@@ -109,57 +129,32 @@ class GroupLoss(nn.Module):
 
     def forward(
         self,
-        student: Tensor,  # (P, D, h, w) cells
-        student_prototypes: Tensor,  # (K, D)
-        teacher: Tensor,  # (P, D, h, w) cells of the other view
-        teacher_prototypes: Tensor,  # (K, D)
+        projection: Tensor,  # (P, D, h, w) the student's
+        prototypes: Tensor,  # (K, D)
+        target: Tensor,  # (P, D, h, w) the teacher's projections of the other view
+        target_prototypes: Tensor,  # (K, D)
+        room: Tensor,  # (P, M) prototypes whose slots are wanted
         places: Tensor,  # (P, 4)
         exists: Tensor,  # (B,) bool
         center: Tensor,  # (K,)
-    ) -> Tensor:
-        """Both directions, each averaged over the images whose views overlap."""
+    ) -> Compared:
+        """The loss of grouping, averaged over the images whose views overlap, and the slots."""
+        mine, theirs = unit_vectors(prototypes), unit_vectors(target_prototypes)
+        cells, others = unit_vectors(projection, dim=1), unit_vectors(target, dim=1)
         # Scores are products, so those of resampled cells are resampled scores, of which there is
         # more to move.
-        here = score_cells(resample(student, places), student_prototypes)
-        there = score_cells(resample(teacher, swap_views(places)), teacher_prototypes)
         by_view = group_cells(
-            here,
-            there,
+            score_cells(resample(cells, places), mine),
+            score_cells(resample(others, swap_views(places)), theirs),
             center,
             student_temperature=self.options.student_temperature,
             teacher_temperature=self.options.teacher_temperature,
         )  # (P,)
-        return (by_view * exists.repeat(2)).sum() / exists.sum().clamp(min=1)
-
-
-class LineUp(nn.Module):
-    """Which slots of student and teacher belong together?"""
-
-    def __init__(self, temperature: float) -> None:
-        super().__init__()
-        self.temperature = temperature
-
-    def forward(
-        self,
-        projection: Tensor,  # (P, D, h, w) the student's
-        scores: Tensor,  # (P, K, h, w)
-        target_projection: Tensor,  # (P, D, h, w) the teacher's of the other view
-        target_scores: Tensor,  # (P, K, h, w)
-    ) -> LinedUp:
-        """The slots of both sides, in both directions."""
-        won, active = winners(scores), winners(target_scores)  # (P, K)
-        prototypes, taken = active_first(active, scores.shape[2:].numel())  # (P, M)
-        keys = slots_of(target_projection, target_scores, self.temperature, only=prototypes)
-        slots = slots_of(projection, scores, self.temperature, only=prototypes)  # (P, M, D)
-        common = _by_direction(taken & won.take_along_dim(prototypes, dim=1))  # (2, R)
-        return LinedUp(
-            won,
-            _by_direction(slots),
-            _by_direction(keys),
-            _by_direction(taken),
-            true_first(common),
-            common.sum(1),
-        )
+        sharp = self.options.teacher_temperature
+        slots = slots_of(projection, score_cells(cells, mine), sharp, only=room)  # (P, M, D)
+        keys = slots_of(target, score_cells(others, theirs), sharp, only=room)
+        loss = (by_view * exists.repeat(2)).sum() / exists.sum().clamp(min=1)
+        return Compared(loss, _by_direction(slots), _by_direction(keys))
 
 
 class SlotCon(TaughtMethod[Encoder]):
@@ -172,8 +167,8 @@ class SlotCon(TaughtMethod[Encoder]):
         super().__init__(config, Encoder(backbone, config))
         self.config = config
         self.predictor = linear_head(config.head.out, config.head.hidden, config.head.out)
-        self.group_loss = GroupLoss(config.loss)
-        self.line_up = LineUp(config.loss.teacher_temperature)
+        self.contest = Contest()
+        self.comparison = Comparison(config.loss)
         self.register_buffer("center", torch.zeros(config.prototypes))  # (K,)
         self._mean_scores: list[Tensor] = []
 
@@ -184,40 +179,37 @@ class SlotCon(TaughtMethod[Encoder]):
 
     def tail(self) -> tuple[nn.Module, ...]:
         """All but the predictor and its loss: the number of common slots changes."""
-        return self.group_loss, self.line_up
+        return self.contest, self.comparison
 
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
         """Loss of a micro-batch."""
         self.before_targets(progress)
+        targets = swap_views(self.by_view(self.teacher, batch.views))
+        projection = self.by_view(self.encoder, batch.views)  # (P, D, h, w)
+        theirs = self.teacher.module.prototypes
+        sides = projection, self.encoder.prototypes, targets, theirs
         with torch.no_grad():
-            teacher = self._targets(batch)
-        student = self.encoder.group(self.by_view(self.encoder.project, batch.views))
-        lined_up: LinedUp = self.line_up(
-            student.projection, student.scores, teacher.projection, teacher.scores
-        )
-        counts = HostCopy(lined_up.common_count)
+            roles: Roles = self.contest(*sides)
+        counts = HostCopy(roles.common_count)
         shared = self._shared_part(batch)
-        group: Tensor = self.group_loss(
-            student.cells,
-            student.prototypes,
-            teacher.cells,
-            teacher.prototypes,
-            *shared,
-            self.center,
-        )
-        self._note_scores(teacher)
-        slots = [self._slot_loss(lined_up, here, count) for here, count in enumerate(counts.read())]
-        slot = slots[0].loss + slots[1].loss
-        weight = self.config.loss.group_weight
+        compared: Compared = self.comparison(*sides, roles.prototypes, *shared, self.center)
+        if self.training:
+            self._mean_scores.append(roles.mean_scores)  # until the step is done
         figures = {
-            "loss_group": group.detach(),
-            "loss_slot": slot.detach(),
-            "cos_slot": (slots[0].cosine + slots[1].cosine) / 2,
+            "loss_group": compared.group_loss.detach(),
             "images_without_overlap": (~shared.exists).float().mean(),
-            **slot_figures(lined_up.won),
+            **slot_figures(roles.won),
         }
-        rows = health.embedding_rows(student.projection)
-        return StepOutput(weight * group + (1 - weight) * slot, figures, {"embeddings": rows})
+        samples = {"embeddings": health.embedding_rows(projection)}
+        found = [
+            self._slot_loss(compared, roles, here, count)
+            for here, count in enumerate(counts.read())
+        ]
+        slot = found[0].loss + found[1].loss
+        weight = self.config.loss.group_weight
+        figures["loss_slot"] = slot.detach()
+        figures["cos_slot"] = (found[0].cosine + found[1].cosine) / 2
+        return StepOutput(weight * compared.group_loss + (1 - weight) * slot, figures, samples)
 
     def after_step(self, progress: Progress) -> None:
         """Move the centre towards the mean score of the step, and follow the student."""
@@ -226,11 +218,6 @@ class SlotCon(TaughtMethod[Encoder]):
             seen = mean_over_processes(torch.stack(self._mean_scores).mean(0))
             self.center.lerp_(seen.to(self.center.dtype), 1 - self.config.loss.center_momentum)
             self._mean_scores.clear()
-
-    def _targets(self, batch: ViewBatch) -> Grouping:
-        """The teacher's, each view in the place of the other one."""
-        teacher = self.teacher.module
-        return teacher.group(swap_views(self.by_view(teacher.project, batch.views)))
 
     def _shared_part(self, batch: ViewBatch) -> SharedPart:
         device = batch.views[0].pixels.device
@@ -243,13 +230,13 @@ class SlotCon(TaughtMethod[Encoder]):
         places = [place_in_view(rectangle, first), place_in_view(rectangle, second)]
         return SharedPart(torch.cat(places), exists)
 
-    def _slot_loss(self, lined_up: LinedUp, here: int, count: int) -> SlotContrast:
+    def _slot_loss(self, compared: Compared, roles: Roles, here: int, count: int) -> SlotContrast:
         """The ``count`` common slots of one direction look for themselves among the teacher's."""
-        keys, start = gather_from_processes(lined_up.keys[here])  # (N, D)
+        keys, start = gather_from_processes(compared.keys[here])  # (N, D)
         # Bytes, since not every backend sends booleans.
-        usable, _ = gather_from_processes(lined_up.taken[here].to(torch.uint8))  # (N,)
-        places = lined_up.common_first[here, :count]
-        queries = self._predict(lined_up.slots[here].index_select(0, places))
+        usable, _ = gather_from_processes(roles.taken[here].to(torch.uint8))  # (N,)
+        places = roles.common_first[here, :count]
+        queries = self._predict(compared.slots[here].index_select(0, places))
         return contrast_slots(
             queries,
             keys,
@@ -266,11 +253,6 @@ class SlotCon(TaughtMethod[Encoder]):
         # A batch of one has no variance; its twin changes neither statistics nor result.
         twins: Tensor = self.predictor(slots.expand(2, -1))
         return twins[:1]
-
-    def _note_scores(self, teacher: Grouping) -> None:
-        """Keep the mean score of every prototype over both whole views, until the step is done."""
-        if self.training:
-            self._mean_scores.append(teacher.scores.mean((0, 2, 3)))  # (K,)
 
 
 def _by_direction(values: Tensor) -> Tensor:
