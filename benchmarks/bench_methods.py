@@ -1,7 +1,7 @@
 """Does every method run at the speed of its two backbones?
 
 Run:  python -m benchmarks.bench_methods [--backbone resnet50] [--batch 256] [--compile always]
-          [--methods byol pixpro ...] [--out results.jsonl]
+          [--floor whole] [--methods byol pixpro ...] [--out results.jsonl]
 Measures the step of every method's published recipe beside the floor of its own views,
 one after the other in one process: student forward and backward on all views,
 teacher forward on the large ones. A method that sends each view through its networks on its
@@ -45,7 +45,7 @@ def measure(method: str, options: argparse.Namespace) -> str:
             batch=options.batch,
             steps=options.steps,
             compile=options.compile,
-            floor="parts",
+            floor=options.floor,
             parts=("step",),
             out=options.out,
         )
@@ -79,6 +79,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--compile", default="never", choices=("never", "always"))
+    parser.add_argument("--floor", default="parts", choices=("parts", "whole"))
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     for method in options.methods:

@@ -65,7 +65,6 @@ class Roles(NamedTuple):
     taken: Tensor  # (2, R) bool, room taken by slots that are active in the teacher's view
     common_first: Tensor  # (2, R) places, those of common slots in front
     common_count: Tensor  # (2,) number of common slots
-    mean_scores: Tensor  # (K,) of the teacher
 
 
 class Compared(NamedTuple):
@@ -95,6 +94,13 @@ def scores_of(projection: Tensor, prototypes: Tensor) -> Tensor:
     return score_cells(unit_vectors(projection, dim=1), unit_vectors(prototypes))
 
 
+@torch.no_grad()
+def mean_scores(projection: Tensor, prototypes: Tensor) -> Tensor:
+    """Mean score of each prototype, (K,): scores are products, so that of the mean cell."""
+    cell = unit_vectors(projection, dim=1).mean((0, 2, 3))  # (D,)
+    return (unit_vectors(prototypes) * cell).sum(1)
+
+
 class Contest(nn.Module):
     """Which prototypes win cells? It comes before all else, since the host waits for its counts."""
 
@@ -106,9 +112,9 @@ class Contest(nn.Module):
         target_prototypes: Tensor,  # (K, D)
     ) -> Roles:
         """The slots of both sides, in both directions."""
-        targets = scores_of(target, target_prototypes)
-        won, active = winners(scores_of(projection, prototypes)), winners(targets)  # (P, K)
-        room, taken = active_first(active, targets.shape[2:].numel())  # (P, M)
+        won = winners(scores_of(projection, prototypes))  # (P, K)
+        active = winners(scores_of(target, target_prototypes))
+        room, taken = active_first(active, target.shape[2:].numel())  # (P, M)
         common = _by_direction(taken & won.take_along_dim(room, dim=1))  # (2, R)
         return Roles(
             won,
@@ -116,7 +122,6 @@ class Contest(nn.Module):
             _by_direction(taken),
             true_first(common),
             common.sum(1),
-            targets.mean((0, 2, 3)),
         )
 
 
@@ -194,7 +199,7 @@ class SlotCon(TaughtMethod[Encoder]):
         shared = self._shared_part(batch)
         compared: Compared = self.comparison(*sides, roles.prototypes, *shared, self.center)
         if self.training:
-            self._mean_scores.append(roles.mean_scores)  # until the step is done
+            self._mean_scores.append(mean_scores(targets, theirs))  # until the step is done
         figures = {
             "loss_group": compared.group_loss.detach(),
             "images_without_overlap": (~shared.exists).float().mean(),

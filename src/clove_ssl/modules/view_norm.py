@@ -27,13 +27,12 @@ class NormByView(_BatchNorm):
         """(V * B, C, ...) -> same shape."""
         if self.views == 1 or not self.training:
             return super().forward(features)
-        parts = features.reshape(self.views, -1, *features.shape[1:])  # (V, B, C, ...)
-        mean, variance = _statistics(parts)
+        mean, variance = _statistics(features, self.views)  # (V, C)
         scale = (variance + self.eps).rsqrt()
-        normalized: Tensor = _Normalize.apply(parts, mean, scale, self.weight, self.bias)
-        count = parts[0, :, 0].numel()
-        self._track(mean.flatten(1), variance.flatten(1) * (count / (count - 1)))
-        return normalized.flatten(0, 1)
+        normalized: Tensor = _Normalize.apply(features, mean, scale, self.weight, self.bias)
+        count = features[:, 0].numel() // self.views
+        self._track(mean, variance * (count / (count - 1)))
+        return normalized
 
     @torch.no_grad()
     def _track(self, mean: Tensor, variance: Tensor) -> None:
@@ -96,10 +95,14 @@ def _by_view(norm: _BatchNorm, views: int) -> NormByView:
 
 
 @torch.no_grad()
-def _statistics(parts: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of every channel in each view of (V, B, C, ...), both (V, 1, C, ...)."""
-    variance, mean = torch.var_mean(_wide(parts), _summed(parts), correction=0, keepdim=True)
-    return mean, variance
+def _statistics(features: Tensor, views: int) -> tuple[Tensor, Tensor]:
+    """Mean and variance of every channel of (V * B, C, ...) in each view, both (V, C).
+
+    Image by image at first: that is work for many at once, where a view as a whole is one long sum.
+    """
+    within, means = torch.var_mean(_cells(_wide(features)), 2, correction=0)  # (V * B, C)
+    between, mean = torch.var_mean(_by_view_of(means, views), 1, correction=0)  # (V, C)
+    return mean, _by_view_of(within, views).mean(1) + between
 
 
 class _Normalize(torch.autograd.Function):
@@ -111,30 +114,33 @@ class _Normalize(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        parts: Tensor,  # (V, B, C, ...)
-        mean: Tensor,  # (V, 1, C, ...)
-        scale: Tensor,  # (V, 1, C, ...) 1 / standard deviation
+        features: Tensor,  # (V * B, C, ...)
+        mean: Tensor,  # (V, C)
+        scale: Tensor,  # (V, C) 1 / standard deviation
         weight: Tensor | None,  # (C,)
         bias: Tensor | None,  # (C,)
     ) -> Tensor:
-        normalized = (_wide(parts) - mean) * scale
+        normalized = (_wide(features) - _beside(mean, features)) * _beside(scale, features)
         if weight is not None and bias is not None:
-            normalized = normalized * _channels(weight, parts) + _channels(bias, parts)
-        ctx.save_for_backward(parts, mean, scale, weight)
-        return _converted(normalized, parts.dtype)
+            normalized = normalized * _beside(weight[None], features) + _beside(
+                bias[None], features
+            )
+        ctx.save_for_backward(features, mean, scale, weight)
+        return _converted(normalized, features.dtype)
 
     @staticmethod
     def backward(ctx: Any, outer: Tensor) -> tuple[Tensor | None, ...]:
-        parts, mean, scale, weight = ctx.saved_tensors
-        grad, centered, dims = _wide(outer), _wide(parts) - mean, _summed(parts)
-        total = grad.sum(dims, keepdim=True)  # (V, 1, C, ...)
-        along = (grad * centered).sum(dims, keepdim=True) * scale
-        count = parts[0, :, 0].numel()
-        inner = (grad - total / count - centered * scale * (along / count)) * scale
+        features, mean, scale, weight = ctx.saved_tensors
+        grad, centered = _wide(outer), _wide(features) - _beside(mean, features)
+        total = _sums(grad, len(mean))  # (V, C)
+        along = _sums(grad * centered, len(mean)) * scale
+        count = features[:, 0].numel() // len(mean)
+        level, slope = total / count, along * scale / count
+        inner = grad - _beside(level, features) - centered * _beside(slope, features)
         if weight is None:
-            return _converted(inner, parts.dtype), None, None, None, None
-        inner = _converted(inner * _channels(weight, parts), parts.dtype)
-        return inner, None, None, along.flatten(1).sum(0), total.flatten(1).sum(0)
+            return _converted(inner * _beside(scale, features), features.dtype), *[None] * 4
+        inner = _converted(inner * _beside(scale * weight, features), features.dtype)
+        return inner, None, None, along.sum(0), total.sum(0)
 
 
 def _wide(features: Tensor) -> Tensor:
@@ -147,11 +153,23 @@ def _converted(features: Tensor, dtype: torch.dtype) -> Tensor:
     return features if features.dtype == dtype else features.to(dtype)
 
 
-def _summed(parts: Tensor) -> tuple[int, ...]:
-    """All axes of (V, B, C, ...) but views and channels."""
-    return (1, *range(3, parts.dim()))
+def _cells(features: Tensor) -> Tensor:
+    """(V * B, C, ...) -> (V * B, C, L) with L = 1 for rows."""
+    return features.reshape(*features.shape[:2], -1)
 
 
-def _channels(values: Tensor, parts: Tensor) -> Tensor:
-    """(C,) values beside the channels of (V, B, C, ...)."""
-    return values.reshape(-1, *[1] * (parts.dim() - 3))
+def _by_view_of(values: Tensor, views: int) -> Tensor:
+    """(V * B, C) -> (V, B, C)."""
+    return values.reshape(views, -1, values.shape[1])
+
+
+def _sums(values: Tensor, views: int) -> Tensor:
+    """Sums over each view, image by image at first: (V * B, C, ...) -> (V, C)."""
+    return _by_view_of(_cells(values).sum(2), views).sum(1)
+
+
+def _beside(values: Tensor, features: Tensor) -> Tensor:
+    """Values of views or of all, (V or 1, C), beside each image of (V * B, C, ...)."""
+    views, channels = values.shape
+    each = values[:, None].expand(views, len(features) // views, channels)
+    return each.reshape(-1, channels, *[1] * (features.dim() - 2))
