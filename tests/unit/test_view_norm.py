@@ -10,17 +10,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from references.compiling import method_and_batch
+from references.method_runs import method_run
 from torch import Tensor, nn
 
 from clove_ssl.backbones.build import build_backbone
 from clove_ssl.config.methods.byol import BYOLConfig
 from clove_ssl.config.pretraining import BackboneConfig
-from clove_ssl.engine.compilation import compile_method
 from clove_ssl.engine.probe_features import FrozenFeatures
 from clove_ssl.engine.synthetic import synthetic_batch
 from clove_ssl.methods.base import Progress
-from clove_ssl.methods.byol import BYOL
 from clove_ssl.methods.teaching import TaughtMethod
 from clove_ssl.modules.normalization import SynchronizedBatchNorm2d
 from clove_ssl.modules.view_norm import NormByView, as_one_view, normalize_by_view
@@ -137,17 +135,17 @@ def one_step(method: nn.Module, batch: object) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("name", ["slotcon", "pixpro", "byol"])
-def test_a_compiled_method_normalises_each_view_in_one_pass(
-    name: str, tmp_path: Path, fresh_compiler: None
+def test_a_method_that_is_to_be_compiled_normalises_each_view_in_one_pass(
+    name: str, tmp_path: Path
 ) -> None:
-    method, _ = method_and_batch(name, tmp_path)
-    if name == "byol":
-        config = replace(BYOLConfig(), joint_views=False)
-        method = BYOL(config, build_backbone(BackboneConfig(name="resnet18")))
-    method = method.double()
+    config = method_run(tmp_path, name)
+    chosen = config.method
+    if isinstance(chosen, BYOLConfig):
+        chosen = replace(chosen, joint_views=False)
+    method = chosen.build(build_backbone(config.backbone)).double()
     batch = synthetic_batch(method.views(), 4, device=torch.device("cpu"), dtype=torch.double)
     twin = copy.deepcopy(method)
-    compile_method(twin, backend="eager")
+    twin.prepare_compilation()
     assert isinstance(twin, TaughtMethod)
     assert twin.passes_together
     assert not twin.joins_views

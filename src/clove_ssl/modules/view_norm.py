@@ -27,10 +27,12 @@ class NormByView(_BatchNorm):
         """(V * B, C, ...) -> same shape."""
         if self.views == 1 or not self.training:
             return super().forward(features)
+        count = features[:, 0].numel() // self.views
+        if count < 2:
+            raise ValueError("batch norm needs more than 1 value per channel in every view")
         mean, variance = _statistics(features, self.views)  # (V, C)
         scale = (variance + self.eps).rsqrt()
         normalized: Tensor = _Normalize.apply(features, mean, scale, self.weight, self.bias)
-        count = features[:, 0].numel() // self.views
         self._track(mean, variance * (count / (count - 1)))
         return normalized
 
