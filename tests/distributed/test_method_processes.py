@@ -62,15 +62,19 @@ def slot_sum(batch: ViewBatch) -> Tensor:
     """
     method = tiny_built(small_method("slotcon")).eval()
     assert isinstance(method, SlotCon)
-    student = method.encoder(torch.cat([view.pixels for view in batch.views]))
-    teacher = method.teacher(torch.cat([view.pixels for view in reversed(batch.views)]))
-    sides = student, method.encoder.prototypes, teacher, method.teacher.module.prototypes
+    sides = method._encode(batch)
     roles = method.contest(*sides)
-    compared = method.comparison(
-        *sides, roles.prototypes, *method._shared_part(batch), method.center
-    )
+    shared = method._shared_part(batch)
+    compared = method.comparison(*sides, roles.prototypes, *shared, method.center)
     counts = roles.common_count.tolist()
-    losses = [method._slot_loss(compared, roles, *each).loss.detach() for each in enumerate(counts)]
+    losses = [
+        method._slot_loss(
+            compared.slots[here],
+            roles.common_first[here, :count],
+            *method._keys(compared, roles, here),
+        ).loss.detach()
+        for here, count in enumerate(counts)
+    ]
     return torch.stack([losses[0] * counts[0], losses[1] * counts[1], torch.tensor(sum(counts))])
 
 

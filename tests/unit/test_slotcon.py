@@ -21,6 +21,7 @@ from clove_ssl.losses.slots import (
     active_first,
     contrast_slots,
     group_cells,
+    keys_of,
     score_cells,
     slots_of,
     true_first,
@@ -139,17 +140,18 @@ def test_active_slots_stand_in_front_in_order() -> None:
 
 def test_only_usable_keys_are_negatives() -> None:
     queries, keys = torch.eye(2, dtype=torch.float64)[:1], torch.eye(2, dtype=torch.float64)
-    one = contrast_slots(queries, keys, torch.tensor([True, False]), torch.tensor([0]))
+    one = contrast_slots(queries, keys_of(keys, torch.tensor([True, False])), torch.tensor([0]))
     assert one.loss == 0
     assert one.cosine == 1
-    two = contrast_slots(queries, keys, torch.tensor([True, True]), torch.tensor([0]))
+    two = contrast_slots(queries, keys_of(keys, torch.tensor([True, True])), torch.tensor([0]))
     expected = 0.4 * torch.log1p(torch.exp(torch.tensor(-5.0, dtype=torch.float64)))
     assert two.loss.item() == pytest.approx(expected.item())
 
 
 def test_without_a_common_slot_the_loss_is_zero() -> None:
     none = torch.zeros(0, dtype=torch.int64)
-    found = contrast_slots(random(0, 3), random(4, 3), torch.ones(4, dtype=torch.bool), none)
+    keys = keys_of(random(4, 3), torch.ones(4, dtype=torch.bool))
+    found = contrast_slots(random(0, 3), keys, none)
     assert found.loss == 0
 
 
@@ -165,7 +167,7 @@ def test_gradients_of_all_losses_are_right() -> None:
         return group_cells(aligned, teacher, center, student_temperature=1.0)
 
     def contrast(queries: Tensor) -> Tensor:
-        return contrast_slots(queries, keys, usable, labels, temperature=1.0).loss
+        return contrast_slots(queries, keys_of(keys, usable), labels, temperature=1.0).loss
 
     def slots(projection: Tensor, prototypes: Tensor) -> Tensor:
         cells = unit_vectors(projection, dim=1)
@@ -185,7 +187,7 @@ def test_mixed_precision_does_not_reach_the_losses() -> None:
     def everything() -> list[Tensor]:
         scores = score_cells(cells, prototypes)
         slots = slots_of(cells, scores)
-        contrast = contrast_slots(prototypes[:2], slots[0], usable, labels)
+        contrast = contrast_slots(prototypes[:2], keys_of(slots[0], usable), labels)
         return [scores, slots, resample(scores, place), contrast.loss]
 
     expected = everything()

@@ -29,6 +29,13 @@ class Places(NamedTuple):
     taken: Tensor  # (B, M) bool, by an active slot
 
 
+class Keys(NamedTuple):
+    """Slots of the teacher, among which queries look for their own."""
+
+    slots: Tensor  # (N, D) unit vectors
+    barred: Tensor  # (N,) minus infinity for slots that do not count, 0 for all others
+
+
 class SlotContrast(NamedTuple):
     """InfoNCE between slots, and what explains it."""
 
@@ -101,20 +108,24 @@ def true_first(mask: Tensor) -> Tensor:
     return mask.int().sort(dim=-1, descending=True, stable=True).indices
 
 
+def keys_of(slots: Tensor, usable: Tensor) -> Keys:
+    """Keys from the teacher's slots (N, D), of which those count that are ``usable`` (N,) bool."""
+    wide = slots.to(torch.promote_types(slots.dtype, torch.float32))
+    barred = torch.zeros_like(usable, dtype=wide.dtype).masked_fill(~usable, -torch.inf)
+    return Keys(F.normalize(wide, dim=1), barred)
+
+
 def contrast_slots(
     queries: Tensor,  # (Q, D) predictions from the student's slots
-    keys: Tensor,  # (N, D) the teacher's slots
-    usable: Tensor,  # (N,) bool, keys that count
+    keys: Keys,
     labels: Tensor,  # (Q,) each query's own key
     *,
     temperature: float = 0.2,
 ) -> SlotContrast:
     """InfoNCE times twice its temperature, averaged over the queries; 0 without a query."""
     with torch.autocast(queries.device.type, enabled=False):
-        wide = torch.promote_types(queries.dtype, torch.float32)
-        sharp = F.normalize(queries.to(wide), dim=1) / temperature
-        barred = torch.zeros_like(usable, dtype=wide).masked_fill(~usable, -torch.inf)  # (N,)
-        logits = torch.addmm(barred, sharp, F.normalize(keys.to(wide), dim=1).mT)  # (Q, N)
+        sharp = F.normalize(queries.to(keys.slots.dtype), dim=1) / temperature
+        logits = torch.addmm(keys.barred, sharp, keys.slots.mT)  # (Q, N)
         count = max(1, len(queries))
         loss = F.cross_entropy(logits, labels, reduction="sum") / count
         own = logits.detach().take_along_dim(labels[:, None], dim=1).sum() * temperature / count

@@ -22,10 +22,12 @@ from torch import Tensor, nn
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.methods.slotcon import SlotConConfig, SlotLossConfig
 from clove_ssl.losses.slots import (
+    Keys,
     SlotContrast,
     active_first,
     contrast_slots,
     group_cells,
+    keys_of,
     score_cells,
     slots_of,
     true_first,
@@ -52,6 +54,15 @@ class SharedPart(NamedTuple):
 
     places: Tensor  # (P, 4) in the unit square of each view
     exists: Tensor  # (B,) bool
+
+
+class Sides(NamedTuple):
+    """The student, and the teacher on the other view."""
+
+    projection: Tensor  # (P, D, h, w)
+    prototypes: Tensor  # (K, D)
+    target: Tensor  # (P, D, h, w)
+    target_prototypes: Tensor  # (K, D)
 
 
 class Roles(NamedTuple):
@@ -189,31 +200,25 @@ class SlotCon(TaughtMethod[Encoder]):
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
         """Loss of a micro-batch."""
         self.before_targets(progress)
-        targets = swap_views(self.by_view(self.teacher, batch.views))
-        projection = self.by_view(self.encoder, batch.views)  # (P, D, h, w)
-        theirs = self.teacher.module.prototypes
-        sides = projection, self.encoder.prototypes, targets, theirs
+        sides, shared = self._encode(batch), self._shared_part(batch)
         with torch.no_grad():
             roles: Roles = self.contest(*sides)
         counts = HostCopy(roles.common_count)
-        shared = self._shared_part(batch)
         compared: Compared = self.comparison(*sides, roles.prototypes, *shared, self.center)
-        if self.training:
-            self._mean_scores.append(mean_scores(targets, theirs))  # until the step is done
+        keys = [self._keys(compared, roles, here) for here in (0, 1)]
+        samples = {"embeddings": health.embedding_rows(sides.projection)}
         figures = {
             "loss_group": compared.group_loss.detach(),
             "images_without_overlap": (~shared.exists).float().mean(),
             **slot_figures(roles.won),
         }
-        samples = {"embeddings": health.embedding_rows(projection)}
-        found = [
-            self._slot_loss(compared, roles, here, count)
+        first, second = (
+            self._slot_loss(compared.slots[here], roles.common_first[here, :count], *keys[here])
             for here, count in enumerate(counts.read())
-        ]
-        slot = found[0].loss + found[1].loss
-        weight = self.config.loss.group_weight
+        )
+        slot, weight = first.loss + second.loss, self.config.loss.group_weight
         figures["loss_slot"] = slot.detach()
-        figures["cos_slot"] = (found[0].cosine + found[1].cosine) / 2
+        figures["cos_slot"] = (first.cosine + second.cosine) / 2
         return StepOutput(weight * compared.group_loss + (1 - weight) * slot, figures, samples)
 
     def after_step(self, progress: Progress) -> None:
@@ -223,6 +228,14 @@ class SlotCon(TaughtMethod[Encoder]):
             seen = mean_over_processes(torch.stack(self._mean_scores).mean(0))
             self.center.lerp_(seen.to(self.center.dtype), 1 - self.config.loss.center_momentum)
             self._mean_scores.clear()
+
+    def _encode(self, batch: ViewBatch) -> Sides:
+        """Project all views, and note the teacher's mean scores until the step is done."""
+        target, theirs = self.by_view(self.teacher, batch.views), self.teacher.module.prototypes
+        if self.training:
+            self._mean_scores.append(mean_scores(target, theirs))
+        projection = self.by_view(self.encoder, batch.views)
+        return Sides(projection, self.encoder.prototypes, swap_views(target), theirs)
 
     def _shared_part(self, batch: ViewBatch) -> SharedPart:
         device = batch.views[0].pixels.device
@@ -235,20 +248,18 @@ class SlotCon(TaughtMethod[Encoder]):
         places = [place_in_view(rectangle, first), place_in_view(rectangle, second)]
         return SharedPart(torch.cat(places), exists)
 
-    def _slot_loss(self, compared: Compared, roles: Roles, here: int, count: int) -> SlotContrast:
-        """The ``count`` common slots of one direction look for themselves among the teacher's."""
-        keys, start = gather_from_processes(compared.keys[here])  # (N, D)
+    def _keys(self, compared: Compared, roles: Roles, here: int) -> tuple[Keys, int]:
+        """The teacher's slots of one direction from all processes; where this process's begin."""
+        slots, start = gather_from_processes(compared.keys[here])  # (N, D)
         # Bytes, since not every backend sends booleans.
         usable, _ = gather_from_processes(roles.taken[here].to(torch.uint8))  # (N,)
-        places = roles.common_first[here, :count]
-        queries = self._predict(compared.slots[here].index_select(0, places))
-        return contrast_slots(
-            queries,
-            keys,
-            usable.bool(),
-            start + places,
-            temperature=self.config.loss.slot_temperature,
-        )
+        return keys_of(slots, usable.bool()), start
+
+    def _slot_loss(self, slots: Tensor, common: Tensor, keys: Keys, start: int) -> SlotContrast:
+        """Slots of (R, D) that are ``common`` (Q,) look for themselves among the teacher's."""
+        queries = self._predict(slots.index_select(0, common))
+        temperature = self.config.loss.slot_temperature
+        return contrast_slots(queries, keys, start + common, temperature=temperature)
 
     def _predict(self, slots: Tensor) -> Tensor:
         """Predictions from (Q, D) slots; batch norm sees only slots that take part."""
