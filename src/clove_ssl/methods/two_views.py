@@ -1,7 +1,6 @@
-"""What methods on two views of an image share: networks and places.
+"""What methods on two views of an image share: their order and their places.
 
-Both views go through a network on their own, so each is normalised with its
-own batch statistics. Afterwards they stand one after the other along the batch.
+The views stand one after the other along the batch.
 
 Dimensions: B images, D channels, h x w cells.
 """
