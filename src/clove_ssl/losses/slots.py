@@ -128,5 +128,5 @@ def contrast_slots(
         logits = torch.addmm(keys.barred, sharp, keys.slots.mT)  # (Q, N)
         count = max(1, len(queries))
         loss = F.cross_entropy(logits, labels, reduction="sum") / count
-        own = logits.detach().take_along_dim(labels[:, None], dim=1).sum() * temperature / count
+        own = logits.detach().gather(1, labels[:, None]).sum() * temperature / count
         return SlotContrast(2 * temperature * loss, own)
