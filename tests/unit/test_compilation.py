@@ -19,6 +19,7 @@ from clove_ssl.config.benching import BenchConfig
 from clove_ssl.config.pretraining import BackboneConfig, PretrainConfig
 from clove_ssl.engine import pretraining
 from clove_ssl.engine.compilation import compile_pieces, cut
+from clove_ssl.engine.probe_features import FrozenFeatures
 from clove_ssl.errors import UserError
 from clove_ssl.methods.base import Progress
 from clove_ssl.methods.clove import Encoder
@@ -142,6 +143,14 @@ def test_a_copy_has_weights_of_its_own() -> None:
         for parameter in network.parameters():
             parameter.zero_()
         assert torch.equal(twin(images), before)
+
+
+def test_a_probe_of_a_compiled_backbone_reads_the_stage_it_names() -> None:
+    backbone = build_backbone(BackboneConfig(name="resnet18"))
+    images = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8)
+    expected = FrozenFeatures(backbone, ["c4"], device="cpu")(images)
+    compile_pieces(cut([backbone]), backend="eager")
+    assert torch.equal(FrozenFeatures(backbone, ["c4"], device="cpu")(images), expected)
 
 
 def test_a_backbone_alone_can_be_compiled() -> None:

@@ -120,6 +120,10 @@ class Backbone(nn.Module):
             pieces += blocks
         return pieces
 
+    def join(self) -> None:
+        """Run in one piece again, as before :meth:`cut`."""
+        self._steps, self._recut = {}, None
+
     def _modules_of(self, stage: str) -> list[nn.Module]:
         """The modules that lead to a stage from the one before."""
         return [self.body.get_submodule(path) for path in self.parts[stage]]

@@ -48,6 +48,7 @@ class FrozenFeatures:
         _check_stages(backbone, stages)
         frozen = _without_sync(copy.deepcopy(backbone)).to(device, torch.float32).eval()
         as_one_view(frozen)
+        frozen.join()  # its pieces lead to the stage that is trained
         self._backbone = frozen.to(memory_format=torch.channels_last)
         self._stages = list(stages)
         self.device = torch.device(device)
