@@ -63,9 +63,9 @@ def slot_sum(batch: ViewBatch) -> Tensor:
     method = tiny_built(small_method("slotcon")).eval()
     assert isinstance(method, SlotCon)
     sides = method._encode(batch)
-    roles = method.contest(*sides)
+    roles = method.contest(sides)
     shared = method._shared_part(batch)
-    compared = method.comparison(*sides, roles.prototypes, *shared, method.center)
+    compared = method.comparison(sides, roles.prototypes, shared, method.center)
     counts = roles.common_count.tolist()
     losses = [
         method._slot_loss(

@@ -58,6 +58,12 @@ def step_of(name: str, *, device: str, bf16: bool, compiled: bool = False) -> St
     return Step(output.loss.detach(), torch.cat(gradients))
 
 
+def assert_near(found: Step, expected: Step) -> None:
+    torch.testing.assert_close(found.loss, expected.loss, rtol=LOSS_BAND, atol=LOSS_BAND)
+    cosine = torch.cosine_similarity(found.gradient, expected.gradient, dim=0)
+    assert cosine > LEAST_COSINE, cosine
+
+
 @pytest.mark.parametrize("name", TRAINED)
 def test_bf16_is_near_fp32(name: str) -> None:
     exact = step_of(name, device="cuda", bf16=False)
@@ -65,9 +71,7 @@ def test_bf16_is_near_fp32(name: str) -> None:
     assert rounded.loss.dtype == torch.float32
     assert rounded.gradient.isfinite().all()
     assert not torch.equal(rounded.gradient, exact.gradient)
-    torch.testing.assert_close(rounded.loss, exact.loss, rtol=LOSS_BAND, atol=LOSS_BAND)
-    cosine = torch.cosine_similarity(rounded.gradient, exact.gradient, dim=0)
-    assert cosine > LEAST_COSINE, cosine
+    assert_near(rounded, exact)
 
 
 @pytest.mark.parametrize("name", ["clove", "pixpro", "slotcon"])
@@ -75,6 +79,4 @@ def test_compiled_is_near_itself(name: str) -> None:
     """Also where both views then pass together, each normalised on its own."""
     plain = step_of(name, device="cuda", bf16=False)
     compiled = step_of(name, device="cuda", bf16=False, compiled=True)
-    torch.testing.assert_close(compiled.loss, plain.loss, rtol=LOSS_BAND, atol=LOSS_BAND)
-    cosine = torch.cosine_similarity(compiled.gradient, plain.gradient, dim=0)
-    assert cosine > LEAST_COSINE, cosine
+    assert_near(compiled, plain)

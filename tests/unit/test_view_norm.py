@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from references.method_runs import method_run
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from clove_ssl.backbones.build import build_backbone
 from clove_ssl.config.methods.byol import BYOLConfig
@@ -20,8 +21,8 @@ from clove_ssl.engine.probe_features import FrozenFeatures
 from clove_ssl.engine.synthetic import synthetic_batch
 from clove_ssl.methods.base import Progress
 from clove_ssl.methods.teaching import TaughtMethod
-from clove_ssl.modules.normalization import SynchronizedBatchNorm2d
-from clove_ssl.modules.view_norm import NormByView, as_one_view, normalize_by_view
+from clove_ssl.modules.normalization import SynchronizedBatchNorm2d, remade, replace_norms
+from clove_ssl.modules.view_norm import NormByView, normalize_by_view
 
 
 def network(*, affine: bool = True) -> nn.Sequential:
@@ -37,6 +38,10 @@ def network(*, affine: bool = True) -> nn.Sequential:
     for parameter in layers.parameters():
         nn.init.normal_(parameter)
     return layers
+
+
+def plain_norm(norm: _BatchNorm) -> _BatchNorm:
+    return remade(norm, nn.BatchNorm1d if norm.num_features == 3 else nn.BatchNorm2d)
 
 
 def state(layers: nn.Module) -> dict[str, Tensor]:
@@ -93,13 +98,16 @@ def test_tensors_stay_the_same_objects() -> None:
     assert all(after[name] is tensor for name, tensor in before.items())
 
 
-def test_in_eval_mode_and_as_one_view_it_is_plain() -> None:
+def test_in_eval_mode_and_remade_it_is_plain() -> None:
     plain = network()
     by_view = copy.deepcopy(plain)
     normalize_by_view(by_view, 2)
     pixels = torch.randn(5, 3, 6, 6, dtype=torch.double)  # an odd number: no two views
     assert torch.equal(by_view.eval()(pixels), plain.eval()(pixels))
-    as_one_view(by_view)
+    replace_norms(
+        by_view,
+        lambda norm: remade(norm, nn.BatchNorm2d if norm.num_features > 3 else nn.BatchNorm1d),
+    )
     assert torch.equal(by_view.train()(pixels), plain.train()(pixels))
     assert state(by_view).keys() == state(plain).keys()
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._pytree import tree_map, tree_map_only
 
 from clove_ssl.engine.compilation import pieces_of
 from clove_ssl.engine.precision import Precision
@@ -37,13 +38,13 @@ class PieceCall:
     """A piece, and what it was called with."""
 
     piece: nn.Module  # without its weights
-    inputs: tuple[Any, ...]  # tensors by their kind
+    inputs: tuple[Any, ...]  # tensors by their kind, in tuples or not
     learns: bool
 
     @classmethod
     def of(cls, piece: nn.Module, *inputs: Any, learns: bool) -> PieceCall:
         """The call of a piece, which may go on to be used: its weights are not needed."""
-        return cls(copy.deepcopy(piece).to("meta"), tuple(map(_kind, inputs)), learns)
+        return cls(copy.deepcopy(piece).to("meta"), tree_map(_kind, inputs), learns)
 
     @property
     def name(self) -> str:
@@ -61,7 +62,7 @@ class PieceCall:
             self._run(precision, device)
 
     def _run(self, precision: Precision, device: torch.device) -> None:
-        inputs = [i.blank(device) if isinstance(i, TensorKind) else i for i in self.inputs]
+        inputs = tree_map_only(TensorKind, lambda kind: kind.blank(device), self.inputs)
         piece = self.piece.to_empty(device=device)
         for tensor in (*piece.parameters(), *piece.buffers()):
             tensor.data.zero_()
@@ -81,7 +82,7 @@ def record_calls(method: Method, batch: ViewBatch, precision: Precision) -> list
     calls: dict[str, PieceCall] = {}
 
     def note(piece: nn.Module, inputs: tuple[Any, ...]) -> None:
-        call = PieceCall(piece, tuple(map(_kind, inputs)), torch.is_grad_enabled())
+        call = PieceCall(piece, tree_map(_kind, inputs), torch.is_grad_enabled())
         calls.setdefault(call.name, call)
 
     hooks = [piece.register_forward_pre_hook(note) for piece in pieces_of(stand_in)]

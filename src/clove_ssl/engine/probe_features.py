@@ -25,12 +25,13 @@ from clove_ssl.backbones.build import Backbone
 from clove_ssl.engine.probe_pictures import BATCH
 from clove_ssl.engine.repeatability import without_trials
 from clove_ssl.errors import UserError
-from clove_ssl.modules.normalization import SynchronizedBatchNorm2d
-from clove_ssl.modules.view_norm import as_one_view
+from clove_ssl.modules.normalization import SynchronizedBatchNorm2d, remade, replace_norms
+from clove_ssl.modules.view_norm import NormByView
 from clove_ssl.views.batch import normalize
 
 _CALIBRATION_IMAGES = 128
 _CALIBRATION_BATCH = 32
+_TRAINED_WITH = (nn.SyncBatchNorm, SynchronizedBatchNorm2d, NormByView)
 
 
 class FrozenFeatures:
@@ -46,9 +47,7 @@ class FrozenFeatures:
         self, backbone: Backbone, stages: Sequence[str], *, device: torch.device | str
     ) -> None:
         _check_stages(backbone, stages)
-        frozen = _without_sync(copy.deepcopy(backbone)).to(device, torch.float32).eval()
-        as_one_view(frozen)
-        frozen.join()  # its pieces lead to the stage that is trained
+        frozen = _plain(copy.deepcopy(backbone)).to(device, torch.float32).eval()
         self._backbone = frozen.to(memory_format=torch.channels_last)
         self._stages = list(stages)
         self.device = torch.device(device)
@@ -114,12 +113,12 @@ def _check_stages(backbone: Backbone, stages: Sequence[str]) -> None:
         )
 
 
-def _without_sync(module: Backbone) -> Backbone:
-    """The same network with plain batch norm, which one process can run alone."""
-    for parent in list(module.modules()):
-        for name, layer in list(parent.named_children()):
-            if isinstance(layer, nn.SyncBatchNorm | SynchronizedBatchNorm2d):
-                plain = nn.BatchNorm2d(layer.num_features, eps=layer.eps, affine=layer.affine)
-                plain.load_state_dict(layer.state_dict())
-                setattr(parent, name, plain)
-    return module
+def _plain(backbone: Backbone) -> Backbone:
+    """The same network in one piece with plain batch norm, for any batch in one process."""
+    backbone.join()
+    replace_norms(backbone, _plain_norm)
+    return backbone
+
+
+def _plain_norm(norm: _BatchNorm) -> _BatchNorm:
+    return remade(norm, nn.BatchNorm2d) if isinstance(norm, _TRAINED_WITH) else norm

@@ -113,19 +113,17 @@ def mean_scores(projection: Tensor, prototypes: Tensor) -> Tensor:
 
 
 class Contest(nn.Module):
-    """Which prototypes win cells? It comes before all else, since the host waits for its counts."""
+    """Which prototypes win cells?
 
-    def forward(
-        self,
-        projection: Tensor,  # (P, D, h, w) the student's
-        prototypes: Tensor,  # (K, D)
-        target: Tensor,  # (P, D, h, w) the teacher's projections of the other view
-        target_prototypes: Tensor,  # (K, D)
-    ) -> Roles:
+    It comes before all else, since the host waits for its counts; the comparison, whose scores
+    have gradients, computes them once more.
+    """
+
+    def forward(self, sides: Sides) -> Roles:
         """The slots of both sides, in both directions."""
-        won = winners(scores_of(projection, prototypes))  # (P, K)
-        active = winners(scores_of(target, target_prototypes))
-        room, taken = active_first(active, target.shape[2:].numel())  # (P, M)
+        won = winners(scores_of(sides.projection, sides.prototypes))  # (P, K)
+        active = winners(scores_of(sides.target, sides.target_prototypes))
+        room, taken = active_first(active, sides.target.shape[2:].numel())  # (P, M)
         common = _by_direction(taken & won.take_along_dim(room, dim=1))  # (2, R)
         return Roles(
             won,
@@ -145,31 +143,28 @@ class Comparison(nn.Module):
 
     def forward(
         self,
-        projection: Tensor,  # (P, D, h, w) the student's
-        prototypes: Tensor,  # (K, D)
-        target: Tensor,  # (P, D, h, w) the teacher's projections of the other view
-        target_prototypes: Tensor,  # (K, D)
+        sides: Sides,
         room: Tensor,  # (P, M) prototypes whose slots are wanted
-        places: Tensor,  # (P, 4)
-        exists: Tensor,  # (B,) bool
+        shared: SharedPart,
         center: Tensor,  # (K,)
     ) -> Compared:
         """The loss of grouping, averaged over the images whose views overlap, and the slots."""
-        mine, theirs = unit_vectors(prototypes), unit_vectors(target_prototypes)
-        cells, others = unit_vectors(projection, dim=1), unit_vectors(target, dim=1)
+        mine, theirs = unit_vectors(sides.prototypes), unit_vectors(sides.target_prototypes)
+        cells, others = unit_vectors(sides.projection, dim=1), unit_vectors(sides.target, dim=1)
         # Scores are products, so those of resampled cells are resampled scores, of which there is
         # more to move.
         by_view = group_cells(
-            score_cells(resample(cells, places), mine),
-            score_cells(resample(others, swap_views(places)), theirs),
+            score_cells(resample(cells, shared.places), mine),
+            score_cells(resample(others, swap_views(shared.places)), theirs),
             center,
             student_temperature=self.options.student_temperature,
             teacher_temperature=self.options.teacher_temperature,
         )  # (P,)
         sharp = self.options.teacher_temperature
-        slots = slots_of(projection, score_cells(cells, mine), sharp, only=room)  # (P, M, D)
-        keys = slots_of(target, score_cells(others, theirs), sharp, only=room)
-        loss = (by_view * exists.repeat(2)).sum() / exists.sum().clamp(min=1)
+        slots = slots_of(sides.projection, score_cells(cells, mine), sharp, only=room)  # (P, M, D)
+        keys = slots_of(sides.target, score_cells(others, theirs), sharp, only=room)
+        counted = shared.exists
+        loss = (by_view * counted.repeat(2)).sum() / counted.sum().clamp(min=1)
         return Compared(loss, _by_direction(slots), _by_direction(keys))
 
 
@@ -202,9 +197,9 @@ class SlotCon(TaughtMethod[Encoder]):
         self.before_targets(progress)
         sides, shared = self._encode(batch), self._shared_part(batch)
         with torch.no_grad():
-            roles: Roles = self.contest(*sides)
+            roles: Roles = self.contest(sides)
         counts = HostCopy(roles.common_count)
-        compared: Compared = self.comparison(*sides, roles.prototypes, *shared, self.center)
+        compared: Compared = self.comparison(sides, roles.prototypes, shared, self.center)
         keys = [self._keys(compared, roles, here) for here in (0, 1)]
         samples = {"embeddings": health.embedding_rows(sides.projection)}
         figures = {

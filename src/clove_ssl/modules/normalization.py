@@ -1,4 +1,4 @@
-"""Unit vectors, and batch norm whose statistics span all processes.
+"""Unit vectors, batch norm of another kind, and one whose statistics span all processes.
 
 On CUDA torch's own ``nn.SyncBatchNorm`` does the work; it does not run on a
 CPU, where the classes here take its place, so that a run on two CPU processes
@@ -9,7 +9,8 @@ Dimensions: B images, C channels.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -18,6 +19,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clove_ssl.errors import UserError
+
+Norm = TypeVar("Norm", bound=_BatchNorm)
 
 
 def unit_vectors(tensor: Tensor, dim: int = -1) -> Tensor:
@@ -31,15 +34,53 @@ def unit_vectors(tensor: Tensor, dim: int = -1) -> Tensor:
 def synchronize_norms(module: nn.Module, device_type: str) -> nn.Module:
     """Make every batch norm in ``module`` share its statistics between processes.
 
+    Use the returned module; see :func:`replace_norms`.
+    """
+    return replace_norms(module, lambda norm: _synchronized(norm, device_type))
+
+
+def replace_norms(module: nn.Module, make: Callable[[_BatchNorm], _BatchNorm]) -> nn.Module:
+    """Put what ``make`` makes of it in the place of every batch norm in ``module``.
+
     Use the returned module: a batch norm that *is* the module cannot be changed
-    in place. Parameters and buffers stay the same objects, so it does not
-    matter whether an optimizer or a teacher was made before.
+    in place.
     """
     if isinstance(module, _BatchNorm):
-        return _synchronized(module, device_type)
+        return make(module)
     for name, child in module.named_children():
-        setattr(module, name, synchronize_norms(child, device_type))
+        setattr(module, name, replace_norms(child, make))
     return module
+
+
+def remade(norm: _BatchNorm, kind: type[Norm]) -> Norm:
+    """A layer of another kind made of the parameters and buffers of ``norm``.
+
+    They stay the same objects, so it does not matter whether an optimizer or a teacher was made
+    before.
+    """
+    layer = kind(
+        norm.num_features,
+        eps=norm.eps,
+        momentum=norm.momentum,
+        affine=norm.affine,
+        track_running_stats=norm.track_running_stats,
+    )
+    # Whole dictionaries: the very same tensors under the same names, absent ones stay None.
+    layer._parameters = norm._parameters
+    layer._buffers = norm._buffers
+    return layer.train(norm.training)
+
+
+@torch.no_grad()
+def track(norm: _BatchNorm, mean: Tensor, variance: Tensor) -> None:
+    """Move the running statistics of ``norm`` towards those of a batch, both (C,)."""
+    if norm.running_mean is None or norm.running_var is None:
+        return
+    assert norm.num_batches_tracked is not None  # comes with the running statistics
+    norm.num_batches_tracked.add_(1)
+    share = 1.0 / int(norm.num_batches_tracked) if norm.momentum is None else norm.momentum
+    norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), share)
+    norm.running_var.lerp_(variance.to(norm.running_var.dtype), share)
 
 
 class _SumOverProcesses(torch.autograd.Function):
@@ -85,22 +126,11 @@ class _Synchronized(_BatchNorm):
         mean = sums[:-1] / count  # (C,)
         # A second pass: a variance from sums of squares loses digits where the mean is large.
         variance = _total((rows - mean).square().sum(0)) / count  # (C,)
-        self._track(mean.detach(), variance.detach() * count / (count - 1))
+        track(self, mean.detach(), variance.detach() * count / (count - 1))
         normalized = (values - mean) * (variance + self.eps).rsqrt()
         if self.affine:
             normalized = normalized * self.weight + self.bias
         return normalized
-
-    @torch.no_grad()
-    def _track(self, mean: Tensor, variance: Tensor) -> None:
-        """Move the running statistics towards those of this batch."""
-        if self.running_mean is None or self.running_var is None:
-            return
-        assert self.num_batches_tracked is not None  # comes with the running statistics
-        self.num_batches_tracked.add_(1)
-        share = 1.0 / int(self.num_batches_tracked) if self.momentum is None else self.momentum
-        self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
-        self.running_var.lerp_(variance.to(self.running_var.dtype), share)
 
 
 class SynchronizedBatchNorm1d(_Synchronized, nn.BatchNorm1d):
@@ -126,8 +156,8 @@ def _total(values: Tensor) -> Tensor:
     return total
 
 
-def _synchronized(norm: _BatchNorm, device_type: str) -> nn.Module:
-    """A synchronized layer made of the parameters and buffers of ``norm``."""
+def _synchronized(norm: _BatchNorm, device_type: str) -> _BatchNorm:
+    """``norm`` with statistics over all processes."""
     if isinstance(norm, nn.SyncBatchNorm | _Synchronized):
         return norm
     if type(norm) not in _CPU_KINDS:
@@ -137,14 +167,4 @@ def _synchronized(norm: _BatchNorm, device_type: str) -> nn.Module:
             "choose another backbone."
         )
     kind = nn.SyncBatchNorm if device_type == "cuda" else _CPU_KINDS[type(norm)]
-    shared = kind(
-        norm.num_features,
-        eps=norm.eps,
-        momentum=norm.momentum,
-        affine=norm.affine,
-        track_running_stats=norm.track_running_stats,
-    )
-    # Whole dictionaries: the very same tensors under the same names, absent ones stay None.
-    shared._parameters = norm._parameters
-    shared._buffers = norm._buffers
-    return shared.train(norm.training)
+    return remade(norm, kind)

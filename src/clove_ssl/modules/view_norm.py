@@ -15,38 +15,29 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from clove_ssl.modules.normalization import remade, replace_norms, track
+
 _PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d)
 
 
 class NormByView(_BatchNorm):
     """Batch norm of a batch that holds ``views`` views, one after the other."""
 
-    views = 1
+    views: int
 
     def forward(self, features: Tensor) -> Tensor:
         """(V * B, C, ...) -> same shape."""
-        if self.views == 1 or not self.training:
+        if not self.training:
             return super().forward(features)
         count = features[:, 0].numel() // self.views
         if count < 2:
             raise ValueError("batch norm needs more than 1 value per channel in every view")
-        mean, variance = _statistics(features, self.views)  # (V, C)
-        scale = (variance + self.eps).rsqrt()
-        normalized: Tensor = _Normalize.apply(features, mean, scale, self.weight, self.bias)
-        self._track(mean, variance * (count / (count - 1)))
+        means, variances = _statistics(features, self.views)  # (V, C)
+        scale = (variances + self.eps).rsqrt()
+        normalized: Tensor = _Normalize.apply(features, means, scale, self.weight, self.bias)
+        for mean, variance in zip(means, variances * (count / (count - 1)), strict=True):
+            track(self, mean, variance)
         return normalized
-
-    @torch.no_grad()
-    def _track(self, mean: Tensor, variance: Tensor) -> None:
-        """Move the running statistics towards those of the views, (V, C), one by one."""
-        assert self.running_mean is not None  # only such layers are replaced
-        assert self.running_var is not None
-        assert self.num_batches_tracked is not None
-        assert self.momentum is not None
-        self.num_batches_tracked.add_(self.views)
-        for view in range(self.views):
-            self.running_mean.lerp_(mean[view], self.momentum)
-            self.running_var.lerp_(variance[view], self.momentum)
 
     def _check_input_dim(self, features: Tensor) -> None:
         if features.dim() < 2:
@@ -66,18 +57,8 @@ def normalize_by_view(network: nn.Module, views: int) -> bool:
     norms = [layer for layer in network.modules() if isinstance(layer, _BatchNorm)]
     if not all(_is_replaceable(layer) for layer in norms):
         return False
-    for parent in list(network.modules()):
-        for name, layer in list(parent.named_children()):
-            if isinstance(layer, _PLAIN):
-                setattr(parent, name, _by_view(layer, views))
+    replace_norms(network, lambda norm: _by_view(norm, views))
     return True
-
-
-def as_one_view(network: nn.Module) -> None:
-    """Let the layers of ``network`` treat any batch as one view, like plain ones."""
-    for layer in network.modules():
-        if isinstance(layer, NormByView):
-            layer.views = 1
 
 
 def _is_replaceable(norm: nn.Module) -> bool:
@@ -87,13 +68,9 @@ def _is_replaceable(norm: nn.Module) -> bool:
 
 
 def _by_view(norm: _BatchNorm, views: int) -> NormByView:
-    """A layer by view, made of the parameters and buffers of ``norm``."""
-    layer = NormByView(norm.num_features, eps=norm.eps, momentum=norm.momentum, affine=norm.affine)
-    # Whole dictionaries: the very same tensors under the same names, absent ones stay None.
-    layer._parameters = norm._parameters
-    layer._buffers = norm._buffers
+    layer = remade(norm, NormByView)
     layer.views = views
-    return layer.train(norm.training)
+    return layer
 
 
 @torch.no_grad()
