@@ -125,7 +125,7 @@ def recorded_method(arrays: Arrays) -> SlotCon:
     for prefix, mark in branches.items():
         state[f"{prefix}prototypes"] = torch.from_numpy(arrays[f"prototypes_{mark}"])
     names = {**{f"{p}projector.": f"projector_{m}.mlp_" for p, m in branches.items()}}
-    for prefix, recorded in {**names, "predictor.": "predictor.mlp_"}.items():
+    for prefix, recorded in {**names, "search.predictor.": "predictor.mlp_"}.items():
         for name, values in arrays.items():
             if name.startswith(recorded):
                 layer, _, kind = name.removeprefix(recorded).partition("_")
@@ -152,6 +152,6 @@ def test_a_step_is_the_recorded_one(golden: Callable[[str], Arrays]) -> None:
     for pixels, name in zip(maps, ("grad_x1", "grad_x2"), strict=True):
         close(pixels.grad, arrays[name], 1e-6)
     close(method.encoder.prototypes.grad, arrays["grad_prototypes"], 1e-6)
-    close(method.predictor[6].weight.grad, arrays["grad_predictor_last_weight"], 1e-9)
+    close(method.search.predictor[6].weight.grad, arrays["grad_predictor_last_weight"], 1e-9)
     close(method.center, arrays["center_after"][0], 1e-9)
     close(method.teacher.module.prototypes, arrays["prototypes_k_after"], 1e-9)

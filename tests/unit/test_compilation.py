@@ -126,6 +126,15 @@ def test_student_and_teacher_of_two_sizes_stay_compiled() -> None:
     assert not counters["graph_break"]
 
 
+def test_layers_of_torch_itself_are_compiled_too() -> None:
+    heads = [nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2)) for _ in range(2)]
+    rows = torch.randn(3, 4)
+    expected = [head(rows) for head in heads]
+    compile_pieces(heads, backend="eager")
+    torch.testing.assert_close([head(rows) for head in heads], expected)
+    assert counters["stats"] == {"calls_captured": 3, "unique_graphs": 1}  # of one shape
+
+
 def test_names_of_parameters_stay() -> None:
     plain = encoder()
     pieces = copy.deepcopy(plain)

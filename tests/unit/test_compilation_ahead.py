@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -16,12 +17,13 @@ from references.method_runs import TRAINED
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
-from clove_ssl.engine import compilation_ahead
-from clove_ssl.engine.compilation import compile_method
+from clove_ssl.engine import compilation_ahead, compilation_calls
+from clove_ssl.engine.compilation import compile_method, compile_piece, compile_pieces
 from clove_ssl.engine.compilation_calls import PieceCall, record_calls
 from clove_ssl.engine.compilation_helpers import CallPile, Surroundings
 from clove_ssl.engine.precision import choose_precision
 from clove_ssl.methods.base import Progress
+from clove_ssl.methods.slotcon import SlotSearch
 
 CPU = torch.device("cpu")
 FP32 = choose_precision("auto", CPU)
@@ -46,6 +48,24 @@ def test_every_graph_of_a_step_has_a_call(name: str, tmp_path: Path) -> None:
     calls = record_calls(method, batch, FP32)
     method(batch, Progress(0, 1)).loss.backward()
     assert len(calls) == counters["stats"]["unique_graphs"] > 2
+
+
+def test_a_graph_for_any_length_serves_what_the_run_brings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        compilation_calls, "compile_piece", partial(compile_piece, backend="aot_eager")
+    )
+    method, batch = method_and_batch("slotcon", tmp_path)
+    calls = [c for c in record_calls(method, batch, FP32) if isinstance(c.piece, SlotSearch)]
+    assert len(calls) == 1  # though the directions have not equally many slots in common
+    calls[0].run(FP32, CPU)
+    compile_pieces([method.search], backend="aot_eager")
+    for _ in range(3):
+        method(batch, Progress(0, 1)).loss.backward()
+        with torch.no_grad():
+            method.encoder.prototypes.normal_()  # other slots are in common next time
+    assert counters["stats"]["unique_graphs"] == 1
 
 
 HELPED_RUN = """

@@ -208,7 +208,7 @@ def slow_slot_loss(method: SlotCon, batch_views: tuple[Tensor, Tensor]) -> float
     here, there = (slow.active(each) for each in scores)
     keys = {(b, k): theirs[b, k] for b in range(IMAGES) for k in there[b]}
     common = [(b, k) for b in range(IMAGES) for k in sorted(there[b] & here[b])]
-    predicted = method.predictor(torch.stack([mine[b, k] for b, k in common])).detach()
+    predicted = method.search.predictor(torch.stack([mine[b, k] for b, k in common])).detach()
     return slow.contrast(dict(zip(common, predicted, strict=True)), keys, 0.2)
 
 
@@ -306,10 +306,10 @@ def test_the_centre_moves_once_per_step_towards_the_mean_score() -> None:
 def test_few_common_slots_are_predicted_without_spoiling_statistics(slots: int) -> None:
     method = method_of(config_of())
     rows = random(slots, 8).requires_grad_()
-    predicted = method._predict(rows)
+    predicted = method.search.predict(rows)
     predicted.sum().backward()
     assert predicted.shape == (slots, 8)
-    assert all(torch.isfinite(buffer).all() for buffer in method.predictor.buffers())
+    assert all(torch.isfinite(buffer).all() for buffer in method.search.buffers())
 
 
 def test_figures_count_slots_and_prototypes() -> None:

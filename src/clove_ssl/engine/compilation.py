@@ -8,6 +8,8 @@ equal shape share theirs. Processes that share a cache folder compile once.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
+from typing import Any
 
 import torch
 import torch._functorch.config
@@ -32,7 +34,24 @@ def compile_pieces(
     """
     set_up_compiler(activation_memory)
     for piece in pieces:
+        compile_piece(piece, backend)
+
+
+def compile_piece(piece: nn.Module, backend: str = "inductor") -> None:
+    """Compile one piece, with a graph for every shape of its input.
+
+    torch up to 2.11 does not compile modules that are its own, such as ``nn.Sequential``, unless
+    other code calls them.
+    """
+    if type(piece).__module__.startswith("torch."):
+        call = torch.compile(_call, dynamic=False, backend=backend)
+        piece._compiled_call_impl = partial(call, piece)  # where ``compile`` puts its own
+    else:
         piece.compile(dynamic=False, backend=backend)
+
+
+def _call(piece: nn.Module, *inputs: Any) -> Any:
+    return piece._call_impl(*inputs)
 
 
 def compile_method(

@@ -11,11 +11,14 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_map, tree_map_only
 
-from clove_ssl.engine.compilation import pieces_of
+from clove_ssl.engine.compilation import compile_piece, pieces_of
 from clove_ssl.engine.precision import Precision
 from clove_ssl.engine.repeatability import without_trials
 from clove_ssl.methods.base import Method, Progress
+from clove_ssl.modules.any_length import has_any_length, mark_any_length
 from clove_ssl.views.batch import ViewBatch
+
+EXAMPLE_LENGTH = 1024  # where any will do; code is made for lengths like it
 
 
 @dataclass(frozen=True)
@@ -26,11 +29,21 @@ class TensorKind:
     stride: tuple[int, ...]
     dtype: torch.dtype
     requires_grad: bool
+    any_length: bool = False  # of the first axis, whose length in ``shape`` is an example
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> TensorKind:
+        """The kind of a tensor; equal for tensors that share a graph."""
+        shape, free = tuple(tensor.shape), has_any_length(tensor)
+        if free:
+            shape = (EXAMPLE_LENGTH, *shape[1:])
+        return cls(shape, tensor.stride(), tensor.dtype, tensor.requires_grad, free)
 
     def blank(self, device: torch.device) -> Tensor:
         """A tensor of this kind."""
         empty = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=device)
-        return empty.zero_().requires_grad_(self.requires_grad)
+        tensor = empty.zero_().requires_grad_(self.requires_grad)
+        return mark_any_length(tensor) if self.any_length else tensor
 
 
 @dataclass(frozen=True)
@@ -66,7 +79,7 @@ class PieceCall:
         piece = self.piece.to_empty(device=device)
         for tensor in (*piece.parameters(), *piece.buffers()):
             tensor.data.zero_()
-        piece.compile(dynamic=False)
+        compile_piece(piece)
         with torch.set_grad_enabled(self.learns), precision.autocast():
             outputs = piece(*inputs)
         results = [outputs] if isinstance(outputs, Tensor) else outputs
@@ -103,6 +116,4 @@ def _no_backward_pass(_: object) -> Tensor:
 
 
 def _kind(value: Any) -> Any:
-    if not isinstance(value, Tensor):
-        return value
-    return TensorKind(tuple(value.shape), value.stride(), value.dtype, value.requires_grad)
+    return TensorKind.of(value) if isinstance(value, Tensor) else value

@@ -46,8 +46,9 @@ class SlotContrast(NamedTuple):
 def score_cells(cells: Tensor, prototypes: Tensor) -> Tensor:
     """Cosines of cells (B, D, h, w) and prototypes (K, D), all unit vectors: (B, K, h, w)."""
     with torch.autocast(cells.device.type, enabled=False):
-        scores = _rows(cells) @ prototypes.mT  # (B, h*w, K)
-        return scores.mT.reshape(len(scores), -1, *cells.shape[2:])
+        # One product for all images: torch would make one for each where rows are not in order.
+        scores = _rows(cells).flatten(0, 1) @ prototypes.mT  # (B*h*w, K)
+        return scores.unflatten(0, (len(cells), -1)).mT.reshape(len(cells), -1, *cells.shape[2:])
 
 
 def _rows(maps: Tensor) -> Tensor:

@@ -37,6 +37,7 @@ from clove_ssl.methods import health
 from clove_ssl.methods.base import Progress, StepOutput
 from clove_ssl.methods.teaching import BackboneEncoder, TaughtMethod
 from clove_ssl.methods.two_views import swap_views, view_pair
+from clove_ssl.modules.any_length import mark_any_length
 from clove_ssl.modules.normalization import unit_vectors
 from clove_ssl.modules.queue import mean_over_processes
 from clove_ssl.modules.slots import (
@@ -168,6 +169,32 @@ class Comparison(nn.Module):
         return Compared(loss, _by_direction(slots), _by_direction(keys))
 
 
+class SlotSearch(nn.Module):
+    """Common slots, predicted from the student's, look for themselves among the teacher's."""
+
+    def __init__(self, config: SlotConConfig) -> None:
+        super().__init__()
+        self.predictor = linear_head(config.head.out, config.head.hidden, config.head.out)
+        self.temperature = config.loss.slot_temperature
+
+    def forward(self, slots: Tensor, common: Tensor, keys: Keys, start: int) -> SlotContrast:
+        """The loss of those of (R, D) slots that are ``common`` (Q,).
+
+        Keys of this process begin at ``start``.
+        """
+        queries = self.predict(slots.index_select(0, common))
+        return contrast_slots(queries, keys, start + common, temperature=self.temperature)
+
+    def predict(self, slots: Tensor) -> Tensor:
+        """Predictions from (Q, D) slots; batch norm sees only slots that take part."""
+        if len(slots) != 1:
+            predicted: Tensor = self.predictor(slots)
+            return predicted
+        # A batch of one has no variance; its twin changes neither statistics nor result.
+        twins: Tensor = self.predictor(slots.expand(2, -1))
+        return twins[:1]
+
+
 class SlotCon(TaughtMethod[Encoder]):
     """Self-supervised visual representation learning with semantic grouping (Wen et al., 2022)."""
 
@@ -177,9 +204,9 @@ class SlotCon(TaughtMethod[Encoder]):
     def __init__(self, config: SlotConConfig, backbone: Backbone) -> None:
         super().__init__(config, Encoder(backbone, config))
         self.config = config
-        self.predictor = linear_head(config.head.out, config.head.hidden, config.head.out)
         self.contest = Contest()
         self.comparison = Comparison(config.loss)
+        self.search = SlotSearch(config)
         self.register_buffer("center", torch.zeros(config.prototypes))  # (K,)
         self._mean_scores: list[Tensor] = []
 
@@ -189,8 +216,8 @@ class SlotCon(TaughtMethod[Encoder]):
         return False
 
     def tail(self) -> tuple[nn.Module, ...]:
-        """All but the predictor and its loss: the number of common slots changes."""
-        return self.contest, self.comparison
+        """Who wins, what is compared, and the search for the teacher's slots."""
+        return self.contest, self.comparison, self.search
 
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
         """Loss of a micro-batch."""
@@ -251,19 +278,12 @@ class SlotCon(TaughtMethod[Encoder]):
         return keys_of(slots, usable.bool()), start
 
     def _slot_loss(self, slots: Tensor, common: Tensor, keys: Keys, start: int) -> SlotContrast:
-        """Slots of (R, D) that are ``common`` (Q,) look for themselves among the teacher's."""
-        queries = self._predict(slots.index_select(0, common))
-        temperature = self.config.loss.slot_temperature
-        return contrast_slots(queries, keys, start + common, temperature=temperature)
-
-    def _predict(self, slots: Tensor) -> Tensor:
-        """Predictions from (Q, D) slots; batch norm sees only slots that take part."""
-        if len(slots) != 1:
-            predicted: Tensor = self.predictor(slots)
-            return predicted
-        # A batch of one has no variance; its twin changes neither statistics nor result.
-        twins: Tensor = self.predictor(slots.expand(2, -1))
-        return twins[:1]
+        """See :class:`SlotSearch`; compiled code serves any number of common slots but 0 and 1."""
+        if len(common) < 2:
+            found: SlotContrast = self.search.forward(slots, common, keys, start)
+        else:
+            found = self.search(slots, mark_any_length(common), keys, start)
+        return found
 
 
 def _by_direction(values: Tensor) -> Tensor:

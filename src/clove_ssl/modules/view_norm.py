@@ -4,11 +4,15 @@ Methods that send each view through a network on its own, as published, get the 
 from one pass over all views with these layers. One pass over twice as many images keeps a GPU
 busier than two, once compiled; without compilation the layers here are slower than two passes.
 
-Dimensions: V views, B images, C channels.
+Sums over a view are taken group by group at first: that is work for many at once, where a view as
+a whole is one long sum. A group is a few images, as many as make up enough cells.
+
+Dimensions: V views of B images, G groups of I images in all views, C channels, L cells.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -18,6 +22,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from clove_ssl.modules.normalization import remade, replace_norms, track
 
 _PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d)
+_CELLS_OF_A_GROUP = 256  # with one map of 7 x 7 cells, sums take twice as long
 
 
 class NormByView(_BatchNorm):
@@ -75,11 +80,9 @@ def _by_view(norm: _BatchNorm, views: int) -> NormByView:
 
 @torch.no_grad()
 def _statistics(features: Tensor, views: int) -> tuple[Tensor, Tensor]:
-    """Mean and variance of every channel of (V * B, C, ...) in each view, both (V, C).
-
-    Image by image at first: that is work for many at once, where a view as a whole is one long sum.
-    """
-    within, means = torch.var_mean(_cells(_wide(features)), 2, correction=0)  # (V * B, C)
+    """Mean and variance of every channel of (V * B, C, ...) in each view, both (V, C)."""
+    groups = _grouped(_wide(features), views)
+    within, means = torch.var_mean(groups, (1, 3), correction=0)  # (G, C)
     between, mean = torch.var_mean(_by_view_of(means, views), 1, correction=0)  # (V, C)
     return mean, _by_view_of(within, views).mean(1) + between
 
@@ -132,19 +135,22 @@ def _converted(features: Tensor, dtype: torch.dtype) -> Tensor:
     return features if features.dtype == dtype else features.to(dtype)
 
 
-def _cells(features: Tensor) -> Tensor:
-    """(V * B, C, ...) -> (V * B, C, L) with L = 1 for rows."""
-    return features.reshape(*features.shape[:2], -1)
+def _grouped(features: Tensor, views: int) -> Tensor:
+    """(V * B, C, ...) -> (G, I, C, L) with L = 1 for rows; no group is in two views."""
+    images, cells = len(features) // views, math.prod(features.shape[2:])
+    enough = min(images, -(-_CELLS_OF_A_GROUP // cells))
+    together = next(number for number in range(enough, images + 1) if images % number == 0)
+    return features.reshape(-1, together, features.shape[1], cells)
 
 
 def _by_view_of(values: Tensor, views: int) -> Tensor:
-    """(V * B, C) -> (V, B, C)."""
+    """(G, C) -> (V, G / V, C)."""
     return values.reshape(views, -1, values.shape[1])
 
 
 def _sums(values: Tensor, views: int) -> Tensor:
-    """Sums over each view, image by image at first: (V * B, C, ...) -> (V, C)."""
-    return _by_view_of(_cells(values).sum(2), views).sum(1)
+    """Sums over each view: (V * B, C, ...) -> (V, C)."""
+    return _by_view_of(_grouped(values, views).sum((1, 3)), views).sum(1)
 
 
 def _beside(values: Tensor, features: Tensor) -> Tensor:
