@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from clove_ssl.backbones.build import build_backbone
 from clove_ssl.config.methods.byol import BYOLConfig
+from clove_ssl.config.methods.pooled_views import QueuedConfig
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.engine.probe_features import FrozenFeatures
 from clove_ssl.engine.synthetic import synthetic_batch
@@ -159,6 +160,28 @@ def test_a_method_that_is_to_be_compiled_normalises_each_view_in_one_pass(
     assert not twin.joins_views
     expected, found = one_step(method, batch), one_step(twin, batch)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["moco", "densecl", "setsim", "resim", "cp2", "detco"])
+def test_a_method_that_is_to_be_compiled_normalises_groups_of_keys_in_one_pass(
+    name: str, tmp_path: Path
+) -> None:
+    config = method_run(tmp_path, name)
+    assert isinstance(config.method, QueuedConfig)
+    chosen = replace(config.method, shuffle_groups=2)
+    method = chosen.build(build_backbone(config.backbone)).double()
+    batch = synthetic_batch(method.views(), 4, device=torch.device("cpu"), dtype=torch.double)
+    twin = copy.deepcopy(method)
+    twin.prepare_compilation()
+    passes: list[int] = []
+    twin.teacher.module.register_forward_pre_hook(lambda _, images: passes.append(len(images[0])))
+    expected, found = one_step(method, batch), one_step(twin, batch)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    assert set(passes) == {4}
+    method.eval(), twin.eval()
+    with torch.no_grad():
+        losses = [each(batch, Progress(0, 1)).loss for each in (method, twin)]
+    torch.testing.assert_close(*losses)
 
 
 def test_probes_take_batches_of_any_size() -> None:

@@ -51,7 +51,7 @@ def compile_piece(piece: nn.Module, backend: str = "inductor") -> None:
 
 
 def _call(piece: nn.Module, *inputs: Any) -> Any:
-    return piece._call_impl(*inputs)
+    return piece._call_impl(*inputs)  # type: ignore[no-untyped-call]
 
 
 def compile_method(

@@ -48,7 +48,8 @@ def score_cells(cells: Tensor, prototypes: Tensor) -> Tensor:
     with torch.autocast(cells.device.type, enabled=False):
         # One product for all images: torch would make one for each where rows are not in order.
         scores = _rows(cells).flatten(0, 1) @ prototypes.mT  # (B*h*w, K)
-        return scores.unflatten(0, (len(cells), -1)).mT.reshape(len(cells), -1, *cells.shape[2:])
+        by_image = scores.view(len(cells), -1, len(prototypes)).mT  # (B, K, h*w)
+        return by_image.reshape(*by_image.shape[:2], *cells.shape[2:])
 
 
 def _rows(maps: Tensor) -> Tensor:

@@ -4,7 +4,8 @@ Every stage has a head for whole views and one for the joined patches of a view,
 and every head a queue. Three contrasts are summed at each stage: whole views
 with whole views, patches with patches, and patches with the whole view.
 
-Dimensions: B images, P patches of a view, M levels, C channels of a stage, D of an embedding.
+Dimensions: B images in G groups, P patches of a view, M levels, C channels of a stage, D of an
+embedding.
 """
 
 from __future__ import annotations
@@ -36,10 +37,15 @@ class Embedded(NamedTuple):
 
 
 class LevelsEncoder(BackboneEncoder):
-    """A backbone with two heads at every stage."""
+    """A backbone with two heads at every stage.
+
+    Patches go through the backbone group by group of images, if there are groups, and in each of
+    them patch by patch.
+    """
 
     def __init__(self, backbone: Backbone, config: DetCoConfig) -> None:
         super().__init__(backbone)
+        self.groups = 1
         widths, count = [backbone.channels[stage] for stage in STAGES], config.jigsaw.patches
         out, hidden, local = config.head.out, config.head.hidden, config.local_hidden
         self.whole_heads = nn.ModuleList(MLPHead(c, hidden or c, out) for c in widths)
@@ -52,8 +58,10 @@ class LevelsEncoder(BackboneEncoder):
         if images.ndim == 4:
             rows = [each.mean((2, 3)) for each in self.backbone(images).values()]
             return _apply(self.whole_heads, rows)
-        maps = self.backbone(_patch_by_patch(images)).values()
-        return _apply(self.patch_heads, [join_patches(each, images.shape[1]) for each in maps])
+        groups = self.groups if self.training else 1
+        maps = self.backbone(_patch_by_patch(images, groups)).values()
+        rows = [join_patches(each, images.shape[1], groups) for each in maps]
+        return _apply(self.patch_heads, rows)
 
 
 class DetCo(QueueingMethod[LevelsEncoder]):
@@ -72,6 +80,11 @@ class DetCo(QueueingMethod[LevelsEncoder]):
         size, out = config.queue_size, config.head.out
         self.whole_queues = LevelQueues(len(STAGES), size, out)
         self.patch_queues = LevelQueues(len(STAGES), size, out)
+
+    def prepare_compilation(self) -> None:
+        """Keep the patches of a group of keys together, too."""
+        super().prepare_compilation()
+        self.teacher.module.groups = self.groups_together
 
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
         """Loss of a micro-batch."""
@@ -124,10 +137,10 @@ class DetCo(QueueingMethod[LevelsEncoder]):
         )
 
 
-def join_patches(maps: Tensor, patches: int) -> Tensor:
-    """Maps (P * B, C, h, w), patch after patch, as one row per image: (B, P * C)."""
-    rows = maps.mean((2, 3)).view(patches, -1, maps.shape[1])  # (P, B, C)
-    return rows.transpose(0, 1).flatten(1)
+def join_patches(maps: Tensor, patches: int, groups: int = 1) -> Tensor:
+    """Maps (G * P * B / G, C, h, w), patch after patch, as one row per image: (B, P * C)."""
+    rows = maps.mean((2, 3)).view(groups, patches, -1, maps.shape[1])  # (G, P, B / G, C)
+    return rows.transpose(1, 2).flatten(2).flatten(0, 1)
 
 
 def _stacked(patches: tuple[View, ...]) -> Tensor:
@@ -136,9 +149,10 @@ def _stacked(patches: tuple[View, ...]) -> Tensor:
     return together.view(len(patches), -1, *together.shape[1:]).transpose(0, 1)
 
 
-def _patch_by_patch(patches: Tensor) -> Tensor:
-    """(B, P, 3, h, w) as (P * B, 3, h, w), with the memory layout that views come in."""
-    together = patches.transpose(0, 1).flatten(0, 1)
+def _patch_by_patch(patches: Tensor, groups: int) -> Tensor:
+    """(B, P, 3, h, w) as (G * P * B / G, 3, h, w), with the memory layout that views come in."""
+    grouped = patches.view(groups, -1, *patches.shape[1:])  # (G, B / G, P, 3, h, w)
+    together = grouped.transpose(1, 2).flatten(0, 2)
     # Shuffled patches are copied here, which would lose the layout that convolutions are fast in.
     interleaved = patches.stride(2) == 1
     return together.contiguous(memory_format=torch.channels_last) if interleaved else together

@@ -11,7 +11,8 @@ from clove_ssl.config.methods.pooled_views import QueuedConfig
 from clove_ssl.methods.base import Progress
 from clove_ssl.methods.teaching import Encoder, TaughtMethod
 from clove_ssl.modules.key_bank import KeyBank
-from clove_ssl.modules.shuffling import forward_shuffled
+from clove_ssl.modules.shuffling import forward_shuffled, groups_here
+from clove_ssl.modules.view_norm import normalize_by_view
 
 
 class QueueingMethod(TaughtMethod[Encoder]):
@@ -20,6 +21,17 @@ class QueueingMethod(TaughtMethod[Encoder]):
     def __init__(self, config: QueuedConfig, encoder: Encoder) -> None:
         super().__init__(config, encoder)
         self._shuffle_groups = config.shuffle_groups
+        self.groups_together = 1
+
+    def prepare_compilation(self) -> None:
+        """Let all groups of keys pass together, each normalised on its own as before.
+
+        A pass for each would leave the GPU waiting for the host.
+        """
+        super().prepare_compilation()
+        groups = groups_here(self._shuffle_groups)
+        if groups > 1 and normalize_by_view(self.teacher.module, views=groups):
+            self.groups_together = groups
 
     def after_step(self, progress: Progress) -> None:
         """Let the teacher and all queues move on."""
@@ -35,4 +47,10 @@ class QueueingMethod(TaughtMethod[Encoder]):
 
     def keys_of(self, images: Tensor, progress: Progress) -> Tensor:
         """What the teacher makes of images, in shuffled groups: (B, 3, H, W) -> (B, ...)."""
-        return forward_shuffled(self.teacher, images, step=progress.step, groups=self.key_groups)
+        return forward_shuffled(
+            self.teacher,
+            images,
+            step=progress.step,
+            groups=self.key_groups,
+            together=self.groups_together > 1,
+        )

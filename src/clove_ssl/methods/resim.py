@@ -102,7 +102,11 @@ class ReSim(QueueingMethod[WindowEncoder]):
 
     def _key(self, images: Tensor, progress: Progress) -> Embedded:
         parts = forward_parts_shuffled(
-            self.teacher.module, images, step=progress.step, groups=self.key_groups
+            self.teacher.module,
+            images,
+            step=progress.step,
+            groups=self.key_groups,
+            together=self.groups_together > 1,
         )
         return Embedded(*parts)
 

@@ -14,6 +14,7 @@ can be active at most, R = B * M of a batch; N keys come from all processes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -177,13 +178,24 @@ class SlotSearch(nn.Module):
         self.predictor = linear_head(config.head.out, config.head.hidden, config.head.out)
         self.temperature = config.loss.slot_temperature
 
-    def forward(self, slots: Tensor, common: Tensor, keys: Keys, start: int) -> SlotContrast:
-        """The loss of those of (R, D) slots that are ``common`` (Q,).
-
-        Keys of this process begin at ``start``.
-        """
-        queries = self.predict(slots.index_select(0, common))
-        return contrast_slots(queries, keys, start + common, temperature=self.temperature)
+    def forward(
+        self,
+        slots: Tensor,  # (2, R, D) the student's
+        common: Sequence[Tensor],  # (Q,) places of common slots, of each direction
+        keys: Sequence[Keys],  # of each direction
+        start: int,  # where the keys of this process begin
+    ) -> SlotContrast:
+        """The losses of both directions together, and their mean cosine."""
+        first, second = (
+            contrast_slots(
+                self.predict(mine.index_select(0, places)),
+                theirs,
+                start + places,
+                temperature=self.temperature,
+            )
+            for mine, places, theirs in zip(slots, common, keys, strict=True)
+        )
+        return SlotContrast(first.loss + second.loss, (first.cosine + second.cosine) / 2)
 
     def predict(self, slots: Tensor) -> Tensor:
         """Predictions from (Q, D) slots; batch norm sees only slots that take part."""
@@ -227,21 +239,22 @@ class SlotCon(TaughtMethod[Encoder]):
             roles: Roles = self.contest(sides)
         counts = HostCopy(roles.common_count)
         compared: Compared = self.comparison(sides, roles.prototypes, shared, self.center)
-        keys = [self._keys(compared, roles, here) for here in (0, 1)]
+        keys, start = self._keys(compared, roles)
         samples = {"embeddings": health.embedding_rows(sides.projection)}
         figures = {
             "loss_group": compared.group_loss.detach(),
             "images_without_overlap": (~shared.exists).float().mean(),
             **slot_figures(roles.won),
         }
-        first, second = (
-            self._slot_loss(compared.slots[here], roles.common_first[here, :count], *keys[here])
-            for here, count in enumerate(counts.read())
+        common = [places[:n] for places, n in zip(roles.common_first, counts.read(), strict=True)]
+        found, weight = (
+            self._search(compared.slots, common, keys, start),
+            self.config.loss.group_weight,
         )
-        slot, weight = first.loss + second.loss, self.config.loss.group_weight
-        figures["loss_slot"] = slot.detach()
-        figures["cos_slot"] = (first.cosine + second.cosine) / 2
-        return StepOutput(weight * compared.group_loss + (1 - weight) * slot, figures, samples)
+        figures["loss_slot"] = found.loss.detach()
+        figures["cos_slot"] = found.cosine
+        loss = weight * compared.group_loss + (1 - weight) * found.loss
+        return StepOutput(loss, figures, samples)
 
     def after_step(self, progress: Progress) -> None:
         """Move the centre towards the mean score of the step, and follow the student."""
@@ -270,19 +283,24 @@ class SlotCon(TaughtMethod[Encoder]):
         places = [place_in_view(rectangle, first), place_in_view(rectangle, second)]
         return SharedPart(torch.cat(places), exists)
 
-    def _keys(self, compared: Compared, roles: Roles, here: int) -> tuple[Keys, int]:
-        """The teacher's slots of one direction from all processes; where this process's begin."""
-        slots, start = gather_from_processes(compared.keys[here])  # (N, D)
-        # Bytes, since not every backend sends booleans.
-        usable, _ = gather_from_processes(roles.taken[here].to(torch.uint8))  # (N,)
-        return keys_of(slots, usable.bool()), start
+    def _keys(self, compared: Compared, roles: Roles) -> tuple[list[Keys], int]:
+        """The teacher's slots of both directions from all processes; where this one's begin."""
+        keys, start = [], 0
+        for mine, taken in zip(compared.keys, roles.taken, strict=True):
+            slots, start = gather_from_processes(mine)  # (N, D)
+            # Bytes, since not every backend sends booleans.
+            usable, _ = gather_from_processes(taken.to(torch.uint8))  # (N,)
+            keys.append(keys_of(slots, usable.bool()))
+        return keys, start
 
-    def _slot_loss(self, slots: Tensor, common: Tensor, keys: Keys, start: int) -> SlotContrast:
-        """See :class:`SlotSearch`; compiled code serves any number of common slots but 0 and 1."""
-        if len(common) < 2:
-            found: SlotContrast = self.search.forward(slots, common, keys, start)
-        else:
-            found = self.search(slots, mark_any_length(common), keys, start)
+    def _search(
+        self, slots: Tensor, common: Sequence[Tensor], keys: Sequence[Keys], start: int
+    ) -> SlotContrast:
+        """See :class:`SlotSearch`; compiled code serves all numbers of common slots but 0 and 1."""
+        if min(len(places) for places in common) < 2:
+            few: SlotContrast = self.search.forward(slots, common, keys, start)
+            return few
+        found: SlotContrast = self.search(slots, list(map(mark_any_length, common)), keys, start)
         return found
 
 

@@ -14,7 +14,12 @@ from clove_ssl.modules.shuffling import forward_shuffled
 
 
 def forward_parts_shuffled(
-    network: Callable[[Tensor], Sequence[Tensor]], images: Tensor, *, step: int, groups: int
+    network: Callable[[Tensor], Sequence[Tensor]],
+    images: Tensor,
+    *,
+    step: int,
+    groups: int,
+    together: bool = False,
 ) -> tuple[Tensor, ...]:
     """:func:`forward_shuffled` for several outputs of one type, each (B, ...).
 
@@ -27,6 +32,6 @@ def forward_parts_shuffled(
         shapes[:] = [part.shape[1:] for part in parts]
         return torch.cat([part.flatten(1) for part in parts], dim=1)
 
-    rows = forward_shuffled(as_rows, images, step=step, groups=groups)
+    rows = forward_shuffled(as_rows, images, step=step, groups=groups, together=together)
     parts = torch.split(rows, [shape.numel() for shape in shapes], dim=1)
     return tuple(part.reshape(-1, *shape) for part, shape in zip(parts, shapes, strict=True))

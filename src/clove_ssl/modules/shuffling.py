@@ -27,7 +27,12 @@ from clove_ssl.modules.transfers import send_tensor
 
 @torch.no_grad()
 def forward_shuffled(
-    network: Callable[[Tensor], Tensor], images: Tensor, *, step: int, groups: int
+    network: Callable[[Tensor], Tensor],
+    images: Tensor,
+    *,
+    step: int,
+    groups: int,
+    together: bool = False,
 ) -> Tensor:
     """``network(images)`` in groups of mixed membership: (B, ...) -> (B, ...), without a graph.
 
@@ -36,11 +41,12 @@ def forward_shuffled(
         images: The share of this process; all processes have equally many.
         step: Decides who meets whom.
         groups: Groups over all processes; each process computes at least one. 0 for one plain pass.
+        together: All groups of this process go through ``network`` at once, one after the other
+            along the batch; it tells them apart.
     """
     if not groups:
         return network(images)
-    rank, processes = _place()
-    share = -(-groups // processes)
+    (rank, processes), share = _place(), groups_here(groups)
     if len(images) % share:
         raise UserError(
             f"method.shuffle_groups={groups} makes {share} groups of the {len(images)} images each "
@@ -50,22 +56,24 @@ def forward_shuffled(
     everything = gather_rows(images)  # (R, ...)
     order = send_tensor(batch_order(len(everything), step), images.device)  # (R,)
     mine = everything[order.chunk(processes)[rank]]  # (B, ...)
-    outputs = gather_rows(_in_groups(network, mine, share, processes))
-    return outputs[order.argsort().chunk(processes)[rank]]
-
-
-def _in_groups(
-    network: Callable[[Tensor], Tensor], images: Tensor, share: int, processes: int
-) -> Tensor:
     try:
-        return torch.cat([network(group) for group in images.chunk(share)])
+        computed = torch.cat([network(part) for part in mine.chunk(1 if together else share)])
     except ValueError:  # torch's word for a batch norm that sees a single value
         if len(images) > share:
             raise
-    raise UserError(
-        f"method.shuffle_groups leaves one of {len(images)} images to a group, too few for batch "
-        f"norm. Give fewer groups: --method.shuffle-groups {processes * max(1, share // 2)}, or a "
-        "larger batch."
+        raise _too_small(len(images), processes * max(1, share // 2)) from None
+    return gather_rows(computed)[order.argsort().chunk(processes)[rank]]
+
+
+def groups_here(groups: int) -> int:
+    """How many of all groups each process computes."""
+    return -(-groups // _place()[1])
+
+
+def _too_small(images: int, fewer: int) -> UserError:
+    return UserError(
+        f"method.shuffle_groups leaves one of {images} images to a group, too few for batch norm. "
+        f"Give fewer groups: --method.shuffle-groups {fewer}, or a larger batch."
     )
 
 
