@@ -304,12 +304,20 @@ def test_the_centre_moves_once_per_step_towards_the_mean_score() -> None:
 
 @pytest.mark.parametrize("slots", [0, 1, 2])
 def test_few_common_slots_are_predicted_without_spoiling_statistics(slots: int) -> None:
-    method = method_of(config_of())
-    rows = random(slots, 8).requires_grad_()
-    predicted = method.search.predict(rows)
-    predicted.sum().backward()
-    assert predicted.shape == (slots, 8)
-    assert all(torch.isfinite(buffer).all() for buffer in method.search.buffers())
+    search = method_of(config_of()).search
+    rows = [random(slots, 8).requires_grad_(), random(3, 8)]
+    predicted = search.predict(rows)
+    predicted[0].sum().backward()
+    assert [each.shape for each in predicted] == [(slots, 8), (3, 8)]
+    assert all(torch.isfinite(buffer).all() for buffer in search.buffers())
+
+
+def test_directions_are_predicted_together_but_normalised_apart() -> None:
+    search = method_of(config_of()).search
+    rows = [random(5, 8), random(3, 8)]
+    together = search.predict(rows)
+    for found, each in zip(together, rows, strict=True):
+        torch.testing.assert_close(found, search.predictor(each), rtol=1e-9, atol=1e-9)
 
 
 def test_figures_count_slots_and_prototypes() -> None:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.methods.slotcon import SlotConConfig, SlotLossConfig
@@ -45,6 +46,7 @@ from clove_ssl.modules.slots import (
     conv_head,
     gather_from_processes,
     linear_head,
+    normalize_rows,
 )
 from clove_ssl.modules.transfers import HostCopy
 from clove_ssl.views.batch import ViewBatch
@@ -186,25 +188,24 @@ class SlotSearch(nn.Module):
         start: int,  # where the keys of this process begin
     ) -> SlotContrast:
         """The losses of both directions together, and their mean cosine."""
+        chosen = [mine.index_select(0, places) for mine, places in zip(slots, common, strict=True)]
         first, second = (
-            contrast_slots(
-                self.predict(mine.index_select(0, places)),
-                theirs,
-                start + places,
-                temperature=self.temperature,
-            )
-            for mine, places, theirs in zip(slots, common, keys, strict=True)
+            contrast_slots(queries, theirs, start + places, temperature=self.temperature)
+            for queries, theirs, places in zip(self.predict(chosen), keys, common, strict=True)
         )
         return SlotContrast(first.loss + second.loss, (first.cosine + second.cosine) / 2)
 
-    def predict(self, slots: Tensor) -> Tensor:
-        """Predictions from (Q, D) slots; batch norm sees only slots that take part."""
-        if len(slots) != 1:
-            predicted: Tensor = self.predictor(slots)
-            return predicted
-        # A batch of one has no variance; its twin changes neither statistics nor result.
-        twins: Tensor = self.predictor(slots.expand(2, -1))
-        return twins[:1]
+    def predict(self, slots: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Predictions from (Q, D) slots of each direction, which batch norm keeps apart."""
+        counts, rows = [len(each) for each in slots], torch.cat(list(slots))
+        for layer in self.predictor:
+            if isinstance(layer, _BatchNorm):
+                rows = torch.cat(
+                    [normalize_rows(layer, each) for each in torch.split(rows, counts)]
+                )
+            else:
+                rows = layer(rows)
+        return torch.split(rows, counts)
 
 
 class SlotCon(TaughtMethod[Encoder]):
