@@ -67,13 +67,11 @@ def slot_sum(batch: ViewBatch) -> Tensor:
     shared = method._shared_part(batch)
     compared = method.comparison(sides, roles.prototypes, shared, method.center)
     counts = roles.common_count.tolist()
+    keys, start = method._keys(compared, roles)
+    first, second = (places[:n] for places, n in zip(roles.common_first, counts, strict=True))
     losses = [
-        method._slot_loss(
-            compared.slots[here],
-            roles.common_first[here, :count],
-            *method._keys(compared, roles, here),
-        ).loss.detach()
-        for here, count in enumerate(counts)
+        method.search(compared.slots, common, keys, start).loss.detach()
+        for common in ((first, second[:0]), (first[:0], second))
     ]
     return torch.stack([losses[0] * counts[0], losses[1] * counts[1], torch.tensor(sum(counts))])
 

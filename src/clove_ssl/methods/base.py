@@ -69,7 +69,10 @@ class Method(Learner):
         """Called before the networks are compiled, which may run in another way from then on."""
 
     def tail(self) -> tuple[nn.Module, ...]:
-        """Parts behind the networks that may be compiled too: they take tensors of fixed shapes."""
+        """Parts behind the networks that may be compiled too: they take tensors of fixed shapes.
+
+        Or of any length, where they are so marked (``modules/any_length.py``).
+        """
         return ()
 
     def export_backbone(self) -> Backbone:
