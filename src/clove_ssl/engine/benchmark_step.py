@@ -22,7 +22,7 @@ from clove_ssl.engine.compilation_calls import PieceCall
 from clove_ssl.engine.compilation_helpers import Surroundings
 from clove_ssl.engine.device_clock import Moment
 from clove_ssl.methods.base import Method, Progress
-from clove_ssl.methods.teaching import BackboneEncoder, TaughtMethod
+from clove_ssl.methods.teaching import BackboneEncoder, NetworkInputs, TaughtMethod
 from clove_ssl.optimizers import build_optimizer
 from clove_ssl.views.batch import View, ViewBatch, joined_pixels
 
@@ -35,12 +35,13 @@ def measure_floor(
     """Bare backbones on the same views, those of one size joined or each on its own."""
     torch.manual_seed(0)
     passes = passes_of(batch, joined=joined)
+    inputs = NetworkInputs(passes, large_ones(passes))
     student = bench.placed(_LastMap(bench.backbone()))
     teacher = copy.deepcopy(student).requires_grad_(False)
     prepared = _compile_floor(bench, student, teacher, passes) if bench.compiles else 0.0
 
     def work() -> None:
-        run_networks(bench, student, teacher, passes)
+        run_networks(bench, student, teacher, inputs)
         student.zero_grad(set_to_none=True)
 
     return bench.measure(name, work, images=bench.config.batch, prepared=prepared)
@@ -64,14 +65,14 @@ def _compile_floor(
 
 
 def run_networks(
-    bench: Bench, student: nn.Module, teacher: nn.Module, passes: Sequence[Tensor]
+    bench: Bench, student: nn.Module, teacher: nn.Module, inputs: NetworkInputs
 ) -> None:
-    """Student forward and backward on all views, teacher forward on the large ones."""
+    """Student forward and backward, teacher forward."""
     with bench.precision.autocast():
         with torch.no_grad():
-            for images in large_ones(passes):
+            for images in inputs.teacher:
                 teacher(images)
-        outputs = [student(images) for images in passes]
+        outputs = [student(images) for images in inputs.student]
     torch.stack([_one_number(output) for output in outputs]).sum().backward()  # type: ignore[no-untyped-call]
 
 
@@ -169,15 +170,15 @@ def _measure_parts(
 ) -> None:
     """What forward and backward consist of: networks, teacher, and the rest."""
     student, teacher = model.networks()
-    passes = passes_of(batch, joined=model.passes_together)
+    inputs = model.network_inputs(batch)
 
     def networks() -> None:
-        run_networks(bench, student, teacher, passes)
+        run_networks(bench, student, teacher, inputs)
         model.zero_grad(set_to_none=True)
 
     def teacher_forward() -> None:
         with torch.no_grad(), bench.precision.autocast():
-            for images in large_ones(passes):
+            for images in inputs.teacher:
                 teacher(images)
 
     def gradients() -> None:

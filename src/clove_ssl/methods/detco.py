@@ -22,7 +22,7 @@ from clove_ssl.losses.contrastive import Contrast
 from clove_ssl.losses.levels import contrast_levels, weigh_levels
 from clove_ssl.methods.base import Progress, StepOutput
 from clove_ssl.methods.queueing import QueueingMethod
-from clove_ssl.methods.teaching import BackboneEncoder, contrast_figures
+from clove_ssl.methods.teaching import BackboneEncoder, NetworkInputs, contrast_figures
 from clove_ssl.modules.heads import MLPHead
 from clove_ssl.modules.level_queues import LevelQueues
 from clove_ssl.modules.normalization import unit_vectors
@@ -85,6 +85,13 @@ class DetCo(QueueingMethod[LevelsEncoder]):
         """Keep the patches of a group of keys together, too."""
         super().prepare_compilation()
         self.teacher.module.groups = self.groups_together
+
+    def network_inputs(self, batch: ViewBatch) -> NetworkInputs:
+        """The first view and its patches for the student, the second's for the teacher."""
+        first, second = self._split(batch)
+        return NetworkInputs(
+            list(first), [group for images in second for group in self.passes_of_keys(images)]
+        )
 
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
         """Loss of a micro-batch."""

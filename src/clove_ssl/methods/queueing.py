@@ -9,10 +9,12 @@ from torch import Tensor
 
 from clove_ssl.config.methods.pooled_views import QueuedConfig
 from clove_ssl.methods.base import Progress
-from clove_ssl.methods.teaching import Encoder, TaughtMethod
+from clove_ssl.methods.teaching import Encoder, NetworkInputs, TaughtMethod
+from clove_ssl.methods.two_views import view_pair
 from clove_ssl.modules.key_bank import KeyBank
 from clove_ssl.modules.shuffling import forward_shuffled, groups_here
 from clove_ssl.modules.view_norm import normalize_by_view
+from clove_ssl.views.batch import ViewBatch
 
 
 class QueueingMethod(TaughtMethod[Encoder]):
@@ -44,6 +46,16 @@ class QueueingMethod(TaughtMethod[Encoder]):
     def key_groups(self) -> int:
         """Groups in which keys are normalised; outside of training nothing is."""
         return self._shuffle_groups if self.training else 0
+
+    def network_inputs(self, batch: ViewBatch) -> NetworkInputs:
+        """The first view for the student, groups of the second for the teacher."""
+        first, second = view_pair(batch)
+        return NetworkInputs([first.pixels], self.passes_of_keys(second.pixels))
+
+    def passes_of_keys(self, images: Tensor) -> list[Tensor]:
+        """Groups of images (B, ...) as they go through the teacher, but not shuffled."""
+        groups = groups_here(self.key_groups) // self.groups_together
+        return list(images.chunk(max(1, groups)))
 
     def keys_of(self, images: Tensor, progress: Progress) -> Tensor:
         """What the teacher makes of images, in shuffled groups: (B, 3, H, W) -> (B, ...)."""

@@ -6,7 +6,7 @@ Dimensions: B images, C channels of the backbone, D of an embedding.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from clove_ssl.methods.base import Method, Progress, StepOutput
 from clove_ssl.modules.teacher import Teacher
 from clove_ssl.modules.view_norm import normalize_by_view
 from clove_ssl.schedules import cosine
-from clove_ssl.views.batch import View, joined_pixels
+from clove_ssl.views.batch import View, ViewBatch, joined_pixels
 
 
 class TaughtConfig(Protocol):
@@ -54,6 +54,13 @@ class PooledEncoder(BackboneEncoder):
         """(B, 3, H, W) -> (B, D)."""
         embedded: Tensor = self.head(self.backbone.features(images).mean((2, 3)))
         return embedded
+
+
+class NetworkInputs(NamedTuple):
+    """What student and teacher get in a step, pass by pass."""
+
+    student: list[Tensor]
+    teacher: list[Tensor]
 
 
 Encoder = TypeVar("Encoder", bound=BackboneEncoder)
@@ -91,6 +98,12 @@ class TaughtMethod(Method, Generic[Encoder]):
     def by_view(self, network: Callable[[Tensor], Tensor], views: Sequence[View]) -> Tensor:
         """Run ``network`` on views of one size: (V * B, ...), one view after the other."""
         return torch.cat([network(images) for images in self.passes(views)])
+
+    def network_inputs(self, batch: ViewBatch) -> NetworkInputs:
+        """All views go through the student, the large ones through the teacher, too."""
+        large = self.passes([view for view in batch.views if view.role == "global"])
+        small = [view for view in batch.views if view.role == "local"]
+        return NetworkInputs([*large, *(self.passes(small) if small else [])], large)
 
     def views(self) -> tuple[ViewSpec, ...]:
         """The views of one image."""
