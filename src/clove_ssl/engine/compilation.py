@@ -40,8 +40,8 @@ def compile_pieces(
 def compile_piece(piece: nn.Module, backend: str = "inductor") -> None:
     """Compile one piece, with a graph for every shape of its input.
 
-    torch up to 2.11 does not compile modules that are its own, such as ``nn.Sequential``, unless
-    other code calls them.
+    torch 2.11 does not compile modules that are its own, such as ``nn.Sequential``, unless other code
+    calls them.
     """
     if type(piece).__module__.startswith("torch."):
         call = torch.compile(_call, dynamic=False, backend=backend)
@@ -68,8 +68,10 @@ def pieces_of(method: Method) -> list[nn.Module]:
 
 
 def set_up_compiler(activation_memory: float) -> None:
-    """Room for all graphs, and what they may keep."""
+    """Room for all graphs, what they may keep, and which of them are found again in a later run."""
     torch._functorch.config.activation_memory_budget = activation_memory
+    # Batch norm by view has a backward pass of its own, which is part of what graphs are found by.
+    torch._functorch.config.autograd_cache_allow_custom_autograd_functions = True
     torch._dynamo.config.recompile_limit = max(GRAPHS, torch._dynamo.config.recompile_limit)
     torch._dynamo.config.accumulated_recompile_limit = max(
         GRAPHS, torch._dynamo.config.accumulated_recompile_limit

@@ -248,12 +248,10 @@ class SlotCon(TaughtMethod[Encoder]):
             **slot_figures(roles.won),
         }
         common = [places[:n] for places, n in zip(roles.common_first, counts.read(), strict=True)]
-        found, weight = (
-            self._search(compared.slots, common, keys, start),
-            self.config.loss.group_weight,
-        )
+        found = self._search(compared.slots, common, keys, start)
         figures["loss_slot"] = found.loss.detach()
         figures["cos_slot"] = found.cosine
+        weight = self.config.loss.group_weight
         loss = weight * compared.group_loss + (1 - weight) * found.loss
         return StepOutput(loss, figures, samples)
 
@@ -298,9 +296,8 @@ class SlotCon(TaughtMethod[Encoder]):
         self, slots: Tensor, common: Sequence[Tensor], keys: Sequence[Keys], start: int
     ) -> SlotContrast:
         """See :class:`SlotSearch`; compiled code serves all numbers of common slots but 0 and 1."""
-        if min(len(places) for places in common) < 2:
-            few: SlotContrast = self.search.forward(slots, common, keys, start)
-            return few
+        if min(map(len, common)) < 2:
+            return self.search.forward(slots, common, keys, start)
         found: SlotContrast = self.search(slots, list(map(mark_any_length, common)), keys, start)
         return found
 
