@@ -40,7 +40,7 @@ def compile_pieces(
 def compile_piece(piece: nn.Module, backend: str = "inductor") -> None:
     """Compile one piece, with a graph for every shape of its input.
 
-    torch 2.11 does not compile modules that are its own, such as ``nn.Sequential``, unless called by
+    torch 2.11 does not compile modules of its own, such as ``nn.Sequential``, unless called by
     other code.
     """
     if type(piece).__module__.startswith("torch."):
