@@ -228,6 +228,13 @@ class TestOpening:
         monkeypatch.setenv("HOME", str(tmp_path))
         assert names(open_source(DataConfig(source="~/in"))) == ["a.jpg"]
 
+    def test_a_relative_place_is_named_with_the_folder_it_was_looked_for_in(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(UserError, match=f"photos does not exist in {tmp_path}"):
+            open_source(DataConfig(source="photos"))
+
     @pytest.mark.parametrize(
         ("path", "message"),
         [
