@@ -131,8 +131,8 @@ def _no_such_source(path: str) -> UserError:
     where = "" if os.path.isabs(path) else f" in {os.getcwd()}"
     return UserError(
         f"--data {path} does not exist{where}. Expected a folder of images, a text file with one "
-        'path per line, or .tar shards such as "shards/{000000..000099}.tar". To try things out with '
-        "built-in images, type --data scenes."
+        'path per line, or .tar shards such as "shards/{000000..000099}.tar". To try things out '
+        "with built-in images, type --data scenes."
     )
 
 
