@@ -12,7 +12,7 @@ from clove_ssl.methods.base import Progress
 from clove_ssl.methods.teaching import Encoder, NetworkInputs, TaughtMethod
 from clove_ssl.methods.two_views import view_pair
 from clove_ssl.modules.key_bank import KeyBank
-from clove_ssl.modules.shuffling import forward_shuffled, groups_here
+from clove_ssl.modules.shuffling import Shuffling, forward_shuffled, groups_here
 from clove_ssl.modules.view_norm import normalize_by_view
 from clove_ssl.views.batch import ViewBatch
 
@@ -59,10 +59,9 @@ class QueueingMethod(TaughtMethod[Encoder]):
 
     def keys_of(self, images: Tensor, progress: Progress) -> Tensor:
         """What the teacher makes of images, in shuffled groups: (B, 3, H, W) -> (B, ...)."""
-        return forward_shuffled(
-            self.teacher,
-            images,
-            step=progress.step,
-            groups=self.key_groups,
-            together=self.groups_together > 1,
-        )
+        return forward_shuffled(self.teacher, images, **self.shuffling(progress))
+
+    def shuffling(self, progress: Progress) -> Shuffling:
+        """How keys are shuffled in a step."""
+        together = self.groups_together > 1
+        return {"step": progress.step, "groups": self.key_groups, "together": together}

@@ -101,14 +101,8 @@ class ReSim(QueueingMethod[WindowEncoder]):
         return StepOutput(loss, figures, {"embeddings": query.image.detach()})
 
     def _key(self, images: Tensor, progress: Progress) -> Embedded:
-        parts = forward_parts_shuffled(
-            self.teacher.module,
-            images,
-            step=progress.step,
-            groups=self.key_groups,
-            together=self.groups_together > 1,
-        )
-        return Embedded(*parts)
+        teacher = self.teacher.module
+        return Embedded(*forward_parts_shuffled(teacher, images, **self.shuffling(progress)))
 
     def _contrast_images(self, query: Tensor, key: Tensor) -> Contrast:
         query, key = unit_vectors(query), unit_vectors(key)

@@ -6,20 +6,16 @@ Dimensions: B images of a process.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from clove_ssl.modules.shuffling import forward_shuffled
+from clove_ssl.modules.shuffling import Shuffling, forward_shuffled
 
 
 def forward_parts_shuffled(
-    network: Callable[[Tensor], Sequence[Tensor]],
-    images: Tensor,
-    *,
-    step: int,
-    groups: int,
-    together: bool = False,
+    network: Callable[[Tensor], Sequence[Tensor]], images: Tensor, **shuffling: Unpack[Shuffling]
 ) -> tuple[Tensor, ...]:
     """:func:`forward_shuffled` for several outputs of one type, each (B, ...).
 
@@ -32,6 +28,6 @@ def forward_parts_shuffled(
         shapes[:] = [part.shape[1:] for part in parts]
         return torch.cat([part.flatten(1) for part in parts], dim=1)
 
-    rows = forward_shuffled(as_rows, images, step=step, groups=groups, together=together)
+    rows = forward_shuffled(as_rows, images, **shuffling)
     parts = torch.split(rows, [shape.numel() for shape in shapes], dim=1)
     return tuple(part.reshape(-1, *shape) for part, shape in zip(parts, shapes, strict=True))

@@ -15,6 +15,7 @@ Dimensions: B images of a process, R = B times the processes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NotRequired, TypedDict
 
 import torch
 import torch.distributed as dist
@@ -23,6 +24,14 @@ from torch import Tensor
 from clove_ssl.errors import UserError
 from clove_ssl.modules.queue import gather_rows
 from clove_ssl.modules.transfers import send_tensor
+
+
+class Shuffling(TypedDict):
+    """The options of :func:`forward_shuffled`, to hand on."""
+
+    step: int
+    groups: int
+    together: NotRequired[bool]
 
 
 @torch.no_grad()

@@ -66,10 +66,8 @@ def normalize_by_view(network: nn.Module, views: int) -> bool:
     return True
 
 
-def _is_replaceable(norm: nn.Module) -> bool:
-    if not isinstance(norm, _PLAIN) or type(norm) not in _PLAIN:
-        return False
-    return norm.track_running_stats and norm.momentum is not None
+def _is_replaceable(norm: _BatchNorm) -> bool:
+    return type(norm) in _PLAIN and norm.track_running_stats and norm.momentum is not None
 
 
 def _by_view(norm: _BatchNorm, views: int) -> NormByView:
