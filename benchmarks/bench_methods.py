@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=trained, choices=trained)
     parser.add_argument("--backbone", default=BackboneConfig().name)
     parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--compile", default="never", choices=("never", "always"))
     parser.add_argument("--floor", default="parts", choices=("parts", "whole"))
     parser.add_argument("--out", type=Path)

@@ -68,10 +68,9 @@ def slot_sum(batch: ViewBatch) -> Tensor:
     compared = method.comparison(sides, roles.prototypes, shared, method.center)
     counts = roles.common_count.tolist()
     keys, start = method._keys(compared, roles)
-    first, second = (places[:n] for places, n in zip(roles.common_first, counts, strict=True))
     losses = [
-        method.search(compared.slots, common, keys, start).loss.detach()
-        for common in ((first, second[:0]), (first[:0], second))
+        method.search(compared.slots, roles.common_first.mT, only, keys, start).loss.detach()
+        for only in torch.diag(roles.common_count)
     ]
     return torch.stack([losses[0] * counts[0], losses[1] * counts[1], torch.tensor(sum(counts))])
 

@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from clove_ssl.modules.normalization import (
     SynchronizedBatchNorm1d,
     SynchronizedBatchNorm2d,
+    normalize_counted,
     synchronize_norms,
 )
 from clove_ssl.modules.queue import FeatureQueue
@@ -71,6 +72,20 @@ def _vectors_and_eval(rank: int) -> dict[str, Tensor]:
     return {"trained": trained.detach(), "eval": norm(rows).detach()}
 
 
+COUNTED = torch.tensor([True, True, False, False, True])  # 2 rows here, 1 there
+
+
+def _counted_rows(rank: int) -> dict[str, Tensor]:
+    maps, probe = (share(values[..., 0, 0], rank) for values in uneven_batches())  # (B, 4)
+    counted = share(COUNTED, rank)
+    norm = synchronize_norms(nn.BatchNorm1d(4).double(), "cpu")
+    rows = maps.clone().requires_grad_()
+    out = normalize_counted(norm, rows, counted)
+    (out * probe * counted[:, None]).sum().backward()
+    assert rows.grad is not None
+    return {"out": out.detach()[counted], "grad": rows.grad[counted], **norm.state_dict()}
+
+
 def small_network() -> nn.Module:
     torch.manual_seed(2)
     return nn.Sequential(
@@ -111,6 +126,7 @@ def _enter(rank: int, folder: Path) -> None:
         results = {
             "norms": _norm_over_processes(rank),
             "rows": _vectors_and_eval(rank),
+            "counted": _counted_rows(rank),
             "training": _distributed_training(rank),
             "queue": _fill_queue(rank),
         }
@@ -151,6 +167,19 @@ def test_rows_are_normalised_too_and_eval_mode_uses_running_statistics(results: 
     torch.testing.assert_close(joined, norm(rows).detach())
     norm.eval()
     torch.testing.assert_close(torch.cat([part["eval"] for part in shares]), norm(rows).detach())
+
+
+def test_counted_rows_of_all_processes_share_statistics(results: Results) -> None:
+    first, second = (result["counted"] for result in results)
+    maps, probe = (values[COUNTED][..., 0, 0] for values in uneven_batches())
+    norm, rows = nn.BatchNorm1d(4).double(), maps.clone().requires_grad_()
+    out = norm(rows)
+    (out * probe).sum().backward()
+    torch.testing.assert_close(torch.cat([first["out"], second["out"]]), out.detach())
+    torch.testing.assert_close(torch.cat([first["grad"], second["grad"]]), rows.grad)
+    for name, value in norm.state_dict().items():
+        torch.testing.assert_close(first[name], value)
+        torch.testing.assert_close(second[name], value)
 
 
 def test_training_under_ddp_is_training_on_the_joined_batch(results: Results) -> None:

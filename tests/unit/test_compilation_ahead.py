@@ -22,6 +22,7 @@ from clove_ssl.engine.compilation import compile_method, compile_piece, compile_
 from clove_ssl.engine.compilation_calls import PieceCall, record_calls
 from clove_ssl.engine.compilation_helpers import CallPile, Surroundings, load_calls
 from clove_ssl.engine.precision import choose_precision
+from clove_ssl.methods import slotcon
 from clove_ssl.methods.base import Progress
 from clove_ssl.methods.slotcon import SlotSearch
 
@@ -56,6 +57,7 @@ def test_a_graph_for_any_length_serves_what_the_run_brings(
     monkeypatch.setattr(
         compilation_calls, "compile_piece", partial(compile_piece, backend="aot_eager")
     )
+    monkeypatch.setattr(slotcon, "_ROOM_STEP", 1)
     method, batch = method_and_batch("slotcon", tmp_path)
     calls = [c for c in record_calls(method, batch, FP32) if isinstance(c.piece, SlotSearch)]
     load_calls(calls, Surroundings(FP32, CPU))

@@ -11,6 +11,7 @@ from torch import nn
 from clove_ssl.errors import UserError
 from clove_ssl.modules.normalization import (
     SynchronizedBatchNorm2d,
+    normalize_counted,
     synchronize_norms,
     unit_vectors,
 )
@@ -90,3 +91,60 @@ def test_layers_that_do_more_than_batch_norm_are_refused() -> None:
 
     with pytest.raises(UserError, match="--no-sync-norm"):
         synchronize_norms(nn.Sequential(NormAndActivation(4)), "cuda")
+
+
+def rows_norm(**options: object) -> nn.BatchNorm1d:
+    torch.manual_seed(1)
+    norm = nn.BatchNorm1d(4, **options).double()
+    if norm.affine:
+        nn.init.normal_(norm.weight)
+        nn.init.normal_(norm.bias)
+    return norm
+
+
+@pytest.mark.parametrize(
+    ("options", "training"),
+    [
+        ({}, True),
+        ({}, False),
+        ({"affine": False}, True),
+        ({"track_running_stats": False}, True),
+    ],
+)
+def test_rows_that_do_not_count_change_nothing(options: dict[str, bool], training: bool) -> None:
+    plain, counting = (rows_norm(**options).train(training) for _ in range(2))
+    rows, probe = 3 * torch.randn(2, 7, 4, dtype=torch.float64) + 100
+    counted = torch.tensor([1, 1, 0, 1, 0, 1, 0], dtype=torch.bool)
+    few, all_rows = rows[counted].requires_grad_(), rows.clone().requires_grad_()
+    expected, found = plain(few), normalize_counted(counting, all_rows, counted)
+    torch.testing.assert_close(found[counted], expected)
+    (expected * probe[counted]).sum().backward()
+    (found * probe * counted[:, None]).sum().backward()
+    assert all_rows.grad is not None
+    torch.testing.assert_close(all_rows.grad[counted], few.grad)
+    assert not all_rows.grad[~counted].any()
+    for value, other in zip(counting.buffers(), plain.buffers(), strict=True):
+        torch.testing.assert_close(value, other)
+    for mine, theirs in zip(counting.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad)
+
+
+def test_gradients_of_counted_rows_are_right() -> None:
+    rows = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
+    counted = torch.tensor([1, 0, 1, 1, 0], dtype=torch.bool)
+    norm = rows_norm(track_running_stats=False)
+    assert torch.autograd.gradcheck(lambda rows: normalize_counted(norm, rows, counted), rows)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_few_counted_rows_do_not_spoil_statistics(number: int) -> None:
+    norm, rows = rows_norm(), torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    before = norm.running_mean.clone(), norm.running_var.clone()
+    normalized = normalize_counted(norm, rows, torch.arange(3) < number)
+    normalized[:number].sum().backward()
+    assert normalized.isfinite().all()
+    assert rows.grad is not None
+    assert not rows.grad.any()  # a single row always ends at the bias
+    mean, variance = (rows[0], torch.zeros(4).double()) if number else before
+    torch.testing.assert_close(norm.running_mean, before[0].lerp(mean.detach(), 0.1))
+    torch.testing.assert_close(norm.running_var, before[1].lerp(variance, 0.1))

@@ -27,8 +27,9 @@ from clove_ssl.losses.slots import (
     true_first,
     winners,
 )
+from clove_ssl.methods import slotcon
 from clove_ssl.methods.base import Progress
-from clove_ssl.methods.slotcon import SlotCon, scores_of, slot_figures
+from clove_ssl.methods.slotcon import SlotCon, room_for, scores_of, slot_figures
 from clove_ssl.modules.normalization import unit_vectors
 from clove_ssl.views.overlap import area_share, place_in_view, resample, shared_rectangle
 
@@ -138,12 +139,19 @@ def test_active_slots_stand_in_front_in_order() -> None:
     assert found.taken.tolist() == [[True, True, False]]
 
 
+def all_of(values: Tensor) -> Tensor:
+    return torch.ones(len(values), dtype=torch.bool)
+
+
 def test_only_usable_keys_are_negatives() -> None:
     queries, keys = torch.eye(2, dtype=torch.float64)[:1], torch.eye(2, dtype=torch.float64)
-    one = contrast_slots(queries, keys_of(keys, torch.tensor([True, False])), torch.tensor([0]))
+    label = torch.tensor([0])
+    one = contrast_slots(
+        queries, keys_of(keys, torch.tensor([True, False])), label, all_of(queries)
+    )
     assert one.loss == 0
     assert one.cosine == 1
-    two = contrast_slots(queries, keys_of(keys, torch.tensor([True, True])), torch.tensor([0]))
+    two = contrast_slots(queries, keys_of(keys, all_of(keys)), label, all_of(queries))
     expected = 0.4 * torch.log1p(torch.exp(torch.tensor(-5.0, dtype=torch.float64)))
     assert two.loss.item() == pytest.approx(expected.item())
 
@@ -151,15 +159,30 @@ def test_only_usable_keys_are_negatives() -> None:
 def test_without_a_common_slot_the_loss_is_zero() -> None:
     none = torch.zeros(0, dtype=torch.int64)
     keys = keys_of(random(4, 3), torch.ones(4, dtype=torch.bool))
-    found = contrast_slots(random(0, 3), keys, none)
-    assert found.loss == 0
+    assert contrast_slots(random(0, 3), keys, none, none.bool()).loss == 0
+    assert contrast_slots(random(2, 3), keys, none.new_zeros(2), none.new_zeros(2).bool()).loss == 0
+
+
+def test_queries_that_do_not_count_change_nothing() -> None:
+    torch.manual_seed(0)
+    keys = keys_of(random(4, 3), torch.tensor([True, True, True, False]))
+    queries, labels = random(3, 3).requires_grad_(), torch.tensor([1, 3, 0])
+    counted = torch.tensor([True, False, True])  # the one whose own key does not count
+    found = contrast_slots(queries, keys, labels, counted)
+    found.loss.backward()
+    assert queries.grad is not None
+    assert queries.grad[1].tolist() == [0, 0, 0]
+    assert queries.grad.isfinite().all()
+    fewer = contrast_slots(queries[counted], keys, labels[counted], all_of(labels[counted]))
+    torch.testing.assert_close(found.loss, fewer.loss)
+    torch.testing.assert_close(found.cosine, fewer.cosine)
 
 
 def test_gradients_of_all_losses_are_right() -> None:
     torch.manual_seed(0)
     teacher, center, keys = random(2, 4, 2, 2), random(4), random(6, 3)
     usable = torch.tensor([True, True, False, True, True, True])
-    labels = torch.tensor([0, 3, 1])
+    labels, counted = torch.tensor([0, 3, 2, 1]), torch.tensor([True, True, False, True])
     places = boxes([0.1, 0.2, 0.8, 0.9], [0.9, 0.0, 0.3, 0.5])
 
     def group(scores: Tensor) -> Tensor:
@@ -167,7 +190,8 @@ def test_gradients_of_all_losses_are_right() -> None:
         return group_cells(aligned, teacher, center, student_temperature=1.0)
 
     def contrast(queries: Tensor) -> Tensor:
-        return contrast_slots(queries, keys_of(keys, usable), labels, temperature=1.0).loss
+        found = contrast_slots(queries, keys_of(keys, usable), labels, counted, temperature=1.0)
+        return found.loss
 
     def slots(projection: Tensor, prototypes: Tensor) -> Tensor:
         cells = unit_vectors(projection, dim=1)
@@ -175,7 +199,7 @@ def test_gradients_of_all_losses_are_right() -> None:
 
     check = torch.autograd.gradcheck
     assert check(group, random(2, 4, 2, 2).requires_grad_())
-    assert check(contrast, random(3, 3).requires_grad_())
+    assert check(contrast, random(4, 3).requires_grad_())
     assert check(slots, (random(2, 3, 2, 2).requires_grad_(), random(4, 3).requires_grad_()))
 
 
@@ -187,7 +211,7 @@ def test_mixed_precision_does_not_reach_the_losses() -> None:
     def everything() -> list[Tensor]:
         scores = score_cells(cells, prototypes)
         slots = slots_of(cells, scores)
-        contrast = contrast_slots(prototypes[:2], keys_of(slots[0], usable), labels)
+        contrast = contrast_slots(prototypes[:2], keys_of(slots[0], usable), labels, all_of(labels))
         return [scores, slots, resample(scores, place), contrast.loss]
 
     expected = everything()
@@ -302,22 +326,38 @@ def test_the_centre_moves_once_per_step_towards_the_mean_score() -> None:
     torch.testing.assert_close(method.center, expected)
 
 
-@pytest.mark.parametrize("slots", [0, 1, 2])
-def test_few_common_slots_are_predicted_without_spoiling_statistics(slots: int) -> None:
-    search = method_of(config_of()).search
-    rows = [random(slots, 8).requires_grad_(), random(3, 8)]
-    predicted = search.predict(rows)
-    predicted[0].sum().backward()
-    assert [each.shape for each in predicted] == [(slots, 8), (3, 8)]
-    assert all(torch.isfinite(buffer).all() for buffer in search.buffers())
-
-
 def test_directions_are_predicted_together_but_normalised_apart() -> None:
     search = method_of(config_of()).search
-    rows = [random(5, 8), random(3, 8)]
-    together = search.predict(rows)
-    for found, each in zip(together, rows, strict=True):
-        torch.testing.assert_close(found, search.predictor(each), rtol=1e-9, atol=1e-9)
+    slots = random(2, 5, 8)
+    counts = 5, 3
+    common = [torch.arange(5) < count for count in counts]
+    together = search.predict(slots, common)
+    for found, rows, count in zip(together, slots, counts, strict=True):
+        expected = search.predictor(rows[:count])
+        torch.testing.assert_close(found[:count], expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("step", [1, 2, 5])
+def test_room_for_more_slots_than_there_are_changes_nothing(
+    step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def outcome() -> list[Tensor]:
+        method, batch = method_of(config), two_views(config)
+        output = method(batch, START)
+        output.loss.backward()
+        gradients = [p.grad for p in method.parameters() if p.grad is not None]
+        return [output.loss.detach(), output.metrics["cos_slot"], *gradients, *method.buffers()]
+
+    config = config_of()
+    expected = outcome()  # with room for all
+    monkeypatch.setattr(slotcon, "_ROOM_STEP", step)
+    for found, each in zip(outcome(), expected, strict=True):
+        torch.testing.assert_close(found, each, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(("slots", "room"), [(0, 512), (1, 512), (512, 512), (513, 1024)])
+def test_there_is_room_for_all_slots_and_some_more(slots: int, room: int) -> None:
+    assert room_for(slots) == room
 
 
 def test_figures_count_slots_and_prototypes() -> None:

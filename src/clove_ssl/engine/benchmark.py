@@ -8,6 +8,7 @@ process on the same device, so their ratios mean something.
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -88,6 +89,7 @@ class Bench:
         first = prepared + time.perf_counter() - start
         for _ in range(WARM_UP):
             work()
+        gc.collect()  # or Python may do so while time is taken, half a second after compilation
         self.synchronize()
         start = time.perf_counter()
         for _ in range(self.config.steps):

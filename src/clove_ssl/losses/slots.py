@@ -121,14 +121,20 @@ def contrast_slots(
     queries: Tensor,  # (Q, D) predictions from the student's slots
     keys: Keys,
     labels: Tensor,  # (Q,) each query's own key
+    counted: Tensor,  # (Q,) bool, queries that count; others may have a key that does not
     *,
     temperature: float = 0.2,
 ) -> SlotContrast:
-    """InfoNCE times twice its temperature, averaged over the queries; 0 without a query."""
+    """InfoNCE times twice its temperature, averaged over queries that count; 0 without any."""
     with torch.autocast(queries.device.type, enabled=False):
         sharp = F.normalize(queries.to(keys.slots.dtype), dim=1) / temperature
         logits = torch.addmm(keys.barred, sharp, keys.slots.mT)  # (Q, N)
-        count = max(1, len(queries))
-        loss = F.cross_entropy(logits, labels, reduction="sum") / count
-        own = logits.detach().gather(1, labels[:, None]).sum() * temperature / count
-        return SlotContrast(2 * temperature * loss, own)
+        losses = F.cross_entropy(logits, labels, reduction="none")  # (Q,)
+        cosines = logits.detach().gather(1, labels[:, None])[:, 0] * temperature
+        loss, cosine = (_mean_of(counted, values) for values in (losses, cosines))
+        return SlotContrast(2 * temperature * loss, cosine)
+
+
+def _mean_of(counted: Tensor, values: Tensor) -> Tensor:
+    """Mean of the values that count, of which all others may be infinite; 0 without any."""
+    return values.where(counted, 0.0).sum() / counted.sum().clamp(min=1)

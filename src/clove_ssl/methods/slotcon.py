@@ -40,17 +40,18 @@ from clove_ssl.methods.base import Progress, StepOutput
 from clove_ssl.methods.teaching import BackboneEncoder, TaughtMethod
 from clove_ssl.methods.two_views import swap_views, view_pair
 from clove_ssl.modules.any_length import mark_any_length
-from clove_ssl.modules.normalization import unit_vectors
+from clove_ssl.modules.normalization import normalize_counted, unit_vectors
 from clove_ssl.modules.queue import mean_over_processes
 from clove_ssl.modules.slots import (
     conv_head,
     gather_from_processes,
     linear_head,
-    normalize_rows,
 )
 from clove_ssl.modules.transfers import HostCopy
 from clove_ssl.views.batch import ViewBatch
 from clove_ssl.views.overlap import area_share, place_in_view, resample, shared_rectangle
+
+_ROOM_STEP = 512  # the number of common slots changes by less than that in most steps
 
 
 class SharedPart(NamedTuple):
@@ -183,29 +184,37 @@ class SlotSearch(nn.Module):
     def forward(
         self,
         slots: Tensor,  # (2, R, D) the student's
-        common: Sequence[Tensor],  # (Q,) places of common slots, of each direction
+        places: Tensor,  # (Q, 2) where slots of each direction are, common ones in front
+        counts: Tensor,  # (2,) number of common slots
         keys: Sequence[Keys],  # of each direction
         start: int,  # where the keys of this process begin
     ) -> SlotContrast:
         """The losses of both directions together, and their mean cosine."""
-        chosen = [mine.index_select(0, places) for mine, places in zip(slots, common, strict=True)]
+        order, sides = torch.arange(len(places), device=places.device), places.unbind(1)
+        common = [order < count for count in counts]  # (Q,)
+        chosen = [mine.index_select(0, at) for mine, at in zip(slots, sides, strict=True)]
+        predicted = self.predict(torch.stack(chosen), common)
         first, second = (
-            contrast_slots(queries, theirs, start + places, temperature=self.temperature)
-            for queries, theirs, places in zip(self.predict(chosen), keys, common, strict=True)
+            contrast_slots(queries, theirs, start + at, met, temperature=self.temperature)
+            for queries, theirs, at, met in zip(predicted, keys, sides, common, strict=True)
         )
         return SlotContrast(first.loss + second.loss, (first.cosine + second.cosine) / 2)
 
-    def predict(self, slots: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Predictions from (Q, D) slots of each direction, which batch norm keeps apart."""
-        counts, rows = [len(each) for each in slots], torch.cat(list(slots))
+    def predict(self, slots: Tensor, common: Sequence[Tensor]) -> Tensor:
+        """Predictions from (2, Q, D) slots; batch norm keeps directions apart.
+
+        Its statistics are those of common slots, as ``common`` says, (Q,) bool for each direction.
+        """
         for layer in self.predictor:
             if isinstance(layer, _BatchNorm):
-                rows = torch.cat(
-                    [normalize_rows(layer, each) for each in torch.split(rows, counts)]
-                )
+                normalized = [
+                    normalize_counted(layer, rows, met)
+                    for rows, met in zip(slots, common, strict=True)
+                ]
+                slots = torch.stack(normalized)
             else:
-                rows = layer(rows)
-        return torch.split(rows, counts)
+                slots = layer(slots)
+        return slots
 
 
 class SlotCon(TaughtMethod[Encoder]):
@@ -247,8 +256,9 @@ class SlotCon(TaughtMethod[Encoder]):
             "images_without_overlap": (~shared.exists).float().mean(),
             **slot_figures(roles.won),
         }
-        common = [places[:n] for places, n in zip(roles.common_first, counts.read(), strict=True)]
-        found = self._search(compared.slots, common, keys, start)
+        room = room_for(max(counts.read()))
+        places = mark_any_length(roles.common_first.mT[:room])  # (Q, 2)
+        found: SlotContrast = self.search(compared.slots, places, roles.common_count, keys, start)
         figures["loss_slot"] = found.loss.detach()
         figures["cos_slot"] = found.cosine
         weight = self.config.loss.group_weight
@@ -292,14 +302,13 @@ class SlotCon(TaughtMethod[Encoder]):
             keys.append(keys_of(slots, usable.bool()))
         return keys, start
 
-    def _search(
-        self, slots: Tensor, common: Sequence[Tensor], keys: Sequence[Keys], start: int
-    ) -> SlotContrast:
-        """See :class:`SlotSearch`; compiled code serves all numbers of common slots but 0 and 1."""
-        if min(map(len, common)) < 2:
-            return self.search.forward(slots, common, keys, start)
-        found: SlotContrast = self.search(slots, list(map(mark_any_length, common)), keys, start)
-        return found
+
+def room_for(slots: int) -> int:
+    """Rows for so many common slots, and some more.
+
+    Products of a shape that did not occur before take the host longer than the device.
+    """
+    return -(-max(slots, 1) // _ROOM_STEP) * _ROOM_STEP
 
 
 def _by_direction(values: Tensor) -> Tensor:

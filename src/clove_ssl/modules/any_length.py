@@ -9,9 +9,10 @@ from torch import Tensor
 def mark_any_length(tensor: Tensor) -> Tensor:
     """Let one graph serve all lengths of the first axis from 2 on; the same tensor.
 
-    Lengths of 0 and 1 are cases of their own for torch's compiler, which refuses to mark them.
+    Lengths of 0 and 1 are cases of their own for torch's compiler, and get graphs of their own.
     """
-    torch._dynamo.mark_dynamic(tensor, 0)
+    if len(tensor) > 1:
+        torch._dynamo.mark_dynamic(tensor, 0)
     return tensor
 
 

@@ -10,7 +10,7 @@ Dimensions: B images, C channels.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -119,18 +119,70 @@ class _Synchronized(_BatchNorm):
     def _normalize(self, features: Tensor) -> Tensor:
         values = features.movedim(1, -1)  # (B, ..., C)
         rows = values.flatten(0, -2)  # (R, C)
-        sums = _total(torch.cat([rows.sum(0), rows.new_tensor([len(rows)])]))  # (C + 1,)
-        count = sums[-1].detach()
-        if count <= 1:
-            raise ValueError(f"batch norm needs more than 1 value per channel, got {count:.0f}")
-        mean = sums[:-1] / count  # (C,)
-        # A second pass: a variance from sums of squares loses digits where the mean is large.
-        variance = _total((rows - mean).square().sum(0)) / count  # (C,)
-        track(self, mean.detach(), variance.detach() * count / (count - 1))
-        normalized = (values - mean) * (variance + self.eps).rsqrt()
-        if self.affine:
-            normalized = normalized * self.weight + self.bias
+        found = _statistics(rows, rows.new_ones(len(rows), 1), _total)
+        if found.size <= 1:
+            raise ValueError(
+                f"batch norm needs more than 1 value per channel, got {found.size:.0f}"
+            )
+        track(self, found.mean.detach(), found.unbiased.detach())
+        return found.applied(self, values)
+
+
+def normalize_counted(norm: _BatchNorm, rows: Tensor, counted: Tensor) -> Tensor:
+    """Batch norm of (R, C) rows by the statistics of those that are ``counted``, (R,) bool.
+
+    They span all processes if those of ``norm`` do. Others are normalised like them. A
+    single row has no variance; where none counts, running statistics stay as they are.
+    """
+    if not norm.training:
+        normalized: Tensor = norm(rows)
         return normalized
+    shared = isinstance(norm, nn.SyncBatchNorm | _Synchronized) and _several_processes()
+    wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
+    weights = counted.to(wide.dtype)[:, None]
+    found = _statistics(wide, weights, _total if shared else lambda values: values)
+    _track_if_any(norm, found)
+    return found.applied(norm, wide).to(rows.dtype)
+
+
+class _Statistics(NamedTuple):
+    """Of a batch."""
+
+    size: Tensor  # scalar
+    mean: Tensor  # (C,)
+    variance: Tensor  # (C,)
+
+    @property
+    def unbiased(self) -> Tensor:
+        """The variance as one estimates it from a sample, (C,)."""
+        return self.variance * self.size / (self.size - 1).clamp(min=1)
+
+    def applied(self, norm: _BatchNorm, values: Tensor) -> Tensor:
+        """Values (..., C), normalised, with weight and bias of ``norm``."""
+        normalized = (values - self.mean) * (self.variance + norm.eps).rsqrt()
+        return normalized * norm.weight + norm.bias if norm.affine else normalized
+
+
+def _statistics(
+    rows: Tensor,  # (R, C)
+    weights: Tensor,  # (R, 1) 1 for rows that count, 0 for others
+    total: Callable[[Tensor], Tensor],  # over those who share their statistics
+) -> _Statistics:
+    sums = total(torch.cat([(rows * weights).sum(0), weights.sum(0)]))  # (C + 1,)
+    size = sums[-1].detach()
+    some = size.clamp(min=1)
+    mean = sums[:-1] / some
+    # A second pass: a variance from sums of squares loses digits where the mean is large.
+    variance = total(((rows - mean).square() * weights).sum(0)) / some
+    return _Statistics(size, mean, variance)
+
+
+@torch.no_grad()
+def _track_if_any(norm: _BatchNorm, found: _Statistics) -> None:
+    if norm.running_mean is None or norm.running_var is None:
+        return
+    mean = torch.where(found.size > 0, found.mean, norm.running_mean)
+    track(norm, mean, torch.where(found.size > 0, found.unbiased, norm.running_var))
 
 
 class SynchronizedBatchNorm1d(_Synchronized, nn.BatchNorm1d):

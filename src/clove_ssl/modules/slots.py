@@ -42,16 +42,6 @@ def linear_head(in_channels: int, hidden: int, out: int) -> nn.Sequential:
     )
 
 
-def normalize_rows(norm: nn.Module, rows: Tensor) -> Tensor:
-    """Batch norm of (R, D) rows, of which there may be a single one."""
-    if len(rows) != 1:
-        normalized: Tensor = norm(rows)
-        return normalized
-    # A batch of one has no variance; its twin changes neither statistics nor result.
-    twins: Tensor = norm(rows.expand(2, -1))
-    return twins[:1]
-
-
 def gather_from_processes(rows: Tensor) -> tuple[Tensor, int]:
     """The rows of all processes, without a gradient, and where this process's begin.
 
