@@ -34,6 +34,11 @@ TAUGHT = tuple(name for name in TRAINED if METHODS.load(name).has_teacher)
 QUEUED = tuple(name for name in TRAINED if METHODS.load(name).queues)
 DEEP = ("detco", "resim")  # methods that need all stages of a backbone
 TEACHER = TeacherConfig(momentum=0.9, final_momentum=0.9)
+FIRST_STAGES = BackboneConfig(name="resnet18", stage="c3")
+WHOLE = {
+    "detco": BackboneConfig(name="resnet18"),  # patches are too small for fewer channels
+    "resim": BackboneConfig(name="timm:test_resnet"),  # of at most 96 channels
+}
 
 
 def small_method(name: str, *, size: int | None = None, **changes: Any) -> MethodConfig:
@@ -85,7 +90,7 @@ def tiny_built(config: MethodConfig) -> Any:
 
 
 def method_run(out: Path, name: str, **changes: Any) -> PretrainConfig:
-    """Ten steps of mostly two micro-batches, on the first stages of a ResNet-18 or on all.
+    """Ten steps of mostly two micro-batches, on the first stages of a ResNet-18 or on all stages.
 
     Steps are small, and groups of batch norm not too small, or runs would blow up what another
     order of additions changes.
@@ -99,11 +104,10 @@ def method_run(out: Path, name: str, **changes: Any) -> PretrainConfig:
         },
         "supervised": {"classes": None},
     }
-    is_deep = name in DEEP
     config = tiny_config(
         out,
-        method=small_method(name, size=64 if is_deep else 32, **specials.get(name, {})),
-        backbone=BackboneConfig(name="resnet18", stage="last" if is_deep else "c3"),
+        method=small_method(name, size=64 if name in DEEP else 32, **specials.get(name, {})),
+        backbone=WHOLE.get(name, FIRST_STAGES),
         optimizer=OptimizerConfig(name="sgd", lr=0.02, warmup_epochs=0.0),
         checkpoints=CheckpointConfig(every_epochs=2.0, min_steps=1),
         steps=10,

@@ -36,7 +36,7 @@ def few_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 def tiny_bench(out: Path | None = None) -> BenchConfig:
     views = ViewsConfig(global_size=32, local_count=2, local_size=32)
     return BenchConfig(
-        backbone=BackboneConfig(name="resnet18"),
+        backbone=BackboneConfig(name="timm:test_resnet"),
         method=replace(tiny_method(), views=views),
         batch=2,
         workers=0,
