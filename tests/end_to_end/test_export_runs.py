@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from references.tiny_runs import tiny_config
+from references.tiny_runs import RESNET18, tiny_config
 from safetensors.torch import load_file
 
 from clove_ssl import cli, pretrain
@@ -23,7 +23,7 @@ from clove_ssl.runs.state import read_state
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of CLoVE whose student and teacher differ."""
     run = tmp_path_factory.mktemp("runs") / "clove"
-    pretrain(tiny_config(run))
+    pretrain(tiny_config(run, backbone=RESNET18))
     return run
 
 
@@ -159,7 +159,7 @@ def test_a_checkpoint_alone_asks_for_the_branch(
 
 def test_a_run_starts_from_an_unfinished_one(run: Path) -> None:
     interrupt(run)
-    config = tiny_config(run.parent / "second", steps=1)
+    config = tiny_config(run.parent / "second", steps=1, backbone=RESNET18)
     result = pretrain(replace(config, backbone=replace(config.backbone, weights=run)))
     assert result.finished
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from references.tiny_runs import NO_CHECKPOINTS, tiny_config, tiny_method
+from references.tiny_runs import NO_CHECKPOINTS, RESNET18, tiny_config, tiny_method
 
 from clove_ssl.config.methods.clove import AttentionConfig, CLoVEConfig
 from clove_ssl.engine import pretraining
@@ -45,7 +45,11 @@ def test_losses_are_the_recorded_ones(
     variant: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     config = tiny_config(
-        tmp_path / "run", steps=10, checkpoints=NO_CHECKPOINTS, **VARIANTS[variant]
+        tmp_path / "run",
+        backbone=RESNET18,
+        steps=10,
+        checkpoints=NO_CHECKPOINTS,
+        **VARIANTS[variant],
     )
     pretraining.pretrain(config)
     lines = read_metrics(RunDirectory(tmp_path / "run"))

@@ -161,7 +161,7 @@ def test_scenes_stand_in_for_data_that_is_gone(
     ("options", "message"),
     [
         (["attention", "RUN", "--branch", "teacher"], "Only the student has attention"),
-        (["features", "RUN", "--stage", "c9"], "resnet18 has c2, c3, c4"),
+        (["features", "RUN", "--stage", "c9"], "test_resnet has c2, c3, c4"),
         (["features", "RUN", "nowhere.jpg"], "nowhere.jpg does not exist"),
         (["features", "RUN", "RUN/config.yaml"], "config.yaml cannot be shown"),
         (["features", "RUN", "--enlarge", "16", "RUN/wide.png"], "smaller --enlarge"),

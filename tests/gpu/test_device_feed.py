@@ -12,7 +12,7 @@ from references.gpu_marks import NEEDS_GPU
 from references.interruptions import assert_same, crash_after, final_state
 from references.method_runs import small_method
 from references.odd_files import write_odd_folder
-from references.tiny_runs import tiny_config
+from references.tiny_runs import RESNET18, tiny_config
 from torch import Tensor
 
 from clove_ssl.config.pretraining import DataConfig, PretrainConfig
@@ -45,7 +45,7 @@ def photos(tmp_path: Path) -> Path:
 
 
 def config_for(out: Path, photos: Path, render: str, **changes: object) -> PretrainConfig:
-    config = tiny_config(out, device="cuda", precision="fp32", **changes)
+    config = tiny_config(out, backbone=RESNET18, device="cuda", precision="fp32", **changes)
     data = replace(config.data, source=str(photos), render=render, workers=2)
     return replace(config, data=data)
 

@@ -19,6 +19,8 @@ from clove_ssl.config.views import ViewsConfig
 
 NO_CHECKPOINTS = CheckpointConfig(every_epochs=1e6)
 """But for the one at the end."""
+RESNET18 = BackboneConfig(name="resnet18", stage="c4")
+"""For tests in which names or numbers of a usual network matter."""
 
 
 def tiny_config(out: Path, **changes: Any) -> PretrainConfig:
@@ -27,7 +29,7 @@ def tiny_config(out: Path, **changes: Any) -> PretrainConfig:
         out=out,
         data=DataConfig(scenes_count=20, scenes_size=64, workers=0),
         method=tiny_method(),
-        backbone=BackboneConfig(name="resnet18", stage="c4"),
+        backbone=BackboneConfig(name="timm:test_resnet", stage="c4"),  # of at most 48 channels
         optimizer=OptimizerConfig(warmup_epochs=0.5),
         checkpoints=CheckpointConfig(every_epochs=0.8, min_steps=1),  # of every second step
         logging=LoggingConfig(every=1),
