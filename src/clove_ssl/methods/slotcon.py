@@ -42,11 +42,7 @@ from clove_ssl.methods.two_views import swap_views, view_pair
 from clove_ssl.modules.any_length import mark_any_length
 from clove_ssl.modules.normalization import normalize_counted, unit_vectors
 from clove_ssl.modules.queue import mean_over_processes
-from clove_ssl.modules.slots import (
-    conv_head,
-    gather_from_processes,
-    linear_head,
-)
+from clove_ssl.modules.slots import conv_head, gather_from_processes, linear_head
 from clove_ssl.modules.transfers import HostCopy
 from clove_ssl.views.batch import ViewBatch
 from clove_ssl.views.overlap import area_share, place_in_view, resample, shared_rectangle

@@ -1,4 +1,4 @@
-"""Unit vectors, batch norm of another kind, and one whose statistics span all processes.
+"""Unit vectors, batch norm by some rows, and one whose statistics span all processes.
 
 On CUDA torch's own ``nn.SyncBatchNorm`` does the work; it does not run on a
 CPU, where the classes here take its place, so that a run on two CPU processes
