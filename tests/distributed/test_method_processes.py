@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from clove_ssl.config.methods.base import MethodConfig
 from clove_ssl.config.methods.slotcon import SlotLossConfig
+from clove_ssl.engine.compilation import compile_pieces
 from clove_ssl.methods.base import Progress
 from clove_ssl.methods.slotcon import SlotCon
 from clove_ssl.modules.normalization import synchronize_norms
@@ -75,6 +76,18 @@ def slot_sum(batch: ViewBatch) -> Tensor:
     return torch.stack([losses[0] * counts[0], losses[1] * counts[1], torch.tensor(sum(counts))])
 
 
+def searched(batch: ViewBatch, *, compiled: bool) -> dict[str, Tensor]:
+    """SlotCon's loss and the gradients of its predictor, whose norms span processes."""
+    method = tiny_built(small_method("slotcon"))
+    synchronize_norms(method, "cpu")
+    if compiled:
+        compile_pieces([method.search], backend="aot_eager")
+    output = method(batch, Progress(0, 10))
+    output.loss.backward()
+    gradients = {name: p.grad for name, p in method.search.named_parameters()}
+    return {"loss": output.loss.detach(), **gradients}
+
+
 def shuffled_keys(rank: int, processes: int) -> Tensor:
     """Keys of a plain batch norm in two groups over all processes."""
     torch.manual_seed(0)
@@ -92,7 +105,9 @@ def worker(rank: int, folder: str) -> None:
         dist.all_reduce(result["losses"])
         result["losses"] /= 2
     results["keys"] = shuffled_keys(rank, 2)
-    results["slots"] = slot_sum(share_of(two_views(small_method("slotcon")), rank, 2))
+    views = share_of(two_views(small_method("slotcon")), rank, 2)
+    results["slots"] = slot_sum(views)
+    results["searched"] = [searched(views, compiled=compiled) for compiled in (False, True)]
     torch.save(results, f"{folder}/rank{rank}.pt")
     dist.destroy_process_group()
 
@@ -128,6 +143,15 @@ def test_slots_of_two_processes_add_up_to_those_of_one(together: list[dict[str, 
     sums = [result["slots"] for result in together]
     assert all(common > 1 for *_, common in sums)
     torch.testing.assert_close(sums[0] + sums[1], slot_sum(two_views(small_method("slotcon"))))
+
+
+def test_norms_over_two_processes_are_the_same_compiled(together: list[dict[str, Any]]) -> None:
+    for result in together:
+        plain, compiled = result["searched"]
+        for name, value in plain.items():
+            torch.testing.assert_close(compiled[name], value, msg=name)
+    first, second = (result["searched"][0]["loss"] for result in together)
+    assert first != second
 
 
 def test_the_processes_have_different_numbers_of_windows() -> None:
