@@ -205,7 +205,7 @@ def _several_processes() -> bool:
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _total(values: Tensor) -> Tensor:
-    """The sum over processes; compiled, the gradients of torch 2.11 would be those of one."""
+    """The sum over processes, never compiled: torch 2.11 would get its gradients wrong."""
     total: Tensor = _SumOverProcesses.apply(values)
     return total
 
