@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from references.varied_norms import varied_norm
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -36,15 +37,6 @@ def share(values: Tensor, rank: int) -> Tensor:
     return values[:3] if rank == 0 else values[3:]
 
 
-def plain_norm(**options: object) -> nn.BatchNorm2d:
-    torch.manual_seed(1)
-    norm = nn.BatchNorm2d(4, **options).double()
-    if norm.affine:
-        nn.init.normal_(norm.weight)
-        nn.init.normal_(norm.bias)
-    return norm
-
-
 def run_norm(norm: nn.Module, maps: Tensor, probe: Tensor) -> dict[str, Tensor]:
     """Two batches in train mode, the second one's gradients, and the state afterwards."""
     norm(maps + 1)
@@ -58,7 +50,9 @@ def run_norm(norm: nn.Module, maps: Tensor, probe: Tensor) -> dict[str, Tensor]:
 
 def _norm_over_processes(rank: int) -> list[dict[str, Tensor]]:
     maps, probe = (share(values, rank) for values in uneven_batches())
-    norms = [synchronize_norms(plain_norm(**options), "cpu") for options in OPTIONS]
+    norms = [
+        synchronize_norms(varied_norm(nn.BatchNorm2d, **options), "cpu") for options in OPTIONS
+    ]
     assert all(type(norm) is SynchronizedBatchNorm2d for norm in norms)
     return [run_norm(norm, maps, probe) for norm in norms]
 
@@ -147,7 +141,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 def test_everything_is_that_of_plain_batch_norm_on_the_joined_batch(results: Results) -> None:
     norms = [result["norms"] for result in results]
     for options, first, second in zip(OPTIONS, *norms, strict=True):
-        expected = run_norm(plain_norm(**options), *uneven_batches())
+        expected = run_norm(varied_norm(nn.BatchNorm2d, **options), *uneven_batches())
         for name, value in expected.items():
             if name in {"out", "grad"}:
                 actual = torch.cat([first[name], second[name]])

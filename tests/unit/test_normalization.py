@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from references.varied_norms import varied_norm
 from torch import nn
 
 from clove_ssl.errors import UserError
@@ -93,15 +94,6 @@ def test_layers_that_do_more_than_batch_norm_are_refused() -> None:
         synchronize_norms(nn.Sequential(NormAndActivation(4)), "cuda")
 
 
-def rows_norm(**options: object) -> nn.BatchNorm1d:
-    torch.manual_seed(1)
-    norm = nn.BatchNorm1d(4, **options).double()
-    if norm.affine:
-        nn.init.normal_(norm.weight)
-        nn.init.normal_(norm.bias)
-    return norm
-
-
 @pytest.mark.parametrize(
     ("options", "training"),
     [
@@ -112,7 +104,7 @@ def rows_norm(**options: object) -> nn.BatchNorm1d:
     ],
 )
 def test_rows_that_do_not_count_change_nothing(options: dict[str, bool], training: bool) -> None:
-    plain, counting = (rows_norm(**options).train(training) for _ in range(2))
+    plain, counting = (varied_norm(nn.BatchNorm1d, **options).train(training) for _ in range(2))
     rows, probe = 3 * torch.randn(2, 7, 4, dtype=torch.float64) + 100
     counted = torch.tensor([1, 1, 0, 1, 0, 1, 0], dtype=torch.bool)
     few, all_rows = rows[counted].requires_grad_(), rows.clone().requires_grad_()
@@ -132,13 +124,16 @@ def test_rows_that_do_not_count_change_nothing(options: dict[str, bool], trainin
 def test_gradients_of_counted_rows_are_right() -> None:
     rows = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
     counted = torch.tensor([1, 0, 1, 1, 0], dtype=torch.bool)
-    norm = rows_norm(track_running_stats=False)
+    norm = varied_norm(nn.BatchNorm1d, track_running_stats=False)
     assert torch.autograd.gradcheck(lambda rows: normalize_counted(norm, rows, counted), rows)
 
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_few_counted_rows_do_not_spoil_statistics(number: int) -> None:
-    norm, rows = rows_norm(), torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    norm, rows = (
+        varied_norm(nn.BatchNorm1d),
+        torch.randn(3, 4, dtype=torch.float64, requires_grad=True),
+    )
     before = norm.running_mean.clone(), norm.running_var.clone()
     normalized = normalize_counted(norm, rows, torch.arange(3) < number)
     normalized[:number].sum().backward()
