@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from references.collapse_runs import Measured, measure, small_network, train
+from references.method_runs import DEEP
 from references.mosaics import Mosaics
 
 from clove_ssl.backbones.build import Backbone
@@ -88,7 +89,6 @@ CONFIGS: tuple[MethodConfig, ...] = (
     SupervisedConfig(views=replace(plain_crop(), **CROPS), classes=len(Mosaics.class_names)),
     VICRegLConfig(views=VIEWS, global_width=64, local_width=32, matches=(8, 8)),
 )
-DEEP = ("detco", "resim")  # methods that need all four stages
 
 
 class Attraction(Method):

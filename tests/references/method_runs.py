@@ -32,13 +32,13 @@ from clove_ssl.registry import METHODS
 TRAINED = tuple(name for name in METHODS.names() if METHODS.load(name).trains)
 TAUGHT = tuple(name for name in TRAINED if METHODS.load(name).has_teacher)
 QUEUED = tuple(name for name in TRAINED if METHODS.load(name).queues)
-DEEP = ("detco", "resim")  # methods that need all stages of a backbone
 TEACHER = TeacherConfig(momentum=0.9, final_momentum=0.9)
 FIRST_STAGES = BackboneConfig(name="resnet18", stage="c3")
-WHOLE = {
+WHOLE = {  # for methods that need all stages
     "detco": BackboneConfig(name="resnet18"),  # patches are too small for fewer channels
     "resim": BackboneConfig(name="timm:test_resnet"),  # of at most 96 channels
 }
+DEEP = tuple(WHOLE)
 
 
 def small_method(name: str, *, size: int | None = None, **changes: Any) -> MethodConfig:

@@ -15,7 +15,6 @@ def varied_norm(kind: type[Norm], channels: int = 4, **options: object) -> Norm:
     """A batch norm in float64, the same for every call."""
     torch.manual_seed(1)
     norm = kind(channels, **options).double()  # type: ignore[arg-type]
-    if norm.affine:
-        nn.init.normal_(norm.weight)
-        nn.init.normal_(norm.bias)
+    for parameter in norm.parameters():
+        nn.init.normal_(parameter)
     return norm

@@ -130,10 +130,8 @@ def test_gradients_of_counted_rows_are_right() -> None:
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_few_counted_rows_do_not_spoil_statistics(number: int) -> None:
-    norm, rows = (
-        varied_norm(nn.BatchNorm1d),
-        torch.randn(3, 4, dtype=torch.float64, requires_grad=True),
-    )
+    norm = varied_norm(nn.BatchNorm1d)
+    rows = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
     before = norm.running_mean.clone(), norm.running_var.clone()
     normalized = normalize_counted(norm, rows, torch.arange(3) < number)
     normalized[:number].sum().backward()

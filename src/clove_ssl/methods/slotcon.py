@@ -186,13 +186,13 @@ class SlotSearch(nn.Module):
         start: int,  # where the keys of this process begin
     ) -> SlotContrast:
         """The losses of both directions together, and their mean cosine."""
-        order, sides = torch.arange(len(places), device=places.device), places.unbind(1)
+        order, ways = torch.arange(len(places), device=places.device), places.unbind(1)
         common = [order < count for count in counts]  # (Q,)
-        chosen = [mine.index_select(0, at) for mine, at in zip(slots, sides, strict=True)]
+        chosen = [mine.index_select(0, at) for mine, at in zip(slots, ways, strict=True)]
         predicted = self.predict(torch.stack(chosen), common)
         first, second = (
             contrast_slots(queries, theirs, start + at, met, temperature=self.temperature)
-            for queries, theirs, at, met in zip(predicted, keys, sides, common, strict=True)
+            for queries, theirs, at, met in zip(predicted, keys, ways, common, strict=True)
         )
         return SlotContrast(first.loss + second.loss, (first.cosine + second.cosine) / 2)
 

@@ -124,7 +124,7 @@ class _Synchronized(_BatchNorm):
             raise ValueError(
                 f"batch norm needs more than 1 value per channel, got {found.size:.0f}"
             )
-        track(self, found.mean.detach(), found.unbiased.detach())
+        _track_if_any(self, found)
         return found.applied(self, values)
 
 
