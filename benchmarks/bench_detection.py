@@ -36,13 +36,13 @@ from torchvision.models.detection import maskrcnn_resnet50_fpn, maskrcnn_resnet5
 from clove_ssl.backbones.build import build_backbone
 from clove_ssl.config.detection import BoxHeadConfig, DetectorConfig, fpn_detector
 from clove_ssl.config.pretraining import BackboneConfig
+from clove_ssl.tasks.labels.polygons import fill_polygons
 from clove_ssl.tasks.loading.geometry import Placement
 from clove_ssl.tasks.loading.images import read_image
-from clove_ssl.tasks.models.detector import build_detector
-from clove_ssl.tasks.models.instances import DetectionBatch, ImageTargets
-from clove_ssl.tasks.models.polygons import fill_polygons
-from clove_ssl.tasks.models.resize import resized_shape
-from clove_ssl.tasks.models.training_parts import parameter_groups
+from clove_ssl.tasks.rcnn.detector import build_detector
+from clove_ssl.tasks.rcnn.instances import DetectionBatch, ImageTargets
+from clove_ssl.tasks.rcnn.pixels import resized_shape
+from clove_ssl.tasks.training_parts import parameter_groups
 
 CLASSES = 80
 LVIS_CLASSES = 1203

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import torch
 
-from clove_ssl.config.benching import BenchConfig
+from clove_ssl.bench.command import Bench, Measurement
+from clove_ssl.bench.config import BenchConfig
+from clove_ssl.bench.step import measure_floor, measure_step
 from clove_ssl.config.pretraining import BackboneConfig, PretrainConfig
-from clove_ssl.config.recipes import RECIPES, recipe
-from clove_ssl.engine.benchmark import Bench, Measurement
-from clove_ssl.engine.benchmark_step import measure_floor, measure_step
-from clove_ssl.methods.teaching import TaughtMethod
+from clove_ssl.methods.recipes import all_recipes, recipe
+from clove_ssl.methods.teacher_student import TaughtMethod
 from clove_ssl.registry import METHODS
 
 CLASSES = 1000  # of labelled images, which there are none of here
@@ -30,7 +30,7 @@ CLASSES = 1000  # of labelled images, which there are none of here
 
 def published(method: str) -> PretrainConfig:
     """The first recipe of a method that is not a small one."""
-    name = next(name for name in RECIPES if name.startswith(f"{method}-r50"))
+    name = next(name for name in all_recipes() if name.startswith(f"{method}-r50"))
     return recipe(name, Path("unused"))
 
 

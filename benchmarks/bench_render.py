@@ -25,13 +25,12 @@ from PIL import Image, ImageFilter
 from torch import Tensor
 
 from clove_ssl.config.views import ViewsConfig
-from clove_ssl.data.decode import decode
-from clove_ssl.data.decode_gpu import find_batch_decoder
-from clove_ssl.views.crops import UNIFORMS_PER_VIEW
-from clove_ssl.views.packing import PackedImages
-from clove_ssl.views.parameters import ViewParameters, draw_views
-from clove_ssl.views.render_gpu import Backend, has_kernels, render_batch
-from clove_ssl.views.view_groups import group_views
+from clove_ssl.data.decode import decode, find_batch_decoder
+from clove_ssl.views.draw.crops import UNIFORMS_PER_VIEW
+from clove_ssl.views.draw.parameters import ViewParameters, draw_views
+from clove_ssl.views.render.gpu import Backend, has_kernels, render_batch
+from clove_ssl.views.render.groups import group_views
+from clove_ssl.views.render.packing import PackedImages
 
 SPECS = ViewsConfig().specs()
 Times = dict[str, dict[str, float]]  # milliseconds, by case
@@ -131,7 +130,7 @@ def bench_whole(images: list[Tensor], rounds: int, *, backend: Backend) -> Times
 
 def bench_stages(images: list[Tensor], rounds: int) -> Times:
     """Every kernel by itself, for every group of views."""
-    from clove_ssl.views.kernel_launches import GroupRendering, plan
+    from clove_ssl.views.render.triton.launches import GroupRendering, plan
 
     packed = PackedImages.from_images(images)
     clock = Clock(images[0].device)

@@ -24,9 +24,9 @@ from PIL import Image, ImageFilter
 
 from clove_ssl.config.views import ViewsConfig, ViewSpec
 from clove_ssl.data.decode import decode
-from clove_ssl.views.crops import UNIFORMS_PER_VIEW
-from clove_ssl.views.parameters import ViewParameters, draw_views
-from clove_ssl.views.render_cpu import render_views
+from clove_ssl.views.draw.crops import UNIFORMS_PER_VIEW
+from clove_ssl.views.draw.parameters import ViewParameters, draw_views
+from clove_ssl.views.render.cpu import render_views
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from references import pil_views  # noqa: E402

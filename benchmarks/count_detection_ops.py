@@ -30,9 +30,9 @@ from torchvision.models.detection import maskrcnn_resnet50_fpn_v2
 
 from benchmarks.bench_detection import made_up_batch, our_loss, torchvision_loss
 from clove_ssl.config.detection import BoxHeadConfig, fpn_detector
-from clove_ssl.tasks.models import proposals
-from clove_ssl.tasks.models.instances import DetectionBatch
-from clove_ssl.tasks.models.suppression import survivors
+from clove_ssl.tasks.rcnn.instances import DetectionBatch
+from clove_ssl.tasks.rcnn.proposals import choose as proposals
+from clove_ssl.tasks.rcnn.proposals.suppression import survivors
 
 WAITING = frozenset(
     {

@@ -17,8 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from clove_ssl.config.pretraining import LoggingConfig, PretrainConfig
-from clove_ssl.config.recipes import recipe
-from clove_ssl.engine.pretraining import pretrain
+from clove_ssl.methods.recipes import recipe
+from clove_ssl.pretraining.run import pretrain
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import read_metrics
 

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from clove_ssl.config.probing import ProbeConfig
-from clove_ssl.config.recipes import recipe
-from clove_ssl.engine import pretraining
-from clove_ssl.engine.probe_schedule import SECONDS
-from clove_ssl.engine.probing import probe_backbones
+from clove_ssl.methods.recipes import recipe
+from clove_ssl.pretraining import run as pretraining
+from clove_ssl.probes.command import probe_backbones
+from clove_ssl.probes.in_run import SECONDS
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import read_metrics
 

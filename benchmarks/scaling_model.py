@@ -17,9 +17,9 @@ from pathlib import Path
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clove_ssl.backbones.build import build_backbone
-from clove_ssl.config.methods.clove import CLoVEConfig
-from clove_ssl.config.recipes import recipe
-from clove_ssl.methods.clove import CLoVE
+from clove_ssl.methods.clove.config import CLoVEConfig
+from clove_ssl.methods.clove.method import CLoVE
+from clove_ssl.methods.recipes import recipe
 
 RECIPE = "clove-r50-200ep"
 FLOAT = 4  # bytes; gradients and statistics are fp32

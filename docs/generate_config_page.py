@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from clove_ssl.config.finetuning import protocol
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.probing import ProbeConfig
-from clove_ssl.config.recipes import RECIPES
+from clove_ssl.methods.recipes import all_recipes
 from clove_ssl.registry import METHODS, TASKS
 
 PAGE = Path(__file__).with_name("config.md")
@@ -158,7 +158,7 @@ def _recipes() -> str:
         "",
     ]
     lines += ["| recipe | what it is | differs in |", "|---|---|---|"]
-    for name, make in RECIPES.items():
+    for name, make in all_recipes().items():
         config = make(NO_RUN)
         mine = dict(_flat(config, prefix=""))
         usual = dict(_flat(PretrainConfig(out=NO_RUN, method=type(config.method)()), prefix=""))

@@ -13,20 +13,20 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from clove_ssl import losses, optimizers
-    from clove_ssl.backbones.weights import load_backbone
     from clove_ssl.config.finetuning import FinetuneConfig, protocol
     from clove_ssl.config.pretraining import PretrainConfig
-    from clove_ssl.config.recipes import recipe
-    from clove_ssl.engine.embedding import embed
-    from clove_ssl.engine.finetuned import load_finetuned
-    from clove_ssl.engine.finetuning import finetune
-    from clove_ssl.engine.pretraining import pretrain
-    from clove_ssl.engine.probes import dense_probe
-    from clove_ssl.engine.resuming import resume
-    from clove_ssl.engine.scoring import score_run
     from clove_ssl.errors import UserError
-    from clove_ssl.modules.attention import NormalizedSelfAttention
+    from clove_ssl.finetuning.finetuned import load_finetuned
+    from clove_ssl.finetuning.score import score_run
+    from clove_ssl.finetuning.seeds import finetune
+    from clove_ssl.methods.clove.attention import NormalizedSelfAttention
+    from clove_ssl.methods.recipes import recipe
+    from clove_ssl.pretraining.run import pretrain
+    from clove_ssl.probes.dense import dense_probe
+    from clove_ssl.probes.embed import embed
+    from clove_ssl.resuming import resume
     from clove_ssl.views.geometry import match_cells
+    from clove_ssl.weights.load import load_backbone
 
 __all__ = [
     "FinetuneConfig",
@@ -50,20 +50,20 @@ __all__ = [
 
 _HOMES = {
     "FinetuneConfig": "clove_ssl.config.finetuning",
-    "NormalizedSelfAttention": "clove_ssl.modules.attention",
+    "NormalizedSelfAttention": "clove_ssl.methods.clove.attention",
     "PretrainConfig": "clove_ssl.config.pretraining",
     "UserError": "clove_ssl.errors",
-    "dense_probe": "clove_ssl.engine.probes",
-    "embed": "clove_ssl.engine.embedding",
-    "finetune": "clove_ssl.engine.finetuning",
-    "load_backbone": "clove_ssl.backbones.weights",
-    "load_finetuned": "clove_ssl.engine.finetuned",
+    "dense_probe": "clove_ssl.probes.dense",
+    "embed": "clove_ssl.probes.embed",
+    "finetune": "clove_ssl.finetuning.seeds",
+    "load_backbone": "clove_ssl.weights.load",
+    "load_finetuned": "clove_ssl.finetuning.finetuned",
     "match_cells": "clove_ssl.views.geometry",
-    "pretrain": "clove_ssl.engine.pretraining",
+    "pretrain": "clove_ssl.pretraining.run",
     "protocol": "clove_ssl.config.finetuning",
-    "recipe": "clove_ssl.config.recipes",
-    "resume": "clove_ssl.engine.resuming",
-    "score_run": "clove_ssl.engine.scoring",
+    "recipe": "clove_ssl.methods.recipes",
+    "resume": "clove_ssl.resuming",
+    "score_run": "clove_ssl.finetuning.score",
 }
 
 

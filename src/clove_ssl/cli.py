@@ -15,15 +15,15 @@ from typing import Annotated, Literal, TypeVar
 
 import tyro
 
-from clove_ssl.config.benching import BenchConfig
-from clove_ssl.config.exporting import ExportConfig, ImportConfig
+from clove_ssl.bench.config import BenchConfig
 from clove_ssl.config.finetuning import FinetuneConfig, protocol, task_summaries
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.probing import EmbedConfig, ProbeConfig
-from clove_ssl.config.recipes import RECIPES, recipe
-from clove_ssl.config.showing import ReportConfig, ShowConfig, WatchConfig
-from clove_ssl.config.study import StudyRunConfig
 from clove_ssl.errors import UserError, explained, unknown_name
+from clove_ssl.methods.recipes import all_recipes, recipe
+from clove_ssl.pictures.config import ReportConfig, ShowConfig, WatchConfig
+from clove_ssl.study.config import StudyRunConfig
+from clove_ssl.weights.config import ExportConfig, ImportConfig
 
 Arguments = Sequence[str]
 T = TypeVar("T")
@@ -39,7 +39,7 @@ def pretrain(args: Arguments) -> None:
         default=base,
         args=rest,
     )
-    from clove_ssl.engine import pretraining
+    from clove_ssl.pretraining import run as pretraining
 
     pretraining.pretrain(config)
 
@@ -54,7 +54,7 @@ def finetune(args: Arguments) -> None:
         default=base,
         args=rest,
     )
-    from clove_ssl.engine import finetuning
+    from clove_ssl.finetuning import seeds as finetuning
 
     finetuning.finetune(config)
 
@@ -70,7 +70,7 @@ class ScoreArguments:
 def score(args: Arguments) -> None:
     """Score the predictions of a fine-tuning run: clove score RUN."""
     arguments = tyro.cli(ScoreArguments, prog="clove score", args=args)
-    from clove_ssl.engine import scoring
+    from clove_ssl.finetuning import score as scoring
 
     scoring.score_run(arguments.run)
 
@@ -89,7 +89,7 @@ class ResumeArguments:
 def resume(args: Arguments) -> None:
     """Continue an interrupted run: clove resume RUN."""
     arguments = tyro.cli(ResumeArguments, prog="clove resume", args=args)
-    from clove_ssl.engine import resuming
+    from clove_ssl import resuming
 
     resuming.resume(arguments.run, micro_batch=arguments.micro_batch)
 
@@ -97,7 +97,7 @@ def resume(args: Arguments) -> None:
 def probe(args: Arguments) -> None:
     """Measure frozen features, with whatever labels there are: clove probe RUN ... [--data VOC]."""
     config = tyro.cli(ProbeConfig, prog="clove probe", args=args)
-    from clove_ssl.engine.probing import probe_backbones
+    from clove_ssl.probes.command import probe_backbones
 
     probe_backbones(config)
 
@@ -105,7 +105,7 @@ def probe(args: Arguments) -> None:
 def embed(args: Arguments) -> None:
     """Write the features of images to a file: clove embed RUN --data PHOTOS --out FILE.npz."""
     config = tyro.cli(EmbedConfig, prog="clove embed", args=args)
-    from clove_ssl.engine.embedding import write_embeddings
+    from clove_ssl.probes.embed import write_embeddings
 
     write_embeddings(config)
 
@@ -113,7 +113,7 @@ def embed(args: Arguments) -> None:
 def import_weights(args: Arguments) -> None:
     """Read a checkpoint of any known program: clove import FILE --out backbone.safetensors."""
     config = tyro.cli(ImportConfig, prog="clove import", args=args)
-    from clove_ssl.engine import importing
+    from clove_ssl.exporting import importing
 
     importing.import_weights(config)
 
@@ -121,7 +121,7 @@ def import_weights(args: Arguments) -> None:
 def export(args: Arguments) -> None:
     """Write a backbone for another program: clove export RUN --to FORMAT."""
     config = tyro.cli(ExportConfig, prog="clove export", args=args)
-    from clove_ssl.engine import exporting
+    from clove_ssl.exporting import command as exporting
 
     exporting.export_backbone(config)
 
@@ -133,7 +133,7 @@ def bench(args: Arguments) -> None:
         named = recipe(rest.pop(0), Path())
         base = BenchConfig(method=named.method, backbone=named.backbone)
     config = tyro.cli(BenchConfig, prog="clove bench [RECIPE]", default=base, args=rest)
-    from clove_ssl.engine.benchmark import run_bench
+    from clove_ssl.bench.command import run_bench
 
     run_bench(config)
 
@@ -141,7 +141,7 @@ def bench(args: Arguments) -> None:
 def show(args: Arguments) -> None:
     """Draw views, matches, attention, similarity or features: clove show WHAT RUN [IMAGE ...]."""
     config = tyro.cli(ShowConfig, prog="clove show", args=args)
-    from clove_ssl.engine import showing
+    from clove_ssl.pictures import command as showing
 
     showing.show(config)
 
@@ -149,7 +149,7 @@ def show(args: Arguments) -> None:
 def report(args: Arguments) -> None:
     """Write one page about runs: clove report RUN ... [--out report.html]."""
     config = tyro.cli(ReportConfig, prog="clove report", args=args)
-    from clove_ssl.engine import reporting
+    from clove_ssl.report import command as reporting
 
     reporting.report_runs(config)
 
@@ -157,7 +157,7 @@ def report(args: Arguments) -> None:
 def watch(args: Arguments) -> None:
     """Serve the report of runs that are going, on this machine: clove watch RUN."""
     config = tyro.cli(WatchConfig, prog="clove watch", args=args)
-    from clove_ssl.engine import watching
+    from clove_ssl.report import watch as watching
 
     watching.watch(config)
 
@@ -165,7 +165,7 @@ def watch(args: Arguments) -> None:
 def study(args: Arguments) -> None:
     """Compare methods over seeds and tasks, beside the paper: clove study NAME --out STUDY."""
     config = tyro.cli(StudyRunConfig, prog="clove study", args=args)
-    from clove_ssl.engine.study import run_study
+    from clove_ssl.study.command import run_study
 
     run_study(config)
 
@@ -201,7 +201,7 @@ class DoctorArguments:
 def doctor(args: Arguments) -> None:
     """Check this machine and installation, or a run: clove doctor [RUN]."""
     arguments = tyro.cli(DoctorArguments, prog="clove doctor", args=args)
-    from clove_ssl.engine.doctor import examine
+    from clove_ssl.doctor.command import examine
 
     examine(arguments.run)
 
@@ -315,7 +315,9 @@ def _default_recipe() -> str:
 
 
 def _pretrain_help() -> str:
-    lines = [f"{name}: {(make.__doc__ or '').splitlines()[0]}" for name, make in RECIPES.items()]
+    lines = [
+        f"{name}: {(make.__doc__ or '').splitlines()[0]}" for name, make in all_recipes().items()
+    ]
     return "Pre-train a backbone on unlabelled images. Recipes: " + "  ".join(lines)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from clove_ssl.config.exporting import FORMATS
 from clove_ssl.config.finetuning import task_summaries
-from clove_ssl.config.recipes import RECIPES
+from clove_ssl.methods.recipes import all_recipes
 from clove_ssl.registry import METHODS
+from clove_ssl.weights.config import FORMATS
 
 _HEADINGS = ("name", "paper", "kind", "teacher", "queues", "status")
 
@@ -15,7 +15,7 @@ _HEADINGS = ("name", "paper", "kind", "teacher", "queues", "status")
 def describe(what: str) -> Iterator[str]:
     """One line per known name of a kind."""
     if what == "recipes":
-        yield from (f"{name:<26} {_first_line(make)}" for name, make in RECIPES.items())
+        yield from (f"{name:<26} {_first_line(make)}" for name, make in all_recipes().items())
     elif what == "methods":
         yield from _table([_HEADINGS, *map(_method_row, METHODS.names())])
     elif what == "formats":

@@ -1,13 +1,16 @@
-"""Short names to classes, with third-party plug-ins.
+"""Short names to config classes, for methods and tasks, with third-party plug-ins.
 
-Built-ins are listed as import paths, so that asking for a name imports one
-module and ``clove --help`` imports none. Another package adds its own with an
-entry point in the group of the table, ``clove_ssl.methods`` or ``clove_ssl.tasks``;
-the entry point names the *config* class, which builds the method or task.
+A built-in is a folder below ``clove_ssl.methods`` or ``clove_ssl.tasks`` whose
+``__init__.py`` names its config classes as ``CONFIGS``; nothing else knows of it,
+and ``clove --help`` imports none of them. Another package adds its own with an
+entry point in the group of that name; the entry point names the *config* class,
+which builds the method or task.
 """
 
 from __future__ import annotations
 
+import pkgutil
+from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -15,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from clove_ssl.errors import unknown_name
 
 if TYPE_CHECKING:
-    from clove_ssl.config.methods.base import MethodConfig
-    from clove_ssl.config.tasks.base import TaskConfig
+    from clove_ssl.config.bases import MethodConfig, TaskConfig
 
 T = TypeVar("T")
 
@@ -24,10 +26,9 @@ T = TypeVar("T")
 class Registry(Generic[T]):
     """A lazy mapping from a short name to a class."""
 
-    def __init__(self, kind: str, group: str, builtin: dict[str, str]) -> None:
+    def __init__(self, kind: str, group: str) -> None:
         self.kind = kind
         self.group = group
-        self._builtin = builtin
 
     def names(self) -> list[str]:
         """All known names, sorted."""
@@ -43,9 +44,10 @@ class Registry(Generic[T]):
         return loaded  # type: ignore[no-any-return]
 
     def _paths(self) -> dict[str, str]:
-        paths = dict(self._builtin)
+        builtin = _builtin(self.group)
+        paths = dict(builtin)
         for point in self._plugins():
-            if point.name in self._builtin:
+            if point.name in builtin:
                 raise RuntimeError(f"{self.kind} {point.name!r} is defined twice: {point.value}")
             paths[point.name] = point.value
         return paths
@@ -54,37 +56,16 @@ class Registry(Generic[T]):
         return tuple(entry_points(group=self.group))
 
 
-METHODS: Registry[MethodConfig] = Registry(
-    "method",
-    group="clove_ssl.methods",
-    builtin={
-        "byol": "clove_ssl.config.methods.byol:BYOLConfig",
-        "clove": "clove_ssl.config.methods.clove:CLoVEConfig",
-        "cp2": "clove_ssl.config.methods.cp2:CP2Config",
-        "densecl": "clove_ssl.config.methods.densecl:DenseCLConfig",
-        "detco": "clove_ssl.config.methods.detco:DetCoConfig",
-        "moco": "clove_ssl.config.methods.moco:MoCoConfig",
-        "pixpro": "clove_ssl.config.methods.pixpro:PixProConfig",
-        "random": "clove_ssl.config.methods.random:RandomConfig",
-        "resim": "clove_ssl.config.methods.resim:ReSimConfig",
-        "setsim": "clove_ssl.config.methods.setsim:SetSimConfig",
-        "slotcon": "clove_ssl.config.methods.slotcon:SlotConConfig",
-        "supervised": "clove_ssl.config.methods.supervised:SupervisedConfig",
-        "vicregl": "clove_ssl.config.methods.vicregl:VICRegLConfig",
-    },
-)
+@cache
+def _builtin(group: str) -> dict[str, str]:
+    """What the folders of a package say about themselves."""
+    paths: dict[str, str] = {}
+    for entry in pkgutil.iter_modules(import_module(group).__path__, prefix=f"{group}."):
+        if entry.ispkg:
+            configs: dict[str, str] = getattr(import_module(entry.name), "CONFIGS", {})
+            paths |= {name: f"{entry.name}.{path}" for name, path in configs.items()}
+    return paths
 
-TASKS: Registry[TaskConfig] = Registry(
-    "task",
-    group="clove_ssl.tasks",
-    builtin={
-        "cityscapes-fpn": "clove_ssl.config.tasks.cityscapes:CityscapesConfig",
-        "coco-c4": "clove_ssl.config.tasks.detection:COCOC4Config",
-        "coco-densepose": "clove_ssl.config.tasks.densepose:COCODensePoseConfig",
-        "coco-fpn": "clove_ssl.config.tasks.detection:COCOPyramidConfig",
-        "coco-keypoints": "clove_ssl.config.tasks.detection:COCOKeypointsConfig",
-        "lvis-fpn": "clove_ssl.config.tasks.lvis:LVISConfig",
-        "voc-c4": "clove_ssl.config.tasks.detection:VOCDetectionConfig",
-        "voc-semantic": "clove_ssl.config.tasks.semantic:VOCSemanticConfig",
-    },
-)
+
+METHODS: Registry[MethodConfig] = Registry("method", group="clove_ssl.methods")
+TASKS: Registry[TaskConfig] = Registry("task", group="clove_ssl.tasks")

@@ -9,8 +9,8 @@ import pytest
 from references.foreground_runs import NAMES, SIZE, small_method
 
 from clove_ssl.config.pretraining import DataConfig
+from clove_ssl.data.order import ImageOrder, StepPlan
 from clove_ssl.data.reading import RenderedViews
-from clove_ssl.data.sampling import ImageOrder, StepPlan
 from clove_ssl.data.sources import open_source
 
 

@@ -14,15 +14,15 @@ from references.two_view_runs import IMAGES, share_of, two_views
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from clove_ssl.config.methods.base import MethodConfig
-from clove_ssl.config.methods.slotcon import SlotLossConfig
-from clove_ssl.engine.compilation import compile_pieces
+from clove_ssl.config.bases import MethodConfig
+from clove_ssl.layers.normalization import synchronize_norms
 from clove_ssl.methods.base import Progress
-from clove_ssl.methods.slotcon import SlotCon
-from clove_ssl.modules.normalization import synchronize_norms
-from clove_ssl.modules.shuffling import forward_shuffled
+from clove_ssl.methods.resim.windows import find_windows, sliding_windows
+from clove_ssl.methods.shuffling import forward_shuffled
+from clove_ssl.methods.slotcon.config import SlotLossConfig
+from clove_ssl.methods.slotcon.method import SlotCon
+from clove_ssl.pretraining.compile.method import compile_pieces
 from clove_ssl.views.batch import ViewBatch
-from clove_ssl.views.windows import find_windows, sliding_windows
 
 STEPS = 3
 

@@ -13,13 +13,13 @@ from references.varied_norms import varied_norm
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from clove_ssl.modules.normalization import (
+from clove_ssl.layers.normalization import (
     SynchronizedBatchNorm1d,
     SynchronizedBatchNorm2d,
     normalize_counted,
     synchronize_norms,
 )
-from clove_ssl.modules.queue import FeatureQueue
+from clove_ssl.methods.queue import FeatureQueue
 
 PROCESSES = 2
 Results = list[dict[str, Any]]

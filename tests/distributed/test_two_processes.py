@@ -20,10 +20,10 @@ from torch.nn.parallel import DistributedDataParallel
 from clove_ssl.backbones.build import build_backbone
 from clove_ssl.config import files
 from clove_ssl.config.pretraining import BackboneConfig
-from clove_ssl.engine import pretraining
+from clove_ssl.layers.normalization import synchronize_norms
 from clove_ssl.methods.base import Method, Progress
-from clove_ssl.modules.normalization import synchronize_norms
 from clove_ssl.optimizers import LARS
+from clove_ssl.pretraining import run as pretraining
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import read_metrics
 from clove_ssl.views.batch import View, ViewBatch

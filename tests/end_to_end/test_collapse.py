@@ -17,28 +17,22 @@ from references.method_runs import DEEP
 from references.mosaics import Mosaics
 
 from clove_ssl.backbones.build import Backbone
-from clove_ssl.config.methods.base import MethodConfig
-from clove_ssl.config.methods.byol import BYOLConfig
-from clove_ssl.config.methods.clove import (
-    AttentionConfig,
-    CLoVEConfig,
-    LossConfig,
-    ProjectorConfig,
-    TeacherConfig,
-)
-from clove_ssl.config.methods.cp2 import CP2Config, PyramidConfig
-from clove_ssl.config.methods.densecl import DenseCLConfig
-from clove_ssl.config.methods.detco import DetCoConfig, JigsawConfig
-from clove_ssl.config.methods.moco import MoCoConfig
-from clove_ssl.config.methods.pixpro import PixProConfig
-from clove_ssl.config.methods.pooled_views import HeadConfig
-from clove_ssl.config.methods.resim import ReSimConfig, WindowConfig
-from clove_ssl.config.methods.setsim import SetSimConfig
-from clove_ssl.config.methods.slotcon import SlotConConfig, SlotHeadConfig, SlotLossConfig
-from clove_ssl.config.methods.supervised import SupervisedConfig, plain_crop
-from clove_ssl.config.methods.vicregl import VICRegLConfig
+from clove_ssl.config.bases import MethodConfig
 from clove_ssl.config.views import ViewsConfig
 from clove_ssl.methods.base import Method, Progress, StepOutput
+from clove_ssl.methods.byol.config import BYOLConfig
+from clove_ssl.methods.clove.config import AttentionConfig, CLoVEConfig, LossConfig
+from clove_ssl.methods.config import HeadConfig, ProjectorConfig, TeacherConfig
+from clove_ssl.methods.cp2.config import CP2Config, PyramidConfig
+from clove_ssl.methods.densecl.config import DenseCLConfig
+from clove_ssl.methods.detco.config import DetCoConfig, JigsawConfig
+from clove_ssl.methods.moco.config import MoCoConfig
+from clove_ssl.methods.pixpro.config import PixProConfig
+from clove_ssl.methods.resim.config import ReSimConfig, WindowConfig
+from clove_ssl.methods.setsim.config import SetSimConfig
+from clove_ssl.methods.slotcon.config import SlotConConfig, SlotHeadConfig, SlotLossConfig
+from clove_ssl.methods.supervised.config import SupervisedConfig, plain_crop
+from clove_ssl.methods.vicregl.config import VICRegLConfig
 from clove_ssl.registry import METHODS
 from clove_ssl.views.batch import ViewBatch
 

@@ -13,8 +13,8 @@ from references.tiny_densepose import scenes, tiny_densepose_run
 
 from clove_ssl import cli, load_finetuned
 from clove_ssl.config.finetuning import LabelledDataConfig, protocol
-from clove_ssl.engine import finetuning
 from clove_ssl.errors import UserError
+from clove_ssl.finetuning import seeds as finetuning
 from clove_ssl.runs.directory import RunDirectory
 
 

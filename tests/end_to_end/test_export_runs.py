@@ -13,10 +13,10 @@ from references.tiny_runs import RESNET18, tiny_config
 from safetensors.torch import load_file
 
 from clove_ssl import cli, pretrain
-from clove_ssl.backbones.weights import load_backbone, read_backbone
-from clove_ssl.export.safetensors_file import read_backbone_file
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.state import read_state
+from clove_ssl.weights.load import load_backbone, read_backbone
+from clove_ssl.weights.safetensors_file import read_backbone_file
 
 
 @pytest.fixture(scope="module")

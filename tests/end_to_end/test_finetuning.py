@@ -19,15 +19,15 @@ from safetensors.torch import save_file
 from clove_ssl import cli, load_backbone, load_finetuned
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import EvaluationConfig
-from clove_ssl.engine import finetuning
-from clove_ssl.engine.finetuned import FORMAT, FinetunedModel
-from clove_ssl.engine.loop import TrainingLoop
 from clove_ssl.errors import UserError
+from clove_ssl.finetuning import seeds as finetuning
+from clove_ssl.finetuning.finetuned import FORMAT, FinetunedModel
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import read_metrics
 from clove_ssl.tasks.predictions import read_detections
 from clove_ssl.tasks.scoring.scores import read_scores
+from clove_ssl.training.loop import TrainingLoop
 
 HEADLINES = {
     "voc-semantic": "pixels_mIoU",
@@ -186,7 +186,7 @@ def test_an_interrupted_evaluation_is_made_up_for(
     config = replace(config, evaluation=replace(config.evaluation, every=2))
     finetuning.finetune(replace(config, out=tmp_path / "whole"))
     with monkeypatch.context() as patch:
-        patch.setattr("clove_ssl.engine.finetuning_run.score_predictions", _interrupt)
+        patch.setattr("clove_ssl.finetuning.run.score_predictions", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             finetuning.finetune(config)
     assert "Interrupted. Go on with: clove resume" in capsys.readouterr().out

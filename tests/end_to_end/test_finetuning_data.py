@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from clove_ssl import cli
-from clove_ssl.tasks.datasets.scenes import write_coco_scenes, write_voc_scenes
+from clove_ssl.tasks.detection.scenes import write_coco_scenes, write_voc_scenes
 
 SMALL = [
     *("--backbone", "random", "--architecture", "resnet18", "--device", "cpu"),

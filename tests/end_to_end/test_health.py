@@ -11,13 +11,13 @@ import torch
 from references.tiny_runs import tiny_config
 
 from clove_ssl.config.pretraining import HealthConfig
-from clove_ssl.engine import pretraining
-from clove_ssl.engine.checkpoints import CheckpointStore
-from clove_ssl.engine.observing import describe_figures
 from clove_ssl.errors import UserError
 from clove_ssl.methods.base import Progress, StepOutput
-from clove_ssl.methods.clove import CLoVE
+from clove_ssl.methods.clove.method import CLoVE
+from clove_ssl.pretraining import run as pretraining
 from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.training.checkpoints import CheckpointStore
+from clove_ssl.training.observer import describe_figures
 
 
 def test_a_loss_that_is_not_finite_stops_before_any_weight_changes(

@@ -11,7 +11,7 @@ from references.killing import has_said, run_with_kills, start, wait_until, weig
 from references.tiny_runs import NO_CHECKPOINTS, tiny_config
 
 from clove_ssl.config import files
-from clove_ssl.engine import pretraining
+from clove_ssl.pretraining import run as pretraining
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

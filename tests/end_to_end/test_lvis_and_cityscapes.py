@@ -17,15 +17,15 @@ from references.tiny_finetuning import tiny_finetuning
 
 from clove_ssl import cli
 from clove_ssl.config.finetuning import FinetuneConfig
-from clove_ssl.config.tasks.lvis import LVISConfig
-from clove_ssl.engine import finetuning
+from clove_ssl.finetuning import seeds as finetuning
 from clove_ssl.runs.directory import RunDirectory
-from clove_ssl.tasks.datasets.cityscapes_scenes import (
+from clove_ssl.tasks.cityscapes.scenes import (
     cityscapes_scene_labels,
     read_cityscapes_scenes,
     write_cityscapes_scenes,
 )
-from clove_ssl.tasks.datasets.lvis_scenes import write_lvis_scenes
+from clove_ssl.tasks.lvis.config import LVISConfig
+from clove_ssl.tasks.lvis.scenes import write_lvis_scenes
 from clove_ssl.tasks.predictions import read_detections
 from clove_ssl.tasks.scoring.scores import read_scores
 

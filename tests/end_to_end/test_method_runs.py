@@ -13,7 +13,7 @@ import pytest
 from references.interruptions import assert_same, crash_after, figures, final_state
 from references.method_runs import TRAINED, method_run
 
-from clove_ssl.engine import pretraining
+from clove_ssl.pretraining import run as pretraining
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "methods.json"
 FIGURES = {

@@ -10,11 +10,11 @@ import pytest
 from references.odd_files import write_odd_folder
 from references.tiny_runs import tiny_config
 
+from clove_ssl.data.order import Draws, ImageOrder
 from clove_ssl.data.reading import RenderedViews
-from clove_ssl.data.sampling import Draws, ImageOrder
 from clove_ssl.data.sources import open_source
-from clove_ssl.engine import pretraining
 from clove_ssl.errors import UserError
+from clove_ssl.pretraining import run as pretraining
 
 
 def odd_config(tmp_path: Path, **data: object) -> pretraining.PretrainConfig:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from references.tiny_runs import NO_CHECKPOINTS, RESNET18, tiny_config, tiny_method
 
-from clove_ssl.config.methods.clove import AttentionConfig, CLoVEConfig
-from clove_ssl.engine import pretraining
+from clove_ssl.methods.clove.config import AttentionConfig, CLoVEConfig
+from clove_ssl.pretraining import run as pretraining
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import read_metrics
 

@@ -16,9 +16,9 @@ from PIL import Image
 
 from clove_ssl.config import files
 from clove_ssl.config.pretraining import DataConfig, PretrainConfig
-from clove_ssl.config.showing import WatchConfig
-from clove_ssl.engine import watching
-from clove_ssl.engine.reporting import render_runs
+from clove_ssl.pictures.config import WatchConfig
+from clove_ssl.report import watch as watching
+from clove_ssl.report.command import render_runs
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
 

@@ -11,8 +11,8 @@ from references.interruptions import assert_same, crash_after, figures, final_st
 from references.tiny_runs import tiny_config, tiny_method
 
 from clove_ssl.config.pretraining import PretrainConfig
-from clove_ssl.engine import pretraining
 from clove_ssl.errors import UserError
+from clove_ssl.pretraining import run as pretraining
 
 
 @pytest.fixture(scope="module")

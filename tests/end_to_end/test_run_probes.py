@@ -10,13 +10,13 @@ from references.interruptions import assert_same, crash_after, figures, final_st
 from references.tiny_runs import tiny_config
 from safetensors import safe_open
 
-from clove_ssl.backbones.weights import load_backbone
 from clove_ssl.config.pretraining import CheckpointConfig, PretrainConfig
 from clove_ssl.config.probing import RunProbeConfig
-from clove_ssl.engine import pretraining
-from clove_ssl.engine.probe_schedule import SECONDS, RunProbes
 from clove_ssl.errors import UserError
+from clove_ssl.pretraining import run as pretraining
+from clove_ssl.probes.in_run import SECONDS, RunProbes
 from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.weights.load import load_backbone
 
 EVERY_SECOND_STEP = RunProbeConfig(
     every_epochs=0.8, min_steps=1, images=8, keep_best="correspondence"

@@ -15,24 +15,25 @@ from references.tiny_runs import tiny_config
 
 from clove_ssl import cli
 from clove_ssl.config import files
-from clove_ssl.config.methods.byol import BYOLConfig
-from clove_ssl.config.methods.cp2 import CP2Config
-from clove_ssl.config.methods.random import RandomConfig
 from clove_ssl.config.pretraining import PretrainConfig
-from clove_ssl.config.showing import PICTURES, ReportConfig, ShowConfig
 from clove_ssl.console import Console
+from clove_ssl.data.order import Draws
 from clove_ssl.data.reading import RenderedViews
-from clove_ssl.data.sampling import Draws
 from clove_ssl.data.sources import open_source
-from clove_ssl.engine import reporting, showing
-from clove_ssl.engine.checkpoints import CheckpointStore
-from clove_ssl.engine.pretraining import pretrain
-from clove_ssl.engine.restoring import unrestored_method
-from clove_ssl.engine.showing_sources import choose_images, open_networks
-from clove_ssl.engine.showing_views import draw_all
 from clove_ssl.errors import UserError
+from clove_ssl.methods.byol.config import BYOLConfig
+from clove_ssl.methods.cp2.config import CP2Config
+from clove_ssl.methods.random.config import RandomConfig
+from clove_ssl.pictures import command as showing
+from clove_ssl.pictures.config import PICTURES, ReportConfig, ShowConfig
+from clove_ssl.pictures.sources import choose_images, open_networks
+from clove_ssl.pictures.views import draw_all
+from clove_ssl.pretraining.restore import unrestored_method
+from clove_ssl.pretraining.run import pretrain
+from clove_ssl.report import command as reporting
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.training.checkpoints import CheckpointStore
 
 
 @pytest.fixture(scope="module")

@@ -16,13 +16,13 @@ from references.killing import has_said, start, wait_until, weights_hash
 from references.tiny_studies import saved, tiny_study
 
 from clove_ssl import cli
-from clove_ssl.config.studies import smoke
-from clove_ssl.config.study import BudgetConfig
-from clove_ssl.engine import pretraining
-from clove_ssl.engine.loop import TrainingLoop
-from clove_ssl.engine.study_cells import state_of
-from clove_ssl.engine.study_plan import make_plan
-from clove_ssl.engine.study_running import call, torchrun_command
+from clove_ssl.pretraining import run as pretraining
+from clove_ssl.study.cells import state_of
+from clove_ssl.study.config import BudgetConfig
+from clove_ssl.study.plan import make_plan
+from clove_ssl.study.running import call, torchrun_command
+from clove_ssl.study.studies import smoke
+from clove_ssl.training.loop import TrainingLoop
 
 
 @pytest.fixture(scope="module")

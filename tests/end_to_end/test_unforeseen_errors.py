@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from references.tiny_runs import tiny_config
 
-from clove_ssl.engine import pretraining
-from clove_ssl.engine.loop import TrainingLoop
 from clove_ssl.errors import UserError
+from clove_ssl.pretraining import run as pretraining
+from clove_ssl.training.loop import TrainingLoop
 
 TESTS = Path(__file__).parents[1]
 FAILING_RUN = """
@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from references.tiny_runs import tiny_config
 from clove_ssl.engine import pretraining
-from clove_ssl.engine.loop import TrainingLoop
+from clove_ssl.training.loop import TrainingLoop
 
 def fail(loop, feed):
     feed.next()

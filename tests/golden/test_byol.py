@@ -15,13 +15,12 @@ import torch
 from references.vector_batches import Passed, batch_of_maps
 from torch import Tensor, nn
 
-from clove_ssl.config.methods.byol import BYOLConfig
-from clove_ssl.config.methods.clove import TeacherConfig
-from clove_ssl.losses.prediction import prediction_loss
+from clove_ssl.layers.normalization import unit_vectors
 from clove_ssl.methods.base import Progress
-from clove_ssl.methods.byol import BYOL
-from clove_ssl.methods.teaching import teacher_momentum
-from clove_ssl.modules.normalization import unit_vectors
+from clove_ssl.methods.byol.config import BYOLConfig
+from clove_ssl.methods.byol.method import BYOL, prediction_loss
+from clove_ssl.methods.config import TeacherConfig
+from clove_ssl.methods.teacher_student import teacher_momentum
 
 pytestmark = pytest.mark.golden
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from clove_ssl.views.crops import central_crop
+from clove_ssl.views.draw.crops import central_crop
 from clove_ssl.views.geometry import CropGeometry, match_cells
 
 pytestmark = pytest.mark.golden

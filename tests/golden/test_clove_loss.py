@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 
 from clove_ssl.losses import clove_loss, matched_cosine_loss
-from clove_ssl.losses.negatives import negatives_of_view
-from clove_ssl.losses.ranking import rank_cells
-from clove_ssl.losses.ranking_options import RankingOptions
+from clove_ssl.methods.clove.loss import RankingOptions, negatives_of_view, rank_cells
 from clove_ssl.views.geometry import match_cells
 
 pytestmark = pytest.mark.golden

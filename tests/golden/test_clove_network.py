@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from clove_ssl.modules.attention import PlainSelfAttention
-from clove_ssl.modules.heads import ConvProjector
-from clove_ssl.modules.teacher import Teacher
+from clove_ssl.methods.clove.attention import PlainSelfAttention
+from clove_ssl.methods.heads import ConvProjector
+from clove_ssl.methods.teacher_student import Teacher
 
 pytestmark = pytest.mark.golden
 

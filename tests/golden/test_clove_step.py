@@ -14,15 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from clove_ssl.config.methods.clove import (
-    AttentionConfig,
-    CLoVEConfig,
-    LossConfig,
-    MatchingConfig,
-    ProjectorConfig,
-)
 from clove_ssl.methods.base import Progress
-from clove_ssl.methods.clove import CLoVE
+from clove_ssl.methods.clove.config import AttentionConfig, CLoVEConfig, LossConfig
+from clove_ssl.methods.clove.method import CLoVE
+from clove_ssl.methods.config import MatchingConfig, ProjectorConfig
 from clove_ssl.optimizers import LARS
 from clove_ssl.views.batch import View, ViewBatch
 

@@ -16,13 +16,12 @@ import torch.nn.functional as F
 from references.pasted_views import pasted_batch
 from torch import Tensor, nn
 
-from clove_ssl.config.methods.clove import TeacherConfig
-from clove_ssl.config.methods.cp2 import CP2Config
-from clove_ssl.config.methods.pooled_views import HeadConfig
 from clove_ssl.config.views import PasteSpec, ViewsConfig
 from clove_ssl.methods.base import Progress
-from clove_ssl.methods.cp2 import CP2
-from clove_ssl.views.parameters import ViewParameters, draw_views
+from clove_ssl.methods.config import HeadConfig, TeacherConfig
+from clove_ssl.methods.cp2.config import CP2Config
+from clove_ssl.methods.cp2.method import CP2
+from clove_ssl.views.draw.parameters import ViewParameters, draw_views
 from clove_ssl.views.pasting import foreground_boxes, foreground_mask, paste_views
 
 pytestmark = pytest.mark.golden

@@ -13,12 +13,11 @@ import torch
 from references.vector_batches import Passed, batch_of_maps
 from torch import Tensor
 
-from clove_ssl.config.methods.clove import TeacherConfig
-from clove_ssl.config.methods.densecl import DenseCLConfig
-from clove_ssl.config.methods.pooled_views import HeadConfig
-from clove_ssl.losses.contrastive import most_similar_cells
 from clove_ssl.methods.base import Progress
-from clove_ssl.methods.densecl import DenseCL
+from clove_ssl.methods.config import HeadConfig, TeacherConfig
+from clove_ssl.methods.contrastive import most_similar_cells
+from clove_ssl.methods.densecl.config import DenseCLConfig
+from clove_ssl.methods.densecl.method import DenseCL
 
 pytestmark = pytest.mark.golden
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clove_ssl.tasks.models.polygons import fill_polygons
-from clove_ssl.tasks.scoring.densepose import ImagePersons, Kind, match, score_densepose, similarity
-from clove_ssl.tasks.scoring.densepose_similarity import (
+from clove_ssl.tasks.densepose.scores import ImagePersons, Kind, match, score_densepose, similarity
+from clove_ssl.tasks.densepose.similarity import (
     FoundPerson,
     LabelledPerson,
     Similarities,
@@ -16,8 +15,9 @@ from clove_ssl.tasks.scoring.densepose_similarity import (
     point_closeness,
     whole_mask,
 )
-from clove_ssl.tasks.surface_files import MeshSurface
-from clove_ssl.tasks.surfaces import KAPPA, Places
+from clove_ssl.tasks.densepose.surface_files import MeshSurface
+from clove_ssl.tasks.densepose.surfaces import KAPPA, Places
+from clove_ssl.tasks.labels.polygons import fill_polygons
 
 pytestmark = pytest.mark.golden
 

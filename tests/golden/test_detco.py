@@ -15,15 +15,14 @@ from references.vector_batches import batch_of_maps
 from torch import Tensor, nn
 
 from clove_ssl.backbones.build import STAGES
-from clove_ssl.config.methods.clove import TeacherConfig
-from clove_ssl.config.methods.detco import DetCoConfig, JigsawConfig
-from clove_ssl.config.methods.pooled_views import HeadConfig
 from clove_ssl.config.views import PatchSpec
 from clove_ssl.methods.base import Progress
-from clove_ssl.methods.detco import DetCo, join_patches
-from clove_ssl.modules.heads import MLPHead
-from clove_ssl.views.crops import LEFT, TOP, UNIFORMS_PER_VIEW
-from clove_ssl.views.relations import patch_corners
+from clove_ssl.methods.config import HeadConfig, TeacherConfig
+from clove_ssl.methods.detco.config import DetCoConfig, JigsawConfig
+from clove_ssl.methods.detco.method import DetCo, join_patches
+from clove_ssl.methods.heads import MLPHead
+from clove_ssl.views.draw.crops import LEFT, TOP, UNIFORMS_PER_VIEW
+from clove_ssl.views.draw.relations import patch_corners
 
 pytestmark = pytest.mark.golden
 

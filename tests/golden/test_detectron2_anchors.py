@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from clove_ssl.config.detection import c4_detector, fpn_detector
-from clove_ssl.tasks.models.anchors import cell_anchors
-from clove_ssl.tasks.models.region_proposals import RegionProposer
+from clove_ssl.tasks.rcnn.proposals.anchors import cell_anchors
+from clove_ssl.tasks.rcnn.proposals.stage import RegionProposer
 
 pytestmark = pytest.mark.golden
 

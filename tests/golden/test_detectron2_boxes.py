@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from clove_ssl.tasks.models.boxes import (
+from clove_ssl.tasks.rcnn.boxes import (
     LARGEST_LOG_SCALE,
     ROI_WEIGHTS,
     RPN_WEIGHTS,

@@ -12,14 +12,13 @@ from references.detectron2_models import _values
 from torch import Tensor
 
 from clove_ssl.backbones.build import build_backbone
-from clove_ssl.config.densepose import DensePoseHeadConfig, densepose_detector
 from clove_ssl.config.pretraining import BackboneConfig
-from clove_ssl.tasks.models.densepose import DensePoseHead, SurfaceMaps
-from clove_ssl.tasks.models.densepose_detector import build_densepose_detector
-from clove_ssl.tasks.models.densepose_labels import SurfaceLabels
-from clove_ssl.tasks.models.densepose_losses import LossWeights, densepose_losses, region_labels
-from clove_ssl.tasks.models.densepose_names import densepose_name
-from clove_ssl.tasks.models.pooling import batched_regions
+from clove_ssl.tasks.densepose.branch import DensePoseHead, SurfaceMaps, densepose_name
+from clove_ssl.tasks.densepose.config import DensePoseHeadConfig, densepose_detector
+from clove_ssl.tasks.densepose.detector import build_densepose_detector
+from clove_ssl.tasks.densepose.losses import LossWeights, densepose_losses, region_labels
+from clove_ssl.tasks.densepose.targets import SurfaceLabels
+from clove_ssl.tasks.rcnn.regions.pooling import batched_regions
 
 pytestmark = pytest.mark.golden
 

@@ -6,9 +6,9 @@ import pytest
 
 from clove_ssl.backbones.build import build_backbone
 from clove_ssl.config.pretraining import BackboneConfig
-from clove_ssl.config.tasks.lvis import lvis_detector
-from clove_ssl.tasks.models.detector import build_detector
-from clove_ssl.tasks.models.detectron2_names import in_detectron2_names
+from clove_ssl.tasks.lvis.config import lvis_detector
+from clove_ssl.tasks.rcnn.detector import build_detector
+from clove_ssl.tasks.rcnn.detectron2_names import in_detectron2_names
 
 pytestmark = pytest.mark.golden
 

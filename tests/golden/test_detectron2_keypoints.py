@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from clove_ssl.tasks.models.keypoints import (
+from clove_ssl.tasks.rcnn.regions.keypoints import (
     find_keypoints,
     keypoint_loss,
     keypoint_targets,

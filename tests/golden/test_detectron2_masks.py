@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from clove_ssl.tasks.models.masks import mask_loss, paste_masks, paste_probabilities
-from clove_ssl.tasks.models.polygons import masks_in_boxes, pack_outlines
+from clove_ssl.tasks.labels.polygons import masks_in_boxes, pack_outlines
+from clove_ssl.tasks.rcnn.regions.masks import mask_loss, paste_masks, paste_probabilities
 
 pytestmark = pytest.mark.golden
 

@@ -10,14 +10,14 @@ import torch
 from references.detectron2_models import CONFIGS, build, fill
 from torch import Tensor, nn
 
-from clove_ssl.tasks.models.detector import Detector
-from clove_ssl.tasks.models.detectron2_names import in_detectron2_names
-from clove_ssl.tasks.models.drawing import lowest_first
-from clove_ssl.tasks.models.instances import DetectionBatch, ImageDetections, ImageTargets
-from clove_ssl.tasks.models.masks import paste_probabilities
-from clove_ssl.tasks.models.pooling import batched_regions
-from clove_ssl.tasks.models.read_out import Found, in_original_pixels
-from clove_ssl.tasks.models.training_parts import parameter_groups
+from clove_ssl.tasks.rcnn.detector import Detector
+from clove_ssl.tasks.rcnn.detectron2_names import in_detectron2_names
+from clove_ssl.tasks.rcnn.draws import lowest_first
+from clove_ssl.tasks.rcnn.instances import DetectionBatch, ImageDetections, ImageTargets
+from clove_ssl.tasks.rcnn.read_out import Found, in_original_pixels
+from clove_ssl.tasks.rcnn.regions.masks import paste_probabilities
+from clove_ssl.tasks.rcnn.regions.pooling import batched_regions
+from clove_ssl.tasks.training_parts import parameter_groups
 
 pytestmark = pytest.mark.golden
 

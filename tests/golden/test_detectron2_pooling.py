@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 
-from clove_ssl.tasks.models.pooling import (
+from clove_ssl.tasks.rcnn.regions.pooling import (
     ALIGNED,
     LEGACY,
     RoIAlignRule,

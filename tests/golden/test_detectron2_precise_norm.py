@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clove_ssl.tasks.models.precise_norm import estimate_statistics
+from clove_ssl.tasks.precise_norm import estimate_statistics
 
 pytestmark = pytest.mark.golden
 

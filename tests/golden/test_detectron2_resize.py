@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from clove_ssl.tasks.models.resize import resize_boxes, resize_image, resized_shape
+from clove_ssl.tasks.rcnn.pixels import resize_boxes, resize_image, resized_shape
 
 pytestmark = pytest.mark.golden
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from clove_ssl.tasks.models.proposals import Proposals, append_ground_truth
-from clove_ssl.tasks.models.roi_heads import (
+from clove_ssl.tasks.rcnn.proposals.choose import Proposals, append_ground_truth
+from clove_ssl.tasks.rcnn.regions.roi_heads import (
     LabelledRegions,
     box_losses,
     detect,

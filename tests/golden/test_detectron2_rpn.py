@@ -8,17 +8,17 @@ import torch
 from torch import Tensor
 
 from clove_ssl.config.detection import c4_detector, fpn_detector
-from clove_ssl.tasks.models.boxes import pairwise_iou
-from clove_ssl.tasks.models.matching import Match
-from clove_ssl.tasks.models.proposals import propose
-from clove_ssl.tasks.models.region_proposals import RegionProposer
-from clove_ssl.tasks.models.rpn import (
+from clove_ssl.tasks.rcnn.boxes import pairwise_iou
+from clove_ssl.tasks.rcnn.matching import Match
+from clove_ssl.tasks.rcnn.proposals.choose import propose
+from clove_ssl.tasks.rcnn.proposals.rpn import (
     flatten_logits,
     flatten_offsets,
     label_anchors,
     rpn_losses,
     sample_anchors,
 )
+from clove_ssl.tasks.rcnn.proposals.stage import RegionProposer
 
 pytestmark = pytest.mark.golden
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clove_ssl.config.finetuning import protocol
-from clove_ssl.engine.finetuning_plan import plan_finetuning
+from clove_ssl.finetuning.plan import plan_finetuning
 from clove_ssl.schedules import warmup_decay
 
 pytestmark = pytest.mark.golden

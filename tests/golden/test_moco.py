@@ -14,12 +14,11 @@ import torch
 from references.vector_batches import Passed, batch_of_maps
 from torch import Tensor
 
-from clove_ssl.config.methods.clove import TeacherConfig
-from clove_ssl.config.methods.moco import MoCoConfig
-from clove_ssl.config.methods.pooled_views import HeadConfig
-from clove_ssl.config.recipes import recipe
 from clove_ssl.methods.base import Progress
-from clove_ssl.methods.moco import MoCo
+from clove_ssl.methods.config import HeadConfig, TeacherConfig
+from clove_ssl.methods.moco.config import MoCoConfig
+from clove_ssl.methods.moco.method import MoCo
+from clove_ssl.methods.recipes import recipe
 from clove_ssl.optimizers import build_optimizer
 
 pytestmark = pytest.mark.golden

@@ -11,13 +11,13 @@ from references.two_view_runs import RecordedGeometry
 from references.vector_batches import Passed
 from torch import Tensor, nn
 
-from clove_ssl.config.methods.clove import ProjectorConfig, TeacherConfig
-from clove_ssl.config.methods.pixpro import InstanceConfig, PixProConfig
 from clove_ssl.losses import matched_cosine_loss
 from clove_ssl.methods.base import Progress
-from clove_ssl.methods.pixpro import PixPro
-from clove_ssl.methods.teaching import teacher_momentum
-from clove_ssl.modules.propagation import PixelPropagation
+from clove_ssl.methods.config import ProjectorConfig, TeacherConfig
+from clove_ssl.methods.pixpro.config import InstanceConfig, PixProConfig
+from clove_ssl.methods.pixpro.method import PixPro
+from clove_ssl.methods.pixpro.propagation import PixelPropagation
+from clove_ssl.methods.teacher_student import teacher_momentum
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.geometry import match_cells
 

@@ -14,17 +14,16 @@ import torch
 from references.vector_batches import batch_of_maps
 from torch import Tensor, nn
 
-from clove_ssl.config.methods.clove import TeacherConfig
-from clove_ssl.config.methods.pooled_views import HeadConfig
-from clove_ssl.config.methods.resim import ReSimConfig
-from clove_ssl.losses.windows import averaged_cells, contrast_windows
+from clove_ssl.layers.normalization import unit_vectors
 from clove_ssl.methods.base import Progress, StepOutput
-from clove_ssl.methods.resim import ReSim
-from clove_ssl.modules.normalization import unit_vectors
-from clove_ssl.modules.precise_pooling import precise_pool
+from clove_ssl.methods.config import HeadConfig, TeacherConfig
+from clove_ssl.methods.resim.config import ReSimConfig
+from clove_ssl.methods.resim.loss import averaged_cells, contrast_windows
+from clove_ssl.methods.resim.method import ReSim
+from clove_ssl.methods.resim.networks import precise_pool
+from clove_ssl.methods.resim.windows import find_windows, sliding_windows
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.geometry import CropGeometry
-from clove_ssl.views.windows import find_windows, sliding_windows
 
 pytestmark = pytest.mark.golden
 

@@ -11,12 +11,11 @@ from references.two_view_runs import RecordedGeometry
 from references.vector_batches import Passed
 from torch import Tensor
 
-from clove_ssl.config.methods.clove import MatchingConfig, TeacherConfig
-from clove_ssl.config.methods.pooled_views import HeadConfig
-from clove_ssl.config.methods.setsim import SetsConfig, SetSimConfig
-from clove_ssl.losses.sets import cell_cosines, foreground
 from clove_ssl.methods.base import Progress
-from clove_ssl.methods.setsim import SetSim
+from clove_ssl.methods.config import HeadConfig, MatchingConfig, TeacherConfig
+from clove_ssl.methods.setsim.config import SetsConfig, SetSimConfig
+from clove_ssl.methods.setsim.loss import cell_cosines, foreground
+from clove_ssl.methods.setsim.method import SetSim
 from clove_ssl.views.batch import View, ViewBatch
 
 pytestmark = pytest.mark.golden

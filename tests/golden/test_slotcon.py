@@ -14,11 +14,11 @@ import torch
 from references.vector_batches import Passed
 from torch import Tensor
 
-from clove_ssl.config.methods.slotcon import SlotConConfig, SlotHeadConfig
-from clove_ssl.losses.slots import group_cells, score_cells, slots_of, winners
+from clove_ssl.layers.normalization import unit_vectors
 from clove_ssl.methods.base import Progress
-from clove_ssl.methods.slotcon import SlotCon
-from clove_ssl.modules.normalization import unit_vectors
+from clove_ssl.methods.slotcon.config import SlotConConfig, SlotHeadConfig
+from clove_ssl.methods.slotcon.loss import group_cells, score_cells, slots_of, winners
+from clove_ssl.methods.slotcon.method import SlotCon
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.geometry import CropGeometry
 from clove_ssl.views.overlap import area_share, place_in_view, resample, shared_rectangle

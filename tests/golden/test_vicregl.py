@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from clove_ssl.losses.variance import (
+from clove_ssl.methods.variance import (
     VarianceWeights,
     covariance_penalty,
     feature_distances,
@@ -20,7 +20,7 @@ from clove_ssl.losses.variance import (
     nearest_cells,
     variance_hinge,
 )
-from clove_ssl.methods.vicregl import pairs_of
+from clove_ssl.methods.vicregl.method import pairs_of
 from clove_ssl.views.geometry import CropGeometry, cell_centers
 
 pytestmark = pytest.mark.golden

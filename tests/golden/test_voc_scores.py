@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 
-from clove_ssl.tasks.scoring.voc import THRESHOLDS, VOCDetections, VOCTruth, score_voc
+from clove_ssl.tasks.detection.voc_scores import THRESHOLDS, VOCDetections, VOCTruth, score_voc
 
 pytestmark = pytest.mark.golden
 

@@ -16,16 +16,16 @@ from references.tiny_runs import RESNET18, tiny_config
 from torch import Tensor
 
 from clove_ssl.config.pretraining import DataConfig, PretrainConfig
-from clove_ssl.data.decode_gpu import find_batch_decoder
+from clove_ssl.data.decode import find_batch_decoder
+from clove_ssl.data.order import ImageOrder
 from clove_ssl.data.reading import EncodedBatch, EncodedImages
-from clove_ssl.data.sampling import ImageOrder
 from clove_ssl.data.scenes import SceneSource
 from clove_ssl.data.sources import open_source
-from clove_ssl.engine import pretraining
-from clove_ssl.engine.feeding import DeviceRenderer
-from clove_ssl.engine.repeatability import start_repeatably
+from clove_ssl.pretraining import run as pretraining
+from clove_ssl.pretraining.feed import DeviceRenderer
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import read_metrics
+from clove_ssl.training.repeatability import start_repeatably
 
 pytestmark = NEEDS_GPU
 NEEDS_NVJPEG = pytest.mark.skipif(

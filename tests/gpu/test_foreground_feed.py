@@ -16,7 +16,7 @@ from references.view_batches import draw, made_up_photos
 
 from clove_ssl.config.pretraining import OptimizerConfig
 from clove_ssl.data.scenes import SceneSource
-from clove_ssl.engine import pretraining
+from clove_ssl.pretraining import run as pretraining
 from clove_ssl.views.pasting import paste_views
 
 pytestmark = NEEDS_GPU

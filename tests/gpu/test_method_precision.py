@@ -14,8 +14,8 @@ from torch import Tensor
 
 from clove_ssl.backbones.build import build_backbone
 from clove_ssl.config.pretraining import BackboneConfig
-from clove_ssl.engine.compilation import compile_method
 from clove_ssl.methods.base import Method, Progress
+from clove_ssl.pretraining.compile.method import compile_method
 from clove_ssl.views.batch import ViewBatch
 
 pytestmark = NEEDS_GPU

@@ -14,9 +14,9 @@ from references.gpu_marks import DEVICE, NEEDS_KERNELS, full_size
 from references.view_batches import assert_close, draw, grey_levels, made_up_photos
 
 from clove_ssl.config.views import ViewsConfig, ViewSpec
-from clove_ssl.views.packing import PackedImages
-from clove_ssl.views.render_cpu import render_unrounded
-from clove_ssl.views.render_gpu import render_batch
+from clove_ssl.views.render.cpu import render_unrounded
+from clove_ssl.views.render.gpu import render_batch
+from clove_ssl.views.render.packing import PackedImages
 
 pytest.importorskip("triton")
 

@@ -10,7 +10,7 @@ import torch
 from references.gpu_marks import DEVICE, NEEDS_KERNELS, full_size
 from torch import Tensor
 
-from clove_ssl.tasks.models.suppression import survivors
+from clove_ssl.tasks.rcnn.proposals.suppression import survivors
 
 pytest.importorskip("triton")
 
@@ -29,7 +29,7 @@ def crowded_boxes(images: int, count: int, *, side: float, seed: int = 0) -> Ten
 
 
 def compare(boxes: Tensor, level_sizes: list[int], overlap: float) -> None:
-    from clove_ssl.tasks.models.suppression_kernel import survivors_on_gpu
+    from clove_ssl.tasks.rcnn.proposals.suppression_kernel import survivors_on_gpu
 
     found = survivors_on_gpu(boxes.to(DEVICE), level_sizes, overlap)
     assert torch.equal(found.cpu(), survivors(boxes, level_sizes, overlap))

@@ -5,7 +5,7 @@ import time
 import torch
 from references.gpu_marks import NEEDS_GPU
 
-from clove_ssl.engine.waiting import WaitingTime
+from clove_ssl.training.batches import WaitingTime
 
 pytestmark = NEEDS_GPU
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from clove_ssl.tasks.models.boxes import (
+from clove_ssl.tasks.rcnn.boxes import (
     ROI_WEIGHTS,
     clip_boxes,
     decode_boxes,

@@ -14,9 +14,9 @@ pytest.importorskip("cityscapesscripts")
 
 from references.cityscapes_cases import official_table, random_detections, write_random_streets
 
-from clove_ssl.tasks.cityscapes_results import read_results, write_results
-from clove_ssl.tasks.datasets.cityscapes import read_cityscapes
-from clove_ssl.tasks.scoring.cityscapes import score_cityscapes
+from clove_ssl.tasks.cityscapes.reader import read_cityscapes
+from clove_ssl.tasks.cityscapes.results import read_results, write_results
+from clove_ssl.tasks.cityscapes.scores import score_cityscapes
 
 
 @settings(max_examples=40)

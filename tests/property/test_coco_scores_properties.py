@@ -20,7 +20,7 @@ from pycocotools.cocoeval import COCOeval
 from references.coco_cases import random_case
 
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.scoring.coco import score_coco
+from clove_ssl.tasks.detection.coco_scores import score_coco
 
 NAMES = {"box": "bbox", "mask": "segm", "keypoints": "keypoints"}
 Case = tuple[dict[str, Any], list[dict[str, Any]]]

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from clove_ssl.backbones.checkpoint_files import read_content
 from clove_ssl.errors import UserError
+from clove_ssl.weights.checkpoint_files import read_content
 
 
 def with_torch(new: bool) -> bytes:

@@ -11,20 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from references import densepose_scores as slow
 
-from clove_ssl.tasks.scoring.densepose import (
-    SIZES,
-    THRESHOLDS,
-    ImagePersons,
-    Kind,
-    score_densepose,
-)
-from clove_ssl.tasks.scoring.densepose_similarity import (
-    FoundPerson,
-    LabelledPerson,
-    whole_mask,
-)
-from clove_ssl.tasks.surface_files import MeshSurface
-from clove_ssl.tasks.surfaces import FigureSurface, Places, Surface
+from clove_ssl.tasks.densepose.scores import SIZES, THRESHOLDS, ImagePersons, Kind, score_densepose
+from clove_ssl.tasks.densepose.similarity import FoundPerson, LabelledPerson, whole_mask
+from clove_ssl.tasks.densepose.surface_files import MeshSurface
+from clove_ssl.tasks.densepose.surfaces import FigureSurface, Places, Surface
 
 SIZE = (60, 70)
 KINDS: tuple[Kind, ...] = ("gpsm", "gps", "segm")

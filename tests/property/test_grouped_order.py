@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clove_ssl.data.sampling import Draw, ImageOrder, StepPlan
+from clove_ssl.data.order import Draw, ImageOrder, StepPlan
 from clove_ssl.tasks.loading.order import GroupedOrder
 
 kinds = st.lists(st.integers(0, 1), min_size=1, max_size=40)

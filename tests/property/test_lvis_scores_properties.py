@@ -17,8 +17,8 @@ pytest.importorskip("lvis")
 
 from references.lvis_cases import official_scores, random_case, write_case
 
-from clove_ssl.tasks.datasets.lvis import open_lvis, read_lvis
-from clove_ssl.tasks.scoring.lvis import score_lvis
+from clove_ssl.tasks.lvis.reader import open_lvis, read_lvis
+from clove_ssl.tasks.lvis.scores import score_lvis
 
 
 def assert_equal_to_the_official_scores(path: Path, dataset: Any, records: Any, kind: Any) -> None:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.datasets.coco import read_coco
-from clove_ssl.tasks.datasets.samples import DetectionDataset
-from clove_ssl.tasks.datasets.voc import read_voc
+from clove_ssl.tasks.detection.coco import read_coco
+from clove_ssl.tasks.detection.voc import read_voc
+from clove_ssl.tasks.labels.samples import DetectionDataset
 from clove_ssl.tasks.loading.selection import select_targets
 from clove_ssl.tasks.loading.targets import PackedObjects
 from clove_ssl.tasks.predictions import read_detections

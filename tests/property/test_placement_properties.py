@@ -11,8 +11,8 @@ from PIL import Image
 
 from clove_ssl.data.scenes import KEYPOINT_NAMES
 from clove_ssl.errors import UserError
+from clove_ssl.tasks.labels.polygons import fill_polygons
 from clove_ssl.tasks.loading.geometry import Placement, mirror_order
-from clove_ssl.tasks.models.polygons import fill_polygons
 
 sides = st.integers(6, 90)
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clove_ssl.data.sampling import Draw, StepPlan
+from clove_ssl.data.order import Draw, StepPlan
 from clove_ssl.tasks.loading.order import GroupedOrder
-from clove_ssl.tasks.loading.repeats import RepeatedOrder, repeat_factors
+from clove_ssl.tasks.lvis.repeats import RepeatedOrder, repeat_factors
 
 images = st.lists(
     st.tuples(st.integers(0, 1), st.floats(1, 4)), min_size=1, max_size=30

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from clove_ssl.tasks.datasets.rle import RLE, decode_mask, encode_mask, read_counts, write_counts
+from clove_ssl.tasks.labels.rle import RLE, decode_mask, encode_mask, read_counts, write_counts
 
 
 @st.composite

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from clove_ssl.data.sampling import Draw, ImageOrder, StepPlan, view_uniforms
+from clove_ssl.data.order import Draw, ImageOrder, StepPlan, view_uniforms
 from clove_ssl.errors import UserError
 
 counts = st.integers(1, 300)

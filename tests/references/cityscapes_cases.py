@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from clove_ssl.tasks.datasets.cityscapes import read_cityscapes
-from clove_ssl.tasks.datasets.cityscapes_maps import LABELS, THINGS, draw_polygons, read_polygons
-from clove_ssl.tasks.datasets.rle import encode_mask, write_counts
+from clove_ssl.tasks.cityscapes.maps import LABELS, THINGS, draw_polygons, read_polygons
+from clove_ssl.tasks.cityscapes.reader import read_cityscapes
+from clove_ssl.tasks.labels.rle import encode_mask, write_counts
 
 SIZE = (48, 80)  # height, width
 DRAWN = ["car", "cargroup", "person", "persongroup", "bicycle", "road", "static", "caravan", "car"]

@@ -18,14 +18,14 @@ from torch import nn
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.pretraining import DataConfig, OptimizerConfig
 from clove_ssl.config.views import ViewSpec
-from clove_ssl.data.labelled_images import LabelledImages
+from clove_ssl.data.labels.classified import LabelledImages
+from clove_ssl.data.order import ImageOrder
 from clove_ssl.data.reading import RenderedViews, view_batch
-from clove_ssl.data.sampling import ImageOrder
-from clove_ssl.engine.probe_features import FrozenFeatures
-from clove_ssl.engine.probes import dense_probe
 from clove_ssl.methods import health
 from clove_ssl.methods.base import Method, Progress
 from clove_ssl.optimizers import build_optimizer
+from clove_ssl.probes.dense import dense_probe
+from clove_ssl.probes.features import FrozenFeatures
 from clove_ssl.schedules import cosine
 from clove_ssl.views.batch import ViewBatch
 

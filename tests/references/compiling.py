@@ -9,8 +9,8 @@ import torch._functorch.config
 from references.method_runs import method_run
 
 from clove_ssl.backbones.build import build_backbone
-from clove_ssl.engine.synthetic import synthetic_batch
 from clove_ssl.methods.base import Method
+from clove_ssl.pretraining.synthetic import synthetic_batch
 from clove_ssl.views.batch import ViewBatch
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from clove_ssl.config.methods.byol import BYOLConfig
-from clove_ssl.config.methods.clove import TeacherConfig
-from clove_ssl.config.methods.densecl import DenseCLConfig
-from clove_ssl.config.methods.moco import MoCoConfig
-from clove_ssl.config.methods.pooled_views import HeadConfig, PooledViewsConfig
 from clove_ssl.config.views import ViewsConfig
+from clove_ssl.methods.byol.config import BYOLConfig
+from clove_ssl.methods.config import HeadConfig, PooledViewsConfig, TeacherConfig
+from clove_ssl.methods.densecl.config import DenseCLConfig
+from clove_ssl.methods.moco.config import MoCoConfig
 
 NAMES = ("byol", "moco", "densecl")
 

@@ -12,15 +12,10 @@ import numpy as np
 import torch
 
 from clove_ssl.backbones.build import build_backbone
-from clove_ssl.config.detection import (
-    DetectorConfig,
-    c4_detector,
-    fpn_detector,
-    keypoint_detector,
-)
+from clove_ssl.config.detection import DetectorConfig, c4_detector, fpn_detector, keypoint_detector
 from clove_ssl.config.pretraining import BackboneConfig
-from clove_ssl.tasks.models.detector import Detector, build_detector
-from clove_ssl.tasks.models.detectron2_names import detectron2_name
+from clove_ssl.tasks.rcnn.detector import Detector, build_detector
+from clove_ssl.tasks.rcnn.detectron2_names import detectron2_name
 
 CONFIGS: dict[str, DetectorConfig] = {
     "c4_mask": c4_detector(masks=True),

@@ -12,12 +12,11 @@ from references.vector_batches import batch_of_maps
 from torch import Tensor, nn
 
 from clove_ssl.backbones.build import STAGES
-from clove_ssl.config.methods.clove import TeacherConfig
-from clove_ssl.config.methods.cp2 import CP2Config, PyramidConfig
-from clove_ssl.config.methods.detco import DetCoConfig, JigsawConfig
-from clove_ssl.config.methods.pooled_views import HeadConfig, QueuedConfig
 from clove_ssl.config.views import ViewsConfig
 from clove_ssl.methods.base import Method
+from clove_ssl.methods.config import HeadConfig, QueuedConfig, TeacherConfig
+from clove_ssl.methods.cp2.config import CP2Config, PyramidConfig
+from clove_ssl.methods.detco.config import DetCoConfig, JigsawConfig
 from clove_ssl.views.batch import ViewBatch
 
 NAMES = ("cp2", "detco")

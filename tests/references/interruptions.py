@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 import pytest
 import torch
 
-from clove_ssl.engine import pretraining
-from clove_ssl.engine.checkpoints import CheckpointStore
-from clove_ssl.engine.loop import TrainingLoop
+from clove_ssl.pretraining import run as pretraining
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import read_metrics
+from clove_ssl.training.checkpoints import CheckpointStore
+from clove_ssl.training.loop import TrainingLoop
 
 TIMING = ("images_per_second", "data_wait")
 C = TypeVar("C")

@@ -20,8 +20,8 @@ import torch
 from clove_ssl import cli
 from clove_ssl.config import files
 from clove_ssl.config.pretraining import PretrainConfig
-from clove_ssl.export.safetensors_file import content_hash, read_backbone_file
 from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.weights.safetensors_file import content_hash, read_backbone_file
 
 
 def start(*arguments: str, said: Path | None = None) -> BaseProcess:

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig
-from clove_ssl.engine.study_cells import Cell
-from clove_ssl.engine.study_plan import StudyPlan
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.study.cells import Cell
+from clove_ssl.study.plan import StudyPlan
 from clove_ssl.tasks.scoring.scores import Scores, ScoreTable, write_scores
 
 

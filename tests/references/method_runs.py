@@ -14,12 +14,7 @@ from references.tiny_pyramid import TinyPyramid
 from references.tiny_runs import tiny_config, tiny_method
 from torch import nn
 
-from clove_ssl.config.methods.base import MethodConfig
-from clove_ssl.config.methods.clove import ProjectorConfig, TeacherConfig
-from clove_ssl.config.methods.pixpro import InstanceConfig, PixProConfig
-from clove_ssl.config.methods.slotcon import SlotConConfig, SlotHeadConfig
-from clove_ssl.config.methods.supervised import SupervisedConfig, plain_crop
-from clove_ssl.config.methods.vicregl import VICRegLConfig
+from clove_ssl.config.bases import MethodConfig
 from clove_ssl.config.pretraining import (
     BackboneConfig,
     CheckpointConfig,
@@ -27,6 +22,11 @@ from clove_ssl.config.pretraining import (
     PretrainConfig,
 )
 from clove_ssl.config.views import ViewsConfig
+from clove_ssl.methods.config import ProjectorConfig, TeacherConfig
+from clove_ssl.methods.pixpro.config import InstanceConfig, PixProConfig
+from clove_ssl.methods.slotcon.config import SlotConConfig, SlotHeadConfig
+from clove_ssl.methods.supervised.config import SupervisedConfig, plain_crop
+from clove_ssl.methods.vicregl.config import VICRegLConfig
 from clove_ssl.registry import METHODS
 
 TRAINED = tuple(name for name in METHODS.names() if METHODS.load(name).trains)

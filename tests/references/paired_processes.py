@@ -13,7 +13,7 @@ import torch.multiprocessing as mp
 from references.interruptions import final_state
 
 from clove_ssl.config.finetuning import FinetuneConfig
-from clove_ssl.engine import finetuning
+from clove_ssl.finetuning import seeds as finetuning
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import read_metrics
 

@@ -1,6 +1,6 @@
 """The released image pipeline, spelled out: Pillow images, torchvision's functions, one by one.
 
-It takes the same parameters as ``clove_ssl.views.render_cpu`` and is as slow as
+It takes the same parameters as ``clove_ssl.views.render.cpu`` and is as slow as
 the pipeline it stands for. Every operation rounds to 8 bits.
 """
 
@@ -14,7 +14,7 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as F
 
 from clove_ssl.config.views import ViewSpec
-from clove_ssl.views.parameters import NEUTRAL_FACTORS, ViewParameters
+from clove_ssl.views.draw.parameters import NEUTRAL_FACTORS, ViewParameters
 
 JITTER = (F.adjust_brightness, F.adjust_contrast, F.adjust_saturation, F.adjust_hue)
 

@@ -8,8 +8,8 @@ import numpy as np
 from PIL import Image
 
 from clove_ssl.data.scenes import KEYPOINT_NAMES
-from clove_ssl.tasks.datasets.rle import encode_mask
-from clove_ssl.tasks.datasets.samples import Annotation, DetectionDataset, Sample
+from clove_ssl.tasks.labels.rle import encode_mask
+from clove_ssl.tasks.labels.samples import Annotation, DetectionDataset, Sample
 
 SIZES = [(40, 60), (64, 48), (50, 50), (33, 71), (80, 40), (45, 90), (36, 52)]  # height, width
 

@@ -10,22 +10,19 @@ import torch
 from references.tiny_finetuning import SIDE, tiny_detector, tiny_finetuning
 
 from clove_ssl.backbones.build import build_backbone
-from clove_ssl.config.densepose import DensePoseHeadConfig, densepose_detector
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import BackboneConfig
-from clove_ssl.config.tasks.densepose import COCODensePoseConfig
-from clove_ssl.tasks.datasets.densepose import DensePoseDataset
-from clove_ssl.tasks.datasets.densepose_scenes import (
-    read_densepose_scenes,
-    write_densepose_scenes,
+from clove_ssl.tasks.densepose.config import (
+    COCODensePoseConfig,
+    DensePoseHeadConfig,
+    densepose_detector,
 )
+from clove_ssl.tasks.densepose.detector import DensePoseDetector, build_densepose_detector
+from clove_ssl.tasks.densepose.loading import DensePoseImages
+from clove_ssl.tasks.densepose.reader import DensePoseDataset
+from clove_ssl.tasks.densepose.scenes import read_densepose_scenes, write_densepose_scenes
 from clove_ssl.tasks.loading.batches import training_order
-from clove_ssl.tasks.loading.densepose import DensePoseImages
 from clove_ssl.tasks.loading.images import InputSizes
-from clove_ssl.tasks.models.densepose_detector import (
-    DensePoseDetector,
-    build_densepose_detector,
-)
 
 TINY_HEAD = DensePoseHeadConfig(decoder_width=16, convs=1, width=16, pooled_side=7)
 

@@ -20,8 +20,8 @@ from clove_ssl.config.detection import (
     keypoint_detector,
 )
 from clove_ssl.config.pretraining import BackboneConfig
-from clove_ssl.tasks.models.detector import Detector, build_detector
-from clove_ssl.tasks.models.instances import DetectionBatch, ImageTargets
+from clove_ssl.tasks.rcnn.detector import Detector, build_detector
+from clove_ssl.tasks.rcnn.instances import DetectionBatch, ImageTargets
 
 CLASSES, KEYPOINTS = 3, 4
 FULL_SIZE = {

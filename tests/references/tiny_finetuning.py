@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from clove_ssl.config.bases import TaskConfig
 from clove_ssl.config.detection import DetectorConfig, KeypointHeadConfig
 from clove_ssl.config.finetuning import (
     EvaluationConfig,
@@ -14,9 +15,8 @@ from clove_ssl.config.finetuning import (
     protocol,
 )
 from clove_ssl.config.pretraining import LoggingConfig
-from clove_ssl.config.tasks.base import TaskConfig
-from clove_ssl.config.tasks.detection import DetectionConfig
-from clove_ssl.config.tasks.semantic import VOCSemanticConfig
+from clove_ssl.tasks.detection.config import DetectionConfig
+from clove_ssl.tasks.semantic.config import VOCSemanticConfig
 
 SIDE = 64
 

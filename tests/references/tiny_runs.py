@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clove_ssl.config.methods.clove import AttentionConfig, CLoVEConfig, LossConfig, ProjectorConfig
 from clove_ssl.config.pretraining import (
     BackboneConfig,
     CheckpointConfig,
@@ -16,6 +15,8 @@ from clove_ssl.config.pretraining import (
     PretrainConfig,
 )
 from clove_ssl.config.views import ViewsConfig
+from clove_ssl.methods.clove.config import AttentionConfig, CLoVEConfig, LossConfig
+from clove_ssl.methods.config import ProjectorConfig
 
 NO_CHECKPOINTS = CheckpointConfig(every_epochs=1e6)
 """But for the one at the end."""

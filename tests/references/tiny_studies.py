@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from clove_ssl.config import files
-from clove_ssl.config.studies import smoke
-from clove_ssl.config.study import StudyConfig
+from clove_ssl.study.config import StudyConfig
+from clove_ssl.study.studies import smoke
 
 
 def tiny_study(**changes: Any) -> StudyConfig:

@@ -8,8 +8,8 @@ import torch
 from references.pasted_views import random_boxes
 from torch import Tensor
 
-from clove_ssl.config.methods.base import MethodConfig
-from clove_ssl.config.methods.supervised import SupervisedConfig
+from clove_ssl.config.bases import MethodConfig
+from clove_ssl.methods.supervised.config import SupervisedConfig
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.geometry import CropGeometry
 

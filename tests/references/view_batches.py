@@ -11,9 +11,9 @@ from torch import Tensor
 
 from clove_ssl.config.views import ViewSpec
 from clove_ssl.views.batch import normalization
-from clove_ssl.views.crops import UNIFORMS_PER_VIEW
-from clove_ssl.views.parameters import ViewParameters, draw_views
-from clove_ssl.views.relations import rows_of_numbers
+from clove_ssl.views.draw.crops import UNIFORMS_PER_VIEW
+from clove_ssl.views.draw.parameters import ViewParameters, draw_views
+from clove_ssl.views.draw.relations import rows_of_numbers
 
 
 def made_up_photos(sizes: Sequence[tuple[int, int]]) -> list[Tensor]:

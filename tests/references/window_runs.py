@@ -8,11 +8,10 @@ import torch
 from references.tiny_backbone import TinyBackbone
 from references.tiny_pyramid import TinyPyramid
 
-from clove_ssl.config.methods.clove import TeacherConfig
-from clove_ssl.config.methods.pooled_views import HeadConfig, QueuedConfig
-from clove_ssl.config.methods.resim import ReSimConfig, WindowConfig
-from clove_ssl.config.methods.setsim import SetsConfig, SetSimConfig
 from clove_ssl.config.views import ViewsConfig
+from clove_ssl.methods.config import HeadConfig, QueuedConfig, TeacherConfig
+from clove_ssl.methods.resim.config import ReSimConfig, WindowConfig
+from clove_ssl.methods.setsim.config import SetsConfig, SetSimConfig
 
 NAMES = ("resim", "setsim")
 SIZE = {"resim": 64, "setsim": 16}

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from references.attention import normalized_self_attention
 
-from clove_ssl.modules.attention import NormalizedSelfAttention, PlainSelfAttention
+from clove_ssl.methods.clove.attention import NormalizedSelfAttention, PlainSelfAttention
 
 KINDS = [NormalizedSelfAttention, PlainSelfAttention]
 

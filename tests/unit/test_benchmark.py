@@ -14,17 +14,18 @@ from references.tiny_runs import tiny_method
 from references.view_batches import made_up_photos
 
 from clove_ssl import cli
-from clove_ssl.config.benching import BenchConfig
-from clove_ssl.config.methods.pixpro import InstanceConfig
+from clove_ssl.bench import data as benchmark_data
+from clove_ssl.bench import run as benchmark_run
+from clove_ssl.bench.command import Bench, run_bench
+from clove_ssl.bench.config import BenchConfig
+from clove_ssl.bench.growth import slope
+from clove_ssl.bench.run import measure_runs
 from clove_ssl.config.pretraining import BackboneConfig, DataConfig
 from clove_ssl.config.views import ViewsConfig
-from clove_ssl.engine import benchmark_data, benchmark_run
-from clove_ssl.engine.benchmark import Bench, run_bench
-from clove_ssl.engine.benchmark_growth import slope
-from clove_ssl.engine.benchmark_run import measure_runs
-from clove_ssl.engine.machine import available_cores
-from clove_ssl.engine.study_costs import read_speeds
+from clove_ssl.doctor.machine import available_cores
 from clove_ssl.errors import UserError
+from clove_ssl.methods.pixpro.config import InstanceConfig
+from clove_ssl.study.costs import read_speeds
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from clove_ssl import atomic
-from clove_ssl.engine import checkpoints
-from clove_ssl.engine.checkpoints import CheckpointStore
 from clove_ssl.errors import UserError
+from clove_ssl.training import checkpoints
+from clove_ssl.training.checkpoints import CheckpointStore
 
 
 @pytest.fixture

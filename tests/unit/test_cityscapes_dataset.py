@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from clove_ssl.data.mask_folders import CityscapesLabels
+from clove_ssl.data.labels.mask_folders import CityscapesLabels
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.datasets.cityscapes import read_cityscapes
-from clove_ssl.tasks.datasets.cityscapes_maps import (
+from clove_ssl.tasks.cityscapes.maps import (
     LABELS,
     THINGS,
     VOID,
@@ -22,12 +21,13 @@ from clove_ssl.tasks.datasets.cityscapes_maps import (
     read_instance_map,
     read_polygons,
 )
-from clove_ssl.tasks.datasets.cityscapes_scenes import (
+from clove_ssl.tasks.cityscapes.reader import read_cityscapes
+from clove_ssl.tasks.cityscapes.scenes import (
     cityscapes_scene_labels,
     read_cityscapes_scenes,
     write_cityscapes_scenes,
 )
-from clove_ssl.tasks.datasets.rle import decode_mask
+from clove_ssl.tasks.labels.rle import decode_mask
 from clove_ssl.tasks.loading.images import check_images
 
 SQUARE = [[1, 1], [6, 1], [6, 4], [1, 4]]

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from clove_ssl.config.pretraining import DataConfig
-from clove_ssl.data.class_labels import find_class_labels, read_class_labels
+from clove_ssl.data.labels.classes import find_class_labels, read_class_labels
 from clove_ssl.data.scenes import SceneSource
 from clove_ssl.data.sources import ImageSource, open_source
 from clove_ssl.errors import UserError

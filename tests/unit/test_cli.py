@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from clove_ssl import cli
-from clove_ssl.config.recipes import RECIPES
+from clove_ssl.methods.recipes import all_recipes
 
 WITHOUT_TORCH = """
 import contextlib, io, sys
@@ -87,7 +87,7 @@ def test_a_mistake_gives_exit_code_2_and_one_message(
 def test_every_recipe_is_listed_with_its_first_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["list", "recipes"]) == 0
     output = capsys.readouterr().out
-    for name, make in RECIPES.items():
+    for name, make in all_recipes().items():
         assert name in output
         assert (make.__doc__ or "").splitlines()[0] in output
 

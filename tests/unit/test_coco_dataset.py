@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.datasets.coco import read_coco
-from clove_ssl.tasks.datasets.rle import RLE, decode_mask
-from clove_ssl.tasks.datasets.samples import Annotation, DetectionDataset
+from clove_ssl.tasks.detection.coco import read_coco
+from clove_ssl.tasks.labels.rle import RLE, decode_mask
+from clove_ssl.tasks.labels.samples import Annotation, DetectionDataset
 
 POLYGON = [4.0, 2.0, 12.0, 2.0, 12.0, 8.0]
 CONTENT: dict[str, Any] = {

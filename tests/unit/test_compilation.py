@@ -15,15 +15,15 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
 from clove_ssl.backbones.build import Backbone, build_backbone
-from clove_ssl.config.benching import BenchConfig
+from clove_ssl.bench.config import BenchConfig
 from clove_ssl.config.pretraining import BackboneConfig, PretrainConfig
-from clove_ssl.engine import pretraining
-from clove_ssl.engine.compilation import compile_pieces, cut
-from clove_ssl.engine.probe_features import FrozenFeatures
 from clove_ssl.errors import UserError
 from clove_ssl.methods.base import Progress
-from clove_ssl.methods.clove import Encoder
-from clove_ssl.modules.heads import ConvProjector
+from clove_ssl.methods.clove.method import Encoder
+from clove_ssl.methods.heads import ConvProjector
+from clove_ssl.pretraining import run as pretraining
+from clove_ssl.pretraining.compile.method import compile_pieces, cut
+from clove_ssl.probes.features import FrozenFeatures
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 

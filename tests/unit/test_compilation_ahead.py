@@ -17,14 +17,15 @@ from references.method_runs import TRAINED
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
-from clove_ssl.engine import compilation_ahead, compilation_calls
-from clove_ssl.engine.compilation import compile_method, compile_piece, compile_pieces
-from clove_ssl.engine.compilation_calls import PieceCall, record_calls
-from clove_ssl.engine.compilation_helpers import CallPile, Surroundings, load_calls
-from clove_ssl.engine.precision import choose_precision
-from clove_ssl.methods import slotcon
 from clove_ssl.methods.base import Progress
-from clove_ssl.methods.slotcon import SlotSearch
+from clove_ssl.methods.slotcon import method as slotcon
+from clove_ssl.methods.slotcon.method import SlotSearch
+from clove_ssl.pretraining.compile import ahead as compilation_ahead
+from clove_ssl.pretraining.compile import calls as compilation_calls
+from clove_ssl.pretraining.compile.calls import PieceCall, record_calls
+from clove_ssl.pretraining.compile.helpers import CallPile, Surroundings, load_calls
+from clove_ssl.pretraining.compile.method import compile_method, compile_piece, compile_pieces
+from clove_ssl.training.precision import choose_precision
 
 CPU = torch.device("cpu")
 FP32 = choose_precision("auto", CPU)
@@ -74,9 +75,9 @@ HELPED_RUN = """
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
-from clove_ssl.engine.compilation_calls import PieceCall, TensorKind
-from clove_ssl.engine.compilation_helpers import Surroundings, run_helpers
-from clove_ssl.engine.precision import choose_precision
+from clove_ssl.pretraining.compile.calls import PieceCall, TensorKind
+from clove_ssl.pretraining.compile.helpers import Surroundings, run_helpers
+from clove_ssl.training.precision import choose_precision
 
 cpu = torch.device("cpu")
 fp32 = choose_precision("auto", cpu)

@@ -8,16 +8,9 @@ from typing import Any
 
 import pytest
 
+from clove_ssl.bench.config import BenchConfig
 from clove_ssl.config import files
-from clove_ssl.config.benching import BenchConfig
 from clove_ssl.config.finetuning import LabelledDataConfig
-from clove_ssl.config.methods.clove import (
-    AttentionConfig,
-    CLoVEConfig,
-    LossConfig,
-    MatchingConfig,
-    ProjectorConfig,
-)
 from clove_ssl.config.pretraining import (
     CheckpointConfig,
     DataConfig,
@@ -26,12 +19,14 @@ from clove_ssl.config.pretraining import (
     PretrainConfig,
 )
 from clove_ssl.config.probing import ProbeConfig
-from clove_ssl.config.recipes import RECIPES, recipe
 from clove_ssl.config.views import ViewsConfig
 from clove_ssl.errors import UserError
+from clove_ssl.methods.clove.config import AttentionConfig, CLoVEConfig, LossConfig
+from clove_ssl.methods.config import MatchingConfig, ProjectorConfig
+from clove_ssl.methods.recipes import all_recipes, recipe
 
 
-@pytest.mark.parametrize("name", list(RECIPES))
+@pytest.mark.parametrize("name", list(all_recipes()))
 def test_a_recipe_survives_its_config_file(name: str, tmp_path: Path) -> None:
     config = recipe(name, Path("run"))
     files.save(config, tmp_path / "config.yaml")
@@ -40,9 +35,9 @@ def test_a_recipe_survives_its_config_file(name: str, tmp_path: Path) -> None:
     assert f"method:\n  name: {method}\n" in (tmp_path / "config.yaml").read_text()
 
 
-@pytest.mark.parametrize("name", list(RECIPES))
+@pytest.mark.parametrize("name", list(all_recipes()))
 def test_a_recipe_says_how_to_start_it_and_what_to_expect(name: str) -> None:
-    text = RECIPES[name].__doc__ or ""
+    text = all_recipes()[name].__doc__ or ""
     assert "command" in text.lower()
     assert "cost: " in text.lower()
     assert "Expected: " in text

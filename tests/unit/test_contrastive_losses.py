@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from references.contrastive import slow_info_nce, slow_nearest
 from torch import Tensor
 
-from clove_ssl.losses.contrastive import contrast, info_nce, most_similar_cells
-from clove_ssl.losses.prediction import prediction_loss
+from clove_ssl.methods.byol.method import prediction_loss
+from clove_ssl.methods.contrastive import contrast, info_nce, most_similar_cells
 
 
 def units(*shape: int, seed: int = 0) -> Tensor:

@@ -14,14 +14,13 @@ from references.tiny_backbone import TinyBackbone
 from references.vector_batches import batch_of_maps
 from torch import Tensor
 
-from clove_ssl.config.methods.clove import TeacherConfig
-from clove_ssl.config.methods.pooled_views import PooledViewsConfig
-from clove_ssl.config.recipes import contrastive as recipes
 from clove_ssl.errors import UserError
-from clove_ssl.losses.contrastive import info_nce, most_similar_cells
 from clove_ssl.methods.base import Progress
-from clove_ssl.methods.teaching import TaughtMethod
-from clove_ssl.modules.shuffling import batch_order
+from clove_ssl.methods.config import PooledViewsConfig, TeacherConfig
+from clove_ssl.methods.contrastive import info_nce, most_similar_cells
+from clove_ssl.methods.moco import recipes
+from clove_ssl.methods.shuffling import batch_order
+from clove_ssl.methods.teacher_student import TaughtMethod
 from clove_ssl.views.batch import ViewBatch
 
 IMAGES = 6

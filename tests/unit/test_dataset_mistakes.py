@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from clove_ssl.data.labelled import VOCLabels
+from clove_ssl.data.labels.pixels import VOCLabels
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.datasets.cityscapes import read_cityscapes
-from clove_ssl.tasks.datasets.cityscapes_maps import read_polygons
-from clove_ssl.tasks.datasets.coco import read_coco
-from clove_ssl.tasks.datasets.densepose import open_densepose, read_densepose
-from clove_ssl.tasks.datasets.finding import find_segmentation_lists, open_coco, open_voc
-from clove_ssl.tasks.datasets.lvis import open_lvis
-from clove_ssl.tasks.datasets.samples import DetectionDataset
-from clove_ssl.tasks.datasets.voc import read_voc
+from clove_ssl.tasks.cityscapes.maps import read_polygons
+from clove_ssl.tasks.cityscapes.reader import read_cityscapes
+from clove_ssl.tasks.densepose.reader import open_densepose, read_densepose
+from clove_ssl.tasks.detection.coco import read_coco
+from clove_ssl.tasks.detection.finding import find_segmentation_lists, open_coco, open_voc
+from clove_ssl.tasks.detection.voc import read_voc
+from clove_ssl.tasks.labels.samples import DetectionDataset
+from clove_ssl.tasks.lvis.reader import open_lvis
 from clove_ssl.tasks.predictions import header_path, read_detections, read_label_maps
 from clove_ssl.tasks.scoring.results import check_results
 

@@ -14,14 +14,14 @@ from references.tiny_densepose import scenes
 
 from clove_ssl.data.scenes import SceneSource
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.datasets.densepose import (
+from clove_ssl.tasks.densepose.labels import SIDE, runs_of
+from clove_ssl.tasks.densepose.reader import (
     find_densepose,
     labels_of,
     open_densepose,
     read_densepose,
 )
-from clove_ssl.tasks.datasets.densepose_labels import SIDE, runs_of
-from clove_ssl.tasks.datasets.rle import encode_mask
+from clove_ssl.tasks.labels.rle import encode_mask
 
 Change = Callable[[dict[str, Any]], None]
 

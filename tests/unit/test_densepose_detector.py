@@ -16,25 +16,21 @@ from references.tiny_densepose import (
 from torch import Tensor
 
 from clove_ssl.backbones.build import build_backbone
-from clove_ssl.config.densepose import DensePoseHeadConfig, densepose_detector
 from clove_ssl.config.detection import fpn_detector
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.datasets.densepose import DensePoseDataset, labels_of
-from clove_ssl.tasks.loading.densepose import pack_labels
-from clove_ssl.tasks.loading.images import read_image
-from clove_ssl.tasks.models.densepose import SurfaceMaps
-from clove_ssl.tasks.models.densepose_detector import (
+from clove_ssl.tasks.densepose.branch import SurfaceMaps
+from clove_ssl.tasks.densepose.config import DensePoseHeadConfig, densepose_detector
+from clove_ssl.tasks.densepose.detector import (
     DensePoseDetector,
     build_densepose_detector,
     choose_regions,
 )
-from clove_ssl.tasks.models.densepose_labels import DensePoseBatch, join_labels
-from clove_ssl.tasks.models.densepose_losses import LossWeights, densepose_losses, region_labels
-from clove_ssl.tasks.models.densepose_maps import read_surfaces
-from clove_ssl.tasks.models.pooling import batched_regions
-from clove_ssl.tasks.models.region_targets import TrainingRegions
-from clove_ssl.tasks.scoring.densepose_similarity import (
+from clove_ssl.tasks.densepose.loading import pack_labels
+from clove_ssl.tasks.densepose.losses import LossWeights, densepose_losses, region_labels
+from clove_ssl.tasks.densepose.maps import read_surfaces
+from clove_ssl.tasks.densepose.reader import DensePoseDataset, labels_of
+from clove_ssl.tasks.densepose.similarity import (
     FoundPerson,
     LabelledPerson,
     mask_in_box,
@@ -42,7 +38,11 @@ from clove_ssl.tasks.scoring.densepose_similarity import (
     place_mask,
     point_similarities,
 )
-from clove_ssl.tasks.surfaces import FigureSurface, Places
+from clove_ssl.tasks.densepose.surfaces import FigureSurface, Places
+from clove_ssl.tasks.densepose.targets import DensePoseBatch, join_labels
+from clove_ssl.tasks.loading.images import read_image
+from clove_ssl.tasks.rcnn.regions.pooling import batched_regions
+from clove_ssl.tasks.rcnn.regions.targets import TrainingRegions
 
 
 @pytest.fixture(scope="module")

@@ -16,18 +16,18 @@ from references.surface_files import write_surface_files
 from references.tiny_densepose import scenes
 
 from clove_ssl.config.finetuning import LabelledDataConfig
-from clove_ssl.config.tasks.densepose import COCODensePoseConfig
 from clove_ssl.data.scenes import SceneSource
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.datasets.densepose import DensePoseDataset, labels_of
-from clove_ssl.tasks.densepose import DensePoseTask
-from clove_ssl.tasks.densepose_records import decode_surface, encode_surface, image_persons
+from clove_ssl.painting.densepose import SurfaceMap, draw_colour_map, draw_contours, draw_points
+from clove_ssl.tasks.densepose.config import COCODensePoseConfig
+from clove_ssl.tasks.densepose.pictures import draw_surfaces
+from clove_ssl.tasks.densepose.reader import DensePoseDataset, labels_of
+from clove_ssl.tasks.densepose.records import decode_surface, encode_surface, image_persons
+from clove_ssl.tasks.densepose.scores import score_densepose
+from clove_ssl.tasks.densepose.surface_files import MeshSurface
+from clove_ssl.tasks.densepose.surfaces import FigureSurface
+from clove_ssl.tasks.densepose.task import DensePoseTask
 from clove_ssl.tasks.predictions import Record, write_detections
-from clove_ssl.tasks.scoring.densepose import score_densepose
-from clove_ssl.tasks.showing_densepose import draw_surfaces
-from clove_ssl.tasks.surface_files import MeshSurface
-from clove_ssl.tasks.surfaces import FigureSurface
-from clove_ssl.visual.densepose import SurfaceMap, draw_colour_map, draw_contours, draw_points
 
 SIZE, COUNT = 96, 8
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from clove_ssl.tasks.models.anchors import AnchorLayout, cell_anchors
-from clove_ssl.tasks.models.boxes import (
+from clove_ssl.tasks.rcnn.boxes import (
     RPN_WEIGHTS,
     clip_boxes,
     clip_to_images,
@@ -16,14 +15,15 @@ from clove_ssl.tasks.models.boxes import (
     has_area,
     pairwise_iou,
 )
-from clove_ssl.tasks.models.pooling import (
+from clove_ssl.tasks.rcnn.pixels import draw_short_side, resize_image, resized_shape
+from clove_ssl.tasks.rcnn.proposals.anchors import AnchorLayout, cell_anchors
+from clove_ssl.tasks.rcnn.regions.pooling import (
     LEGACY,
     assign_levels,
     batched_regions,
     pool_pyramid,
     pool_regions,
 )
-from clove_ssl.tasks.models.resize import draw_short_side, resize_image, resized_shape
 
 STRIDES = (4, 8, 16, 32)
 NONE = torch.zeros(0, 4)

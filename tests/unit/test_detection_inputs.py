@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clove_ssl.tasks.models.drawing import RandomPriorities, lowest_first
-from clove_ssl.tasks.models.normalizers import mean_over_processes
-from clove_ssl.tasks.models.pixels import PIXEL_MEAN, PIXEL_STD, stack_images
-from clove_ssl.tasks.models.precise_norm import estimate_statistics
+from clove_ssl.tasks.normalizers import mean_over_processes
+from clove_ssl.tasks.precise_norm import estimate_statistics
+from clove_ssl.tasks.rcnn.draws import RandomPriorities, lowest_first
+from clove_ssl.tasks.rcnn.pixels import PIXEL_MEAN, PIXEL_STD, stack_images
 
 CPU = torch.device("cpu")
 

@@ -11,11 +11,11 @@ import torch
 from PIL import Image
 from references.small_datasets import random_dataset
 
-from clove_ssl.config.tasks.detection import COCOPyramidConfig
-from clove_ssl.data.sampling import StepPlan
+from clove_ssl.data.order import StepPlan
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.datasets.coco import read_coco
-from clove_ssl.tasks.datasets.samples import Annotation, DetectionDataset, Sample
+from clove_ssl.tasks.detection.coco import read_coco
+from clove_ssl.tasks.detection.config import COCOPyramidConfig
+from clove_ssl.tasks.labels.samples import Annotation, DetectionDataset, Sample
 from clove_ssl.tasks.loading.batches import (
     LoadedBatches,
     load_test_batches,
@@ -26,8 +26,8 @@ from clove_ssl.tasks.loading.geometry import Placement
 from clove_ssl.tasks.loading.images import InputSizes, TrainingImages, check_images
 from clove_ssl.tasks.loading.selection import Labels, select_targets, take_fraction
 from clove_ssl.tasks.loading.targets import PackedObjects, make_targets
-from clove_ssl.tasks.models.instances import DetectionBatch
-from clove_ssl.tasks.models.resize import resized_shape
+from clove_ssl.tasks.rcnn.instances import DetectionBatch
+from clove_ssl.tasks.rcnn.pixels import resized_shape
 
 SIZES = InputSizes((24, 32, 48), longest=80)
 BATCH = 4

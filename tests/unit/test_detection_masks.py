@@ -10,24 +10,20 @@ from hypothesis import strategies as st
 from references.polygon_fill import filled
 
 from clove_ssl.config.detection import MaskHeadConfig
-from clove_ssl.tasks.models.heads import MaskHead
-from clove_ssl.tasks.models.keypoints import (
+from clove_ssl.tasks.labels.polygons import fill_polygons, masks_in_boxes, pack_outlines
+from clove_ssl.tasks.rcnn.regions.heads import MaskHead
+from clove_ssl.tasks.rcnn.regions.keypoints import (
     KeypointTargets,
     find_keypoints,
     keypoint_loss,
     keypoint_targets,
     regions_with_keypoints,
 )
-from clove_ssl.tasks.models.masks import (
+from clove_ssl.tasks.rcnn.regions.masks import (
     _paste_together,
     mask_loss,
     paste_masks,
     paste_probabilities,
-)
-from clove_ssl.tasks.models.polygons import (
-    fill_polygons,
-    masks_in_boxes,
-    pack_outlines,
 )
 
 NONE = torch.zeros(0, 4)

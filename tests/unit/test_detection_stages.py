@@ -8,27 +8,27 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from clove_ssl.tasks.models.matching import MatchRule, match_boxes, sample_labels
-from clove_ssl.tasks.models.proposals import (
+from clove_ssl.tasks.rcnn.matching import MatchRule, match_boxes, sample_labels
+from clove_ssl.tasks.rcnn.proposals.choose import (
     ProposalLimits,
     Proposals,
     append_ground_truth,
     propose,
 )
-from clove_ssl.tasks.models.read_out import Found, in_original_pixels
-from clove_ssl.tasks.models.roi_heads import (
-    BoxPredictor,
-    box_losses,
-    detect,
-    label_regions,
-    sample_regions,
-)
-from clove_ssl.tasks.models.rpn import (
+from clove_ssl.tasks.rcnn.proposals.rpn import (
     ANCHOR_RULE,
     RPNHead,
     label_anchors,
     rpn_losses,
     sample_anchors,
+)
+from clove_ssl.tasks.rcnn.read_out import Found, in_original_pixels
+from clove_ssl.tasks.rcnn.regions.roi_heads import (
+    BoxPredictor,
+    box_losses,
+    detect,
+    label_regions,
+    sample_regions,
 )
 
 NONE = torch.zeros(0, 4)

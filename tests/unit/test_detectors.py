@@ -19,11 +19,11 @@ from clove_ssl.config.detection import (
 )
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.models.detector import build_detector
-from clove_ssl.tasks.models.detectron2_names import detectron2_name
-from clove_ssl.tasks.models.instances import DetectionBatch, ImageTargets
-from clove_ssl.tasks.models.region_targets import TrainingRegions, object_masks
-from clove_ssl.tasks.models.training_parts import parameter_groups
+from clove_ssl.tasks.rcnn.detector import build_detector
+from clove_ssl.tasks.rcnn.detectron2_names import detectron2_name
+from clove_ssl.tasks.rcnn.instances import DetectionBatch, ImageTargets
+from clove_ssl.tasks.rcnn.regions.targets import TrainingRegions, object_masks
+from clove_ssl.tasks.training_parts import parameter_groups
 
 KINDS = {
     "c4": {"loss_rpn_cls", "loss_rpn_loc", "loss_cls", "loss_box_reg"},

@@ -23,37 +23,35 @@ from references.tiny_runs import tiny_config
 import clove_ssl
 from clove_ssl import cli
 from clove_ssl.backbones.build import Backbone, build_backbone
-from clove_ssl.backbones.weights import load_backbone
+from clove_ssl.bench import command as benchmark
+from clove_ssl.bench.config import BenchConfig
 from clove_ssl.config import files
-from clove_ssl.config.benching import BenchConfig
-from clove_ssl.config.exporting import ExportConfig, ImportConfig
 from clove_ssl.config.finetuning import protocol
 from clove_ssl.config.pretraining import BackboneConfig, PretrainConfig
 from clove_ssl.config.probing import ProbeConfig
-from clove_ssl.config.recipes import RECIPES, recipe
-from clove_ssl.config.showing import ReportConfig, ShowConfig, WatchConfig
-from clove_ssl.config.study import StudyRunConfig
 from clove_ssl.data.sources import open_source
-from clove_ssl.engine import (
-    benchmark,
-    doctor,
-    embedding,
-    exporting,
-    finetuning,
-    importing,
-    pretraining,
-    probing,
-    reporting,
-    scoring,
-    showing,
-    study,
-    watching,
-)
-from clove_ssl.engine.plan import plan_run
-from clove_ssl.export.safetensors_file import save_backbone
+from clove_ssl.doctor import command as doctor
+from clove_ssl.exporting import command as exporting
+from clove_ssl.exporting import importing
+from clove_ssl.finetuning import score as scoring
+from clove_ssl.finetuning import seeds as finetuning
+from clove_ssl.methods.recipes import all_recipes, recipe
+from clove_ssl.pictures import command as showing
+from clove_ssl.pictures.config import ReportConfig, ShowConfig, WatchConfig
+from clove_ssl.pretraining import run as pretraining
+from clove_ssl.pretraining.plan import plan_run
+from clove_ssl.probes import command as probing
+from clove_ssl.probes import embed as embedding
 from clove_ssl.registry import METHODS, TASKS
+from clove_ssl.report import command as reporting
+from clove_ssl.report import watch as watching
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.study import command as study
+from clove_ssl.study.config import StudyRunConfig
+from clove_ssl.weights.config import ExportConfig, ImportConfig
+from clove_ssl.weights.load import load_backbone
+from clove_ssl.weights.safetensors_file import save_backbone
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -157,8 +155,8 @@ RECIPE_NAME = r"(?<![\w./-])(?:clove-[a-z0-9-]+|[a-z0-9]+-r\d+(?:-[a-z0-9]+)?)"
 
 def test_recipes_named_in_the_docs_exist() -> None:
     named = {word for page in PAGES for word in re.findall(RECIPE_NAME, page.read_text())}
-    assert named - {"clove-ssl", "clove-index"} <= set(RECIPES)
-    assert set(RECIPES) <= named
+    assert named - {"clove-ssl", "clove-index"} <= set(all_recipes())
+    assert set(all_recipes()) <= named
 
 
 def option_names(config: Any, prefix: str = "") -> Iterator[str]:

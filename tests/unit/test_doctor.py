@@ -12,13 +12,14 @@ import torch
 
 from clove_ssl.config import files
 from clove_ssl.config.pretraining import PretrainConfig
-from clove_ssl.engine import doctor, machine, self_test
-from clove_ssl.engine.check import Check, verdict
-from clove_ssl.engine.checkpoints import CheckpointStore
-from clove_ssl.engine.doctor import examine, run_checks
+from clove_ssl.doctor import command as doctor
+from clove_ssl.doctor import machine, self_test
+from clove_ssl.doctor.command import examine, run_checks
+from clove_ssl.doctor.machine import Check, verdict
 from clove_ssl.errors import UserError
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.training.checkpoints import CheckpointStore
 
 GIB = 2**30
 

@@ -14,10 +14,10 @@ import clove_ssl
 from clove_ssl import cli
 from clove_ssl.backbones.build import Backbone, build_backbone
 from clove_ssl.config.pretraining import BackboneConfig
-from clove_ssl.engine.embedding import embed
 from clove_ssl.errors import UserError
-from clove_ssl.export.safetensors_file import save_backbone
+from clove_ssl.probes.embed import embed
 from clove_ssl.views.batch import normalize
+from clove_ssl.weights.safetensors_file import save_backbone
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 from clove_ssl.backbones.build import Backbone, build_backbone
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.errors import UserError
-from clove_ssl.export.model_card import ModelCardFacts, render_model_card, write_model_card
-from clove_ssl.export.safetensors_file import content_hash, read_backbone_file, save_backbone
+from clove_ssl.weights.export.model_card import ModelCardFacts, render_model_card, write_model_card
+from clove_ssl.weights.safetensors_file import content_hash, read_backbone_file, save_backbone
 
 
 @pytest.fixture(scope="module")

@@ -17,16 +17,16 @@ from references.detectron2_resnet import Detectron2ResNet
 from torch import nn
 
 from clove_ssl.backbones.build import Backbone, build_backbone
-from clove_ssl.backbones.weights import load_backbone
-from clove_ssl.config.exporting import FORMATS as DESCRIPTIONS
-from clove_ssl.config.exporting import FormatName
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.errors import UserError
-from clove_ssl.export import formats
-from clove_ssl.export.exported import Exported
-from clove_ssl.export.formats import FORMATS, Format, write_checked
-from clove_ssl.export.hub_folder import front_matter
-from clove_ssl.export.usage import describe_usage
+from clove_ssl.weights.config import FORMATS as DESCRIPTIONS
+from clove_ssl.weights.config import FormatName
+from clove_ssl.weights.export import formats
+from clove_ssl.weights.export.exported import Exported
+from clove_ssl.weights.export.formats import FORMATS, Format, write_checked
+from clove_ssl.weights.export.hub_folder import front_matter
+from clove_ssl.weights.export.usage import describe_usage
+from clove_ssl.weights.load import load_backbone
 
 METADATA = {"method": "clove", "config_hash": "0123", "licence": "MIT"}
 IMAGES = torch.randn(2, 3, 96, 64, generator=torch.Generator().manual_seed(3))

@@ -10,7 +10,7 @@ import pytest
 
 from clove_ssl.data.scenes import SCENE_CLASSES
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.datasets.finding import (
+from clove_ssl.tasks.detection.finding import (
     check_same_classes,
     find_coco,
     find_segmentation_lists,
@@ -19,7 +19,7 @@ from clove_ssl.tasks.datasets.finding import (
     open_voc,
     parse_voc_lists,
 )
-from clove_ssl.tasks.datasets.scenes import write_coco_scenes, write_voc_scenes
+from clove_ssl.tasks.detection.scenes import write_coco_scenes, write_voc_scenes
 
 PROTOCOL = ((2007, "trainval"), (2007, "test"), (2012, "trainval"))
 

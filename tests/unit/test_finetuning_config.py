@@ -13,11 +13,11 @@ from clove_ssl.backbones.build import build_backbone
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig, protocol
 from clove_ssl.config.pretraining import BackboneConfig
-from clove_ssl.config.tasks.detection import DetectionConfig
-from clove_ssl.engine.finetuning_plan import plan_finetuning
 from clove_ssl.errors import UserError
-from clove_ssl.export.safetensors_file import save_backbone
+from clove_ssl.finetuning.plan import plan_finetuning
 from clove_ssl.registry import TASKS
+from clove_ssl.tasks.detection.config import DetectionConfig
+from clove_ssl.weights.safetensors_file import save_backbone
 
 
 def of(task: str, **changes: Any) -> FinetuneConfig:

@@ -14,18 +14,17 @@ from references.vector_batches import batch_of_maps
 from torch import Tensor, nn
 
 from clove_ssl.backbones.build import STAGES, build_backbone
-from clove_ssl.config.methods.clove import TeacherConfig
-from clove_ssl.config.methods.cp2 import PyramidConfig
-from clove_ssl.config.methods.pooled_views import HeadConfig
 from clove_ssl.config.pretraining import BackboneConfig
-from clove_ssl.config.recipes import foregrounds as recipes
 from clove_ssl.errors import UserError
-from clove_ssl.losses.contrastive import info_nce
-from clove_ssl.losses.copy_paste import align_foreground
-from clove_ssl.losses.levels import contrast_levels, weigh_levels
 from clove_ssl.methods.base import Progress
-from clove_ssl.modules.aspp import AtrousPyramid
-from clove_ssl.modules.shuffling import batch_order
+from clove_ssl.methods.config import HeadConfig, TeacherConfig
+from clove_ssl.methods.contrastive import info_nce
+from clove_ssl.methods.cp2 import recipes
+from clove_ssl.methods.cp2.config import PyramidConfig
+from clove_ssl.methods.cp2.loss import align_foreground
+from clove_ssl.methods.cp2.method import AtrousPyramid
+from clove_ssl.methods.detco.loss import contrast_levels, weigh_levels
+from clove_ssl.methods.shuffling import batch_order
 from clove_ssl.views.pasting import foreground_mask
 
 IMAGES = 8

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from clove_ssl.modules.heads import ConvProjector
+from clove_ssl.methods.heads import ConvProjector
 
 
 def test_projects_every_cell_on_its_own_in_eval_mode() -> None:

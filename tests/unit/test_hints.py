@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from clove_ssl.config.methods.clove import CLoVEConfig, LossConfig, MatchingConfig
-from clove_ssl.config.methods.densecl import DenseCLConfig
-from clove_ssl.config.methods.pixpro import PixProConfig
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.views import ViewsConfig
+from clove_ssl.methods.clove.config import CLoVEConfig, LossConfig
+from clove_ssl.methods.config import MatchingConfig
+from clove_ssl.methods.densecl.config import DenseCLConfig
+from clove_ssl.methods.pixpro.config import PixProConfig
 from clove_ssl.registry import METHODS
 from clove_ssl.runs.figures import GROUPS, PARTS, figure, in_reading_order
 from clove_ssl.runs.hints import Hint, hints, worrying

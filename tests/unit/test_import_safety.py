@@ -18,11 +18,11 @@ import torch
 from safetensors.torch import save_file
 
 from clove_ssl import cli
-from clove_ssl.backbones import checkpoint_files
-from clove_ssl.backbones.array_pickles import read_array_pickle
-from clove_ssl.backbones.checkpoint_files import read_content
 from clove_ssl.errors import UserError
-from clove_ssl.export.safetensors_file import FORMAT, content_hash
+from clove_ssl.weights import checkpoint_files
+from clove_ssl.weights.array_pickles import read_array_pickle
+from clove_ssl.weights.checkpoint_files import read_content
+from clove_ssl.weights.safetensors_file import FORMAT, content_hash
 
 
 class Calls:

@@ -26,16 +26,16 @@ from torch import Tensor, nn
 
 from clove_ssl import cli
 from clove_ssl.backbones.build import Backbone, build_backbone
-from clove_ssl.backbones.convnext_names import timm_name, torchvision_name_of_timm
-from clove_ssl.backbones.detectron2_names import detectron2_name, torchvision_name
-from clove_ssl.backbones.dialects import why_dropped
-from clove_ssl.backbones.layouts import LAYOUTS as TABLE
-from clove_ssl.backbones.layouts import LICENCES
-from clove_ssl.backbones.weights import load_backbone, load_into, load_weights, read_backbone
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.errors import UserError
-from clove_ssl.export.safetensors_file import read_backbone_file
 from clove_ssl.views.batch import IMAGENET_MEAN, IMAGENET_STD
+from clove_ssl.weights.convnext_names import timm_name, torchvision_name_of_timm
+from clove_ssl.weights.detectron2_names import detectron2_name, torchvision_name
+from clove_ssl.weights.dialects import why_dropped
+from clove_ssl.weights.layouts import LAYOUTS as TABLE
+from clove_ssl.weights.layouts import LICENCES
+from clove_ssl.weights.load import load_backbone, load_into, load_weights, read_backbone
+from clove_ssl.weights.safetensors_file import read_backbone_file
 
 State = dict[str, Tensor]
 

@@ -18,13 +18,12 @@ from references.small_datasets import random_dataset
 
 from clove_ssl.data.scenes import SceneSource
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.datasets.rle import write_counts
-from clove_ssl.tasks.datasets.samples import Annotation, DetectionDataset, Sample
-from clove_ssl.tasks.datasets.scenes import read_coco_scenes, write_coco_scenes
-from clove_ssl.tasks.models.instances import ImageDetections
+from clove_ssl.tasks.detection.coco_scores import coco_truth, score_coco
+from clove_ssl.tasks.detection.scenes import read_coco_scenes, write_coco_scenes
+from clove_ssl.tasks.labels.rle import write_counts
+from clove_ssl.tasks.labels.samples import Annotation, DetectionDataset, Sample
 from clove_ssl.tasks.predictions import Predictions, detection_records
-from clove_ssl.tasks.scoring.coco import score_coco
-from clove_ssl.tasks.scoring.coco_truth import coco_truth
+from clove_ssl.tasks.rcnn.instances import ImageDetections
 from clove_ssl.tasks.scoring.judging import score_label_maps, score_predictions
 from clove_ssl.tasks.scoring.scores import (
     Curve,

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from clove_ssl.data.labelled import IGNORE, VOC_CLASSES, SceneLabels, VOCLabels
+from clove_ssl.data.labels.pixels import IGNORE, VOC_CLASSES, SceneLabels, VOCLabels
 from clove_ssl.data.scenes import SCENE_CLASSES, SceneSource
 from clove_ssl.errors import UserError
 

@@ -11,14 +11,14 @@ from PIL import Image
 from references.odd_files import write_odd_folder
 from references.small_sources import member, write_tar
 
-from clove_ssl.config.methods.supervised import plain_crop
 from clove_ssl.config.pretraining import DataConfig
-from clove_ssl.data.labelled_images import main_class, only_labelled
+from clove_ssl.data.labels.classified import main_class, only_labelled
+from clove_ssl.data.order import Draws
 from clove_ssl.data.reading import EncodedImages, RenderedViews, view_batch
-from clove_ssl.data.sampling import Draws
 from clove_ssl.data.scenes import SCENE_CLASSES, SceneSource
 from clove_ssl.data.sources import FolderSource, TarSource, open_source, source_warnings
 from clove_ssl.errors import UserError
+from clove_ssl.methods.supervised.config import plain_crop
 
 SPECS = plain_crop().specs()
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from clove_ssl.config.finetuning import protocol
-from clove_ssl.config.tasks.cityscapes import CityscapesConfig
-from clove_ssl.config.tasks.lvis import LVISConfig
 from clove_ssl.errors import UserError
+from clove_ssl.tasks.cityscapes.config import CityscapesConfig
+from clove_ssl.tasks.lvis.config import LVISConfig
 
 
 def test_lvis_is_read_out_down_to_tiny_scores() -> None:

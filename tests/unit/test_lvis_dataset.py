@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.datasets.lvis import Judged, LVISDataset, open_lvis, read_lvis
-from clove_ssl.tasks.datasets.lvis_scenes import read_lvis_scenes, write_lvis_scenes
+from clove_ssl.tasks.lvis.reader import Judged, LVISDataset, open_lvis, read_lvis
+from clove_ssl.tasks.lvis.scenes import read_lvis_scenes, write_lvis_scenes
 
 CONTENT: dict[str, Any] = {
     "images": [

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.datasets.lvis import Judged, LVISDataset
-from clove_ssl.tasks.datasets.rle import encode_mask, write_counts
-from clove_ssl.tasks.datasets.samples import Annotation, Sample
+from clove_ssl.tasks.labels.rle import encode_mask, write_counts
+from clove_ssl.tasks.labels.samples import Annotation, Sample
+from clove_ssl.tasks.lvis.reader import Judged, LVISDataset
+from clove_ssl.tasks.lvis.scores import LIMIT, score_lvis
 from clove_ssl.tasks.predictions import Predictions
 from clove_ssl.tasks.scoring.judging import score_predictions
-from clove_ssl.tasks.scoring.lvis import LIMIT, score_lvis
 
 NOBODY: frozenset[int] = frozenset()
 

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from clove_ssl.data.labelled import IGNORE
-from clove_ssl.data.mask_folders import (
+from clove_ssl.data.labels.mask_folders import (
     CITYSCAPES_CLASSES,
     CityscapesLabels,
     MaskFolderLabels,
     mask_classes,
 )
+from clove_ssl.data.labels.pixels import IGNORE
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.datasets.coco_semantic import InstanceLabels, paint
-from clove_ssl.tasks.datasets.rle import encode_mask
-from clove_ssl.tasks.datasets.samples import Annotation, DetectionDataset, Sample
+from clove_ssl.tasks.labels.rle import encode_mask
+from clove_ssl.tasks.labels.samples import Annotation, DetectionDataset, Sample
+from clove_ssl.tasks.semantic.coco import InstanceLabels, paint
 
 
 def write_image(path: Path, *, size: tuple[int, int] = (6, 4)) -> None:

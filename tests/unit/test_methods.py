@@ -10,11 +10,11 @@ import torch
 from references.method_runs import QUEUED, TAUGHT, TRAINED, small_method, tiny_built
 from references.two_view_runs import IMAGES, two_views
 
-from clove_ssl.config.methods.clove import TeacherConfig
 from clove_ssl.config.views import ViewsConfig
 from clove_ssl.errors import UserError
 from clove_ssl.methods.base import Progress
-from clove_ssl.modules.key_bank import KeyBank
+from clove_ssl.methods.config import TeacherConfig
+from clove_ssl.methods.queue import KeyBank
 from clove_ssl.optimizers import LARS
 from clove_ssl.views.batch import ViewBatch
 
@@ -88,7 +88,7 @@ def test_gradients_reach_everything_but_the_teacher(name: str) -> None:
 @pytest.mark.parametrize("name", TRAINED)
 def test_training_on_one_batch_lowers_the_loss(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # On one batch a queue fills with the positives themselves, which no query can tell apart.
-    monkeypatch.setattr("clove_ssl.modules.key_bank.KeyBank.advance", lambda bank: None)
+    monkeypatch.setattr("clove_ssl.methods.queue.KeyBank.advance", lambda bank: None)
     config = small_method(name)
     losses = train(tiny_built(config), two_views(config), steps=10)
     assert losses[-1] < losses[0] - 0.2

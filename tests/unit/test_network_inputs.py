@@ -11,7 +11,7 @@ from references.method_runs import TAUGHT
 from torch import Tensor
 
 from clove_ssl.methods.base import Progress
-from clove_ssl.methods.teaching import TaughtMethod
+from clove_ssl.methods.teacher_student import TaughtMethod
 
 
 @pytest.mark.parametrize("prepared", [False, True])

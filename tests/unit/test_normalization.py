@@ -10,13 +10,13 @@ from references.varied_norms import varied_norm
 from torch import nn
 
 from clove_ssl.errors import UserError
-from clove_ssl.modules.normalization import (
+from clove_ssl.layers.normalization import (
     SynchronizedBatchNorm2d,
     normalize_counted,
     synchronize_norms,
     unit_vectors,
 )
-from clove_ssl.modules.teacher import Teacher
+from clove_ssl.methods.teacher_student import Teacher
 
 
 def small_network() -> nn.Sequential:

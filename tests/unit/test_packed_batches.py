@@ -10,9 +10,8 @@ import torch
 from references.tiny_detectors import tiny_batch, tiny_detector
 from torch import Tensor
 
-from clove_ssl.tasks.models.instances import DetectionBatch, ImageTargets
-from clove_ssl.tasks.models.packing import pack
-from clove_ssl.tasks.models.polygons import join_outlines, pack_outlines
+from clove_ssl.tasks.labels.polygons import join_outlines, pack_outlines
+from clove_ssl.tasks.rcnn.instances import DetectionBatch, ImageTargets, pack
 
 MIXED = [
     torch.arange(7, dtype=torch.uint8),

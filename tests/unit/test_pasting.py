@@ -13,16 +13,16 @@ from references.copy_paste import slow_alignment, slow_paste, slow_pool
 from references.view_batches import assert_close, draw, grey_levels, made_up_photos
 from torch import Tensor
 
-from clove_ssl.config.methods.cp2 import CP2Config
 from clove_ssl.config.pretraining import DataConfig
 from clove_ssl.config.views import ViewsConfig
+from clove_ssl.data.order import Draws
 from clove_ssl.data.reading import RenderedBatch, RenderedViews, view_batch
-from clove_ssl.data.sampling import Draws
 from clove_ssl.data.sources import open_source
 from clove_ssl.errors import UserError
-from clove_ssl.losses.copy_paste import align_foreground, pool_foreground
+from clove_ssl.methods.cp2.config import CP2Config
+from clove_ssl.methods.cp2.loss import align_foreground, pool_foreground
 from clove_ssl.views.pasting import foreground_boxes, foreground_mask, neighbours, paste_views
-from clove_ssl.views.render_gpu import render_batch
+from clove_ssl.views.render.gpu import render_batch
 
 SPECS = CP2Config(views=ViewsConfig(global_size=32, local_count=0)).view_specs()
 PHOTOS = made_up_photos(

@@ -9,15 +9,8 @@ import pytest
 from PIL import Image
 
 from clove_ssl.errors import UserError
-from clove_ssl.visual.overlays import (
-    as_colours,
-    crop_boxes,
-    framed,
-    heat,
-    joined_by_lines,
-    ring,
-)
-from clove_ssl.visual.sheets import captioned, enlarged, wrapped, write_titled_sheet
+from clove_ssl.painting.overlays import as_colours, crop_boxes, framed, heat, joined_by_lines, ring
+from clove_ssl.painting.sheets import captioned, enlarged, wrapped, write_titled_sheet
 
 RED, GREEN = (255, 0, 0), (0, 255, 0)
 

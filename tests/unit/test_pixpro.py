@@ -13,14 +13,14 @@ from references.tiny_backbone import TinyBackbone
 from references.two_view_runs import two_views
 from torch import nn
 
-from clove_ssl.config.methods.clove import ProjectorConfig, TeacherConfig
-from clove_ssl.config.methods.pixpro import InstanceConfig, PixProConfig, PropagationConfig
 from clove_ssl.config.views import ViewsConfig
 from clove_ssl.errors import UserError
 from clove_ssl.losses import matched_cosine_loss
 from clove_ssl.methods.base import Progress
-from clove_ssl.methods.pixpro import PixPro
-from clove_ssl.modules.propagation import PixelPropagation
+from clove_ssl.methods.config import ProjectorConfig, TeacherConfig
+from clove_ssl.methods.pixpro.config import InstanceConfig, PixProConfig, PropagationConfig
+from clove_ssl.methods.pixpro.method import PixPro
+from clove_ssl.methods.pixpro.propagation import PixelPropagation
 from clove_ssl.views.geometry import match_cells
 
 START = Progress(step=0, total_steps=10)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from clove_ssl.config.pretraining import CheckpointConfig, OptimizerConfig, PretrainConfig
-from clove_ssl.engine.plan import plan_run
 from clove_ssl.errors import UserError
+from clove_ssl.pretraining.plan import plan_run
 
 IMAGENET = 1_281_167
 PAPER = PretrainConfig(out=Path("run"))

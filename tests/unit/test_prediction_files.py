@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.datasets.rle import RLE, decode_mask, read_counts
-from clove_ssl.tasks.datasets.samples import Sample
-from clove_ssl.tasks.models.instances import ImageDetections
+from clove_ssl.tasks.labels.rle import RLE, decode_mask, read_counts
+from clove_ssl.tasks.labels.samples import Sample
 from clove_ssl.tasks.predictions import (
     detection_records,
     header_path,
@@ -21,6 +20,7 @@ from clove_ssl.tasks.predictions import (
     write_detections,
     write_label_maps,
 )
+from clove_ssl.tasks.rcnn.instances import ImageDetections
 
 SAMPLES = [Sample(Path("b.jpg"), "b", 20, 10, ()), Sample(Path("a.jpg"), "a", 20, 10, ())]
 

@@ -10,16 +10,16 @@ from PIL import Image
 from references.small_datasets import random_dataset
 
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.scoring.coco_truth import coco_truth
-from clove_ssl.tasks.showing import draw_detections, draw_label_maps, spread
-from clove_ssl.visual import predictions
-from clove_ssl.visual.predictions import (
+from clove_ssl.painting import predictions
+from clove_ssl.painting.predictions import (
     Things,
     draw_classes,
     draw_things,
     tone_colour,
     write_sheet,
 )
+from clove_ssl.tasks.detection.coco_scores import coco_truth
+from clove_ssl.tasks.pictures import draw_detections, draw_label_maps, spread
 
 GREY = np.full((120, 240, 3), 128, np.uint8)
 BAND = 22  # pixels of the caption

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from references import probe_figures as slow
 from torch import Tensor
 
-from clove_ssl.engine.probe_classes import knn, linear
-from clove_ssl.engine.probe_keypoints import count_transferred, describe_points
-from clove_ssl.engine.probe_neighbours import NEIGHBOURS, TEMPERATURE, Bank
-from clove_ssl.engine.probe_scores import mean, resample_counts, share
-from clove_ssl.engine.probe_views import (
+from clove_ssl.layers.normalization import unit_vectors
+from clove_ssl.probes.classes import knn, linear
+from clove_ssl.probes.classifiers import NEIGHBOURS, TEMPERATURE, Bank
+from clove_ssl.probes.keypoints import count_transferred, describe_points
+from clove_ssl.probes.scores import mean, resample_counts, share
+from clove_ssl.probes.views import (
     THRESHOLD,
     PairFeatures,
     correspondence,
@@ -21,7 +22,6 @@ from clove_ssl.engine.probe_views import (
     spread_scores,
     uniformity,
 )
-from clove_ssl.modules.normalization import unit_vectors
 from clove_ssl.views.geometry import cell_centers
 
 GENERATOR_SEEDS = st.integers(0, 2**20)
@@ -45,7 +45,7 @@ class TestNeighbours:
     def test_blocks_make_no_difference(self, monkeypatch: pytest.MonkeyPatch) -> None:
         bank, queries = Bank.of(noise(30, 5), torch.arange(30) % 3, classes=3), noise(11, 5, seed=1)
         whole = bank.votes(queries)
-        monkeypatch.setattr("clove_ssl.engine.probe_neighbours._LARGEST_BLOCK", 60)
+        monkeypatch.setattr("clove_ssl.probes.classifiers._LARGEST_BLOCK", 60)
         torch.testing.assert_close(bank.votes(queries), whole)
 
     @given(st.integers(2, 6), st.integers(1, 40), GENERATOR_SEEDS)

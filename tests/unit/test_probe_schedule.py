@@ -12,10 +12,11 @@ from references.tiny_runs import tiny_config
 
 from clove_ssl import cli
 from clove_ssl.config.probing import RunProbeConfig
-from clove_ssl.config.recipes import recipe
-from clove_ssl.engine.plan import RunPlan, plan_run
-from clove_ssl.engine.probe_schedule import probe_steps
 from clove_ssl.errors import UserError
+from clove_ssl.methods.recipes import recipe
+from clove_ssl.pretraining.plan import plan_run
+from clove_ssl.probes.in_run import probe_steps
+from clove_ssl.training.plan import RunPlan
 
 
 def plan(*, images: int, batch_size: int, epochs: int) -> RunPlan:

@@ -13,12 +13,12 @@ from PIL import Image
 from clove_ssl.backbones.build import Backbone, build_backbone
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.data.scenes import SceneSource, draw_scene
-from clove_ssl.engine.probe_data import open_probe_data, readable_images
-from clove_ssl.engine.probe_persons import SMALLEST, crop_persons, persons_of_scenes
-from clove_ssl.engine.probe_suite import Amounts, ProbeSuite
-from clove_ssl.engine.probe_views import draw_pairs
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.datasets.scenes import write_coco_scenes
+from clove_ssl.probes.data import open_probe_data, readable_images
+from clove_ssl.probes.persons import SMALLEST, crop_persons, persons_of_scenes
+from clove_ssl.probes.suite import Amounts, ProbeSuite
+from clove_ssl.probes.views import draw_pairs
+from clove_ssl.tasks.detection.scenes import write_coco_scenes
 
 FEW = Amounts(pairs=6, classes=(40, 20), masks=(6, 4), persons=(6, 4))
 LABEL_FREE = {"correspondence", "effective_rank", "alignment", "uniformity"}

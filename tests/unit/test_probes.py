@@ -12,20 +12,14 @@ from torch import Tensor, nn
 
 from clove_ssl.backbones.build import Backbone, build_backbone
 from clove_ssl.config.pretraining import BackboneConfig
-from clove_ssl.data.labelled import IGNORE, SceneLabels
-from clove_ssl.engine.probe_classifier import PENALTIES, choose_and_fit, fit
-from clove_ssl.engine.probe_features import FrozenFeatures
-from clove_ssl.engine.probes import cell_labels, dense_probe
+from clove_ssl.data.labels.pixels import IGNORE, SceneLabels
 from clove_ssl.errors import UserError
-from clove_ssl.modules import normalization
-from clove_ssl.modules.normalization import synchronize_norms
-from clove_ssl.tasks.scoring.segmentation import (
-    accuracy,
-    class_iou,
-    confusion,
-    iou_interval,
-    mean_iou,
-)
+from clove_ssl.layers import normalization
+from clove_ssl.layers.normalization import synchronize_norms
+from clove_ssl.probes.classifiers import PENALTIES, choose_and_fit, fit
+from clove_ssl.probes.dense import cell_labels, dense_probe
+from clove_ssl.probes.features import FrozenFeatures
+from clove_ssl.tasks.semantic.scores import accuracy, class_iou, confusion, iou_interval, mean_iou
 
 COLOURS = torch.tensor([[220, 40, 40], [40, 220, 40], [40, 40, 220]], dtype=torch.uint8)
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clove_ssl.modules.queue import FeatureQueue
+from clove_ssl.methods.queue import FeatureQueue
 
 
 def rows(first: int, count: int) -> torch.Tensor:

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from clove_ssl.errors import UserError
 from clove_ssl.losses import clove_loss, matched_cosine_loss
-from clove_ssl.losses.ranking import rank_cells
-from clove_ssl.losses.ranking_options import RankingOptions
+from clove_ssl.methods.clove.loss import RankingOptions, rank_cells
 
 Batch = tuple[Tensor, Tensor, Tensor]
 FORMS = ["release", "paper"]

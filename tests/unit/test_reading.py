@@ -12,8 +12,8 @@ from references.tiny_runs import tiny_method
 
 from clove_ssl.config.pretraining import DataConfig
 from clove_ssl.data.decode import decode
+from clove_ssl.data.order import Draws
 from clove_ssl.data.reading import EncodedImages, RenderedViews
-from clove_ssl.data.sampling import Draws
 from clove_ssl.data.sources import ImageSource, open_source
 
 SPECS = tiny_method().view_specs()

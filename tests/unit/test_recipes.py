@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from clove_ssl.config.methods.pooled_views import QueuedConfig
-from clove_ssl.config.recipes import RECIPES, recipe
+from clove_ssl.methods.config import QueuedConfig
+from clove_ssl.methods.recipes import all_recipes, recipe
 from clove_ssl.registry import METHODS
 
 
@@ -43,7 +43,7 @@ PUBLISHED = {
     "slotcon-r50-200ep": PIXPRO._replace(batch=512, peak_lr=2.0, epochs=200),
     "vicregl-r50-300ep": Published("lars", 2048, 1.6, 1e-6, False, 10, 300, True, None, (0.08, 1)),
 }
-SMALL = [name for name in RECIPES if name.endswith("-r18-small")]
+SMALL = [name for name in all_recipes() if name.endswith("-r18-small")]
 PHOTOS = 13_000  # what small recipes are made for
 
 

@@ -17,12 +17,12 @@ from clove_ssl.config.pretraining import DataConfig
 from clove_ssl.config.views import ViewsConfig
 from clove_ssl.data import reading
 from clove_ssl.data.decode import decode
+from clove_ssl.data.order import Draws
 from clove_ssl.data.reading import EncodedImages, RenderedViews
-from clove_ssl.data.sampling import Draws
 from clove_ssl.data.sources import open_source
-from clove_ssl.views.crops import UNIFORMS_PER_VIEW
-from clove_ssl.views.parameters import draw_views
-from clove_ssl.views.render_cpu import possible_reduction, render_views
+from clove_ssl.views.draw.crops import UNIFORMS_PER_VIEW
+from clove_ssl.views.draw.parameters import draw_views
+from clove_ssl.views.render.cpu import possible_reduction, render_views
 
 CLOSE = ViewsConfig(global_size=32, global_scale=(0.2, 1.0), local_count=2, local_size=16)
 SPECS = tuple(

@@ -22,11 +22,11 @@ from references import pil_views
 from torch import Tensor
 
 from clove_ssl.config.views import ViewsConfig, ViewSpec
-from clove_ssl.views.blurring import blur, blur_matrix
-from clove_ssl.views.crops import UNIFORMS_PER_VIEW
-from clove_ssl.views.parameters import ViewParameters, draw_views
-from clove_ssl.views.photometry import adjust_hue_, luma, solarize_
-from clove_ssl.views.render_cpu import render_unrounded, render_views
+from clove_ssl.views.draw.crops import UNIFORMS_PER_VIEW
+from clove_ssl.views.draw.parameters import ViewParameters, draw_views
+from clove_ssl.views.render.blurring import blur, blur_matrix
+from clove_ssl.views.render.cpu import render_unrounded, render_views
+from clove_ssl.views.render.photometry import adjust_hue_, luma, solarize_
 
 SPECS = ViewsConfig().specs()
 QUIET = {

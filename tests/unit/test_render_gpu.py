@@ -25,12 +25,12 @@ from references.view_batches import assert_close, draw, grey_levels, made_up_pho
 
 from clove_ssl.config.views import ViewsConfig
 from clove_ssl.views.batch import normalize
-from clove_ssl.views.blur_bands import blur_bands, blur_reaches, full_matrices
-from clove_ssl.views.blurring import blur_matrix, blur_reach
-from clove_ssl.views.packing import PackedImages, send_together
-from clove_ssl.views.render_cpu import render_unrounded, render_views
-from clove_ssl.views.render_gpu import has_kernels, render_batch
-from clove_ssl.views.render_torch import resize_matrices
+from clove_ssl.views.render.blur_bands import blur_bands, blur_reaches, full_matrices
+from clove_ssl.views.render.blurring import blur_matrix, blur_reach
+from clove_ssl.views.render.cpu import render_unrounded, render_views
+from clove_ssl.views.render.gpu import has_kernels, render_batch
+from clove_ssl.views.render.packing import PackedImages, send_together
+from clove_ssl.views.render.plain import resize_matrices
 
 SPECS = ViewsConfig().specs()
 SIZES = [(375, 500), (60, 130), (700, 420), (8, 8), (300, 20)]
@@ -135,7 +135,7 @@ def test_portions_do_not_change_a_view(monkeypatch: pytest.MonkeyPatch) -> None:
     images = made_up_photos(SIZES[:3])
     parameters = draw(images, SPECS)
     whole = render_batch(images, parameters, SPECS, dtype=torch.float32)
-    monkeypatch.setattr("clove_ssl.views.render_torch._PORTION", 3 * 300 * 300)
+    monkeypatch.setattr("clove_ssl.views.render.plain._PORTION", 3 * 300 * 300)
     for a, b in zip(
         whole, render_batch(images, parameters, SPECS, dtype=torch.float32), strict=True
     ):

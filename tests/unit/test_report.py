@@ -22,15 +22,15 @@ from PIL import Image
 from clove_ssl import atomic
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import protocol
-from clove_ssl.config.methods.byol import BYOLConfig
 from clove_ssl.config.pretraining import DataConfig, PretrainConfig
-from clove_ssl.engine.reporting import render_runs
 from clove_ssl.errors import UserError
+from clove_ssl.methods.byol.config import BYOLConfig
+from clove_ssl.report.command import render_runs
+from clove_ssl.report.curves import draw_curve, thinned, tick_labels, ticks, value_range
+from clove_ssl.report.page import render_report, write_report
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.tasks.scoring.scores import Scores, ScoreTable, write_scores
-from clove_ssl.visual.curves import draw_curve, thinned, tick_labels, ticks, value_range
-from clove_ssl.visual.report import render_report, write_report
 
 VOID = {"meta", "br", "link", "img", "line", "path", "input", "hr", "wbr"}
 RunMaker = Callable[..., RunDirectory]

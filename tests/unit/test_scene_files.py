@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from clove_ssl.data.labelled import VOCLabels
+from clove_ssl.data.labels.pixels import VOCLabels
 from clove_ssl.data.scenes import KEYPOINT_NAMES, SCENE_CLASSES, Scene, SceneSource
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.datasets.rle import RLE, decode_mask
-from clove_ssl.tasks.datasets.scenes import (
+from clove_ssl.tasks.detection.coco_scores import score_coco
+from clove_ssl.tasks.detection.scenes import (
     read_coco_scenes,
     read_voc_scenes,
     voc_palette,
     write_coco_scenes,
     write_voc_scenes,
 )
-from clove_ssl.tasks.scoring.coco import score_coco
+from clove_ssl.tasks.labels.rle import RLE, decode_mask
 
 COUNT, SIZE = 5, 96
 PERSON = SCENE_CLASSES.index("person")

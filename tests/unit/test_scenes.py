@@ -23,8 +23,8 @@ from clove_ssl.data.scenes import (
 )
 from clove_ssl.data.scenes.bodies import BONES, draw_pose, part_extents, parts_at
 from clove_ssl.data.scenes.canvas import Light
-from clove_ssl.data.scenes.figures import draw_figure
 from clove_ssl.data.scenes.numbers import Draws
+from clove_ssl.data.scenes.persons import draw_figure
 from clove_ssl.errors import UserError
 
 PERSON = SCENE_CLASSES.index("person") + 1

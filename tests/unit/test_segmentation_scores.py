@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from clove_ssl.data.labelled import IGNORE
-from clove_ssl.tasks.scoring.segmentation import class_iou, confusion, mean_iou
+from clove_ssl.data.labels.pixels import IGNORE
+from clove_ssl.tasks.semantic.scores import class_iou, confusion, mean_iou
 
 CLASSES = 4
 

@@ -12,15 +12,15 @@ from torch import Tensor
 from clove_ssl.backbones.build import build_backbone
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.config.pretraining import BackboneConfig
-from clove_ssl.config.tasks.semantic import VOCSemanticConfig
-from clove_ssl.data.labelled import IGNORE
+from clove_ssl.data.labels.pixels import IGNORE
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.base import Reading
-from clove_ssl.tasks.models.pixels import PIXEL_MEAN
 from clove_ssl.tasks.predictions import write_label_maps
-from clove_ssl.tasks.semantic import SemanticTask
-from clove_ssl.tasks.semantic_loading import SemanticBatch, load_crops, load_whole_images
-from clove_ssl.tasks.semantic_model import SemanticNetwork
+from clove_ssl.tasks.rcnn.pixels import PIXEL_MEAN
+from clove_ssl.tasks.semantic.config import VOCSemanticConfig
+from clove_ssl.tasks.semantic.loading import SemanticBatch, load_crops, load_whole_images
+from clove_ssl.tasks.semantic.model import SemanticNetwork
+from clove_ssl.tasks.semantic.task import SemanticTask
 
 READING = Reading(
     seed=3,

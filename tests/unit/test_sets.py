@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from references.sets import slow_attention_pairs, slow_set_loss
 from torch import Tensor
 
-from clove_ssl.losses.contrastive import contrast
-from clove_ssl.losses.sets import (
+from clove_ssl.methods.contrastive import contrast
+from clove_ssl.methods.setsim.loss import (
     attention_pairs,
     cell_cosines,
     contrast_sets,

@@ -7,13 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from clove_ssl.engine.showing_maps import (
-    cell_at,
-    fitted,
-    principal_colours,
-    similarity_maps,
-    sliding_map,
-)
+from clove_ssl.pictures.maps import cell_at, fitted, principal_colours, similarity_maps, sliding_map
 from clove_ssl.views.batch import normalize
 
 STRIDE = 8

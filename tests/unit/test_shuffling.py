@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from clove_ssl.errors import UserError
-from clove_ssl.modules.heads import ConvHead, MLPHead
-from clove_ssl.modules.key_bank import KeyBank
-from clove_ssl.modules.shuffling import batch_order, forward_shuffled
+from clove_ssl.methods.heads import ConvHead, MLPHead
+from clove_ssl.methods.queue import KeyBank
+from clove_ssl.methods.shuffling import batch_order, forward_shuffled
 
 
 def test_rows_come_back_to_their_places() -> None:

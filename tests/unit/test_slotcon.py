@@ -13,11 +13,14 @@ from references.two_view_runs import IMAGES, crops_of, two_views
 from torch import Tensor
 from torchvision.ops import roi_align
 
-from clove_ssl.config.methods.clove import TeacherConfig
-from clove_ssl.config.methods.slotcon import SlotConConfig, SlotHeadConfig, SlotLossConfig
 from clove_ssl.config.views import ViewsConfig
 from clove_ssl.errors import UserError
-from clove_ssl.losses.slots import (
+from clove_ssl.layers.normalization import unit_vectors
+from clove_ssl.methods.base import Progress
+from clove_ssl.methods.config import TeacherConfig
+from clove_ssl.methods.slotcon import method as slotcon
+from clove_ssl.methods.slotcon.config import SlotConConfig, SlotHeadConfig, SlotLossConfig
+from clove_ssl.methods.slotcon.loss import (
     active_first,
     contrast_slots,
     group_cells,
@@ -27,10 +30,7 @@ from clove_ssl.losses.slots import (
     true_first,
     winners,
 )
-from clove_ssl.methods import slotcon
-from clove_ssl.methods.base import Progress
-from clove_ssl.methods.slotcon import SlotCon, room_for, scores_of, slot_figures
-from clove_ssl.modules.normalization import unit_vectors
+from clove_ssl.methods.slotcon.method import SlotCon, room_for, scores_of, slot_figures
 from clove_ssl.views.overlap import area_share, place_in_view, resample, shared_rectangle
 
 START = Progress(step=0, total_steps=10)

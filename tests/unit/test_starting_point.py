@@ -11,9 +11,9 @@ import torch
 from clove_ssl.backbones.build import Backbone, build_backbone
 from clove_ssl.config.finetuning import FinetuneConfig, protocol
 from clove_ssl.config.pretraining import BackboneConfig
-from clove_ssl.engine.starting_point import StartingPoint, open_backbone
 from clove_ssl.errors import UserError
-from clove_ssl.export.safetensors_file import save_backbone
+from clove_ssl.finetuning.starting_point import StartingPoint, open_backbone
+from clove_ssl.weights.safetensors_file import save_backbone
 
 
 def start(backbone: Path | str, **changes: object) -> StartingPoint:

@@ -17,28 +17,27 @@ from references.tiny_studies import saved, tiny_study
 from clove_ssl import cli
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
-from clove_ssl.config.methods.byol import BYOLConfig
-from clove_ssl.config.methods.clove import CLoVEConfig
-from clove_ssl.config.methods.moco import MoCoConfig
-from clove_ssl.config.paper_tables import PAPER_TABLES
 from clove_ssl.config.pretraining import PretrainConfig
-from clove_ssl.config.recipes import recipe
-from clove_ssl.config.studies import PAPER_TASKS, STUDIES, open_study
-from clove_ssl.config.study import (
+from clove_ssl.console import Console
+from clove_ssl.errors import UserError
+from clove_ssl.methods.byol.config import BYOLConfig
+from clove_ssl.methods.clove.config import CLoVEConfig
+from clove_ssl.methods.moco.config import MoCoConfig
+from clove_ssl.methods.recipes import recipe
+from clove_ssl.registry import TASKS
+from clove_ssl.study.cells import Cell
+from clove_ssl.study.config import (
     BudgetConfig,
     FinetuningEntry,
     PretrainingEntry,
     ProbeEntry,
     StudyConfig,
 )
-from clove_ssl.console import Console
-from clove_ssl.engine.study_cells import Cell
-from clove_ssl.engine.study_costs import Speeds, estimate
-from clove_ssl.engine.study_plan import StudyPlan, make_plan
-from clove_ssl.engine.study_scheduling import Slots
-from clove_ssl.engine.study_slurm import slurm_script
-from clove_ssl.errors import UserError
-from clove_ssl.registry import TASKS
+from clove_ssl.study.costs import Speeds, estimate
+from clove_ssl.study.paper_tables import PAPER_TABLES
+from clove_ssl.study.plan import StudyPlan, make_plan
+from clove_ssl.study.scheduling import Slots, slurm_script
+from clove_ssl.study.studies import PAPER_TASKS, STUDIES, open_study
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -9,21 +9,22 @@ from pathlib import Path
 import pytest
 from references.tiny_studies import tiny_study
 
-from clove_ssl.config.paper_tables import PAPER_TABLES
-from clove_ssl.config.studies import paper_ablations
-from clove_ssl.config.study import (
+from clove_ssl.errors import UserError
+from clove_ssl.study import running as study_running
+from clove_ssl.study import scheduling as study_scheduling
+from clove_ssl.study.comparing import StudyComparison
+from clove_ssl.study.config import (
     BudgetConfig,
     FinetuningEntry,
     PretrainingEntry,
     ProbeEntry,
     StudyConfig,
 )
-from clove_ssl.engine import study_running, study_scheduling
-from clove_ssl.engine.study_comparing import StudyComparison
-from clove_ssl.engine.study_plan import make_plan
-from clove_ssl.engine.study_running import run_cell
-from clove_ssl.engine.study_statistics import summarize
-from clove_ssl.errors import UserError
+from clove_ssl.study.paper_tables import PAPER_TABLES
+from clove_ssl.study.plan import make_plan
+from clove_ssl.study.running import run_cell
+from clove_ssl.study.statistics import summarize
+from clove_ssl.study.studies import paper_ablations
 
 
 def test_labels_with_dots_have_configs_of_their_own(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from references import nested_statistics as reference
 
-from clove_ssl.engine.study_statistics import (
+from clove_ssl.study.statistics import (
     Measured,
     bootstrap_interval,
     compare,

@@ -12,11 +12,11 @@ from references.two_view_runs import two_views
 from references.vector_batches import Passed, batch_of_maps
 from torch import Tensor
 
-from clove_ssl.config.methods.supervised import SupervisedConfig, plain_crop
 from clove_ssl.config.views import ViewsConfig
 from clove_ssl.errors import UserError
 from clove_ssl.methods.base import Progress
-from clove_ssl.methods.supervised import Supervised
+from clove_ssl.methods.supervised.config import SupervisedConfig, plain_crop
+from clove_ssl.methods.supervised.method import Supervised
 from clove_ssl.views.batch import ViewBatch
 
 START = Progress(0, 10)

@@ -12,9 +12,9 @@ import pytest
 from references.surface_files import write_matlab, write_surface_files
 
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.matlab_files import read_matlab
-from clove_ssl.tasks.surface_files import open_mirror, open_surface
-from clove_ssl.tasks.surfaces import (
+from clove_ssl.tasks.densepose.matlab_files import read_matlab
+from clove_ssl.tasks.densepose.surface_files import open_mirror, open_surface
+from clove_ssl.tasks.densepose.surfaces import (
     KAPPA,
     MIRROR_PARTS,
     PART_COUNT,

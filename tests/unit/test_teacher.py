@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from clove_ssl.modules.teacher import Teacher
+from clove_ssl.methods.teacher_student import Teacher
 
 
 def network() -> nn.Sequential:

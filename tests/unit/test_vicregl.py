@@ -11,10 +11,10 @@ from references.tiny_backbone import TinyBackbone
 from references.two_view_runs import two_views
 from torch import Tensor
 
-from clove_ssl.config.methods.vicregl import VarianceConfig, VICRegLConfig
 from clove_ssl.config.views import ViewsConfig
 from clove_ssl.errors import UserError
-from clove_ssl.losses.variance import (
+from clove_ssl.methods.base import Progress
+from clove_ssl.methods.variance import (
     VarianceWeights,
     covariance_penalty,
     global_terms,
@@ -24,8 +24,8 @@ from clove_ssl.losses.variance import (
     variance_hinge,
     ways_of,
 )
-from clove_ssl.methods.base import Progress
-from clove_ssl.methods.vicregl import VICRegL
+from clove_ssl.methods.vicregl.config import VarianceConfig, VICRegLConfig
+from clove_ssl.methods.vicregl.method import VICRegL
 from clove_ssl.views.geometry import cell_centers
 
 START = Progress(step=0, total_steps=10)

@@ -15,15 +15,15 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clove_ssl.backbones.build import build_backbone
-from clove_ssl.config.methods.byol import BYOLConfig
-from clove_ssl.config.methods.pooled_views import QueuedConfig
 from clove_ssl.config.pretraining import BackboneConfig
-from clove_ssl.engine.probe_features import FrozenFeatures
-from clove_ssl.engine.synthetic import synthetic_batch
+from clove_ssl.layers.normalization import SynchronizedBatchNorm2d, remade, replace_norms
+from clove_ssl.layers.view_norm import NormByView, normalize_by_view
 from clove_ssl.methods.base import Progress
-from clove_ssl.methods.teaching import TaughtMethod
-from clove_ssl.modules.normalization import SynchronizedBatchNorm2d, remade, replace_norms
-from clove_ssl.modules.view_norm import NormByView, normalize_by_view
+from clove_ssl.methods.byol.config import BYOLConfig
+from clove_ssl.methods.config import QueuedConfig
+from clove_ssl.methods.teacher_student import TaughtMethod
+from clove_ssl.pretraining.synthetic import synthetic_batch
+from clove_ssl.probes.features import FrozenFeatures
 
 
 def network(*, affine: bool = True) -> nn.Sequential:

@@ -20,9 +20,9 @@ from torch import Tensor
 from torchvision.transforms import RandomResizedCrop
 
 from clove_ssl.config.views import ViewsConfig, ViewSpec
-from clove_ssl.views.crops import UNIFORMS_PER_VIEW
+from clove_ssl.views.draw.crops import UNIFORMS_PER_VIEW
+from clove_ssl.views.draw.parameters import ViewParameters, draw_views
 from clove_ssl.views.geometry import match_cells
-from clove_ssl.views.parameters import ViewParameters, draw_views
 
 SPECS = ViewsConfig().specs()
 GLOBAL_0, GLOBAL_1, LOCAL = 0, 1, 2  # of SPECS

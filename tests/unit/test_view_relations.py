@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from references import view_relations as reference
 
-from clove_ssl.config.methods.detco import DetCoConfig, JigsawConfig
-from clove_ssl.config.methods.slotcon import SlotConConfig
 from clove_ssl.config.views import OverlapSpec, PasteSpec, PatchSpec, ViewsConfig, ViewSpec
 from clove_ssl.errors import UserError
-from clove_ssl.views.crops import UNIFORMS_PER_VIEW
-from clove_ssl.views.parameters import ViewParameters, draw_views
-from clove_ssl.views.relations import rows_of_numbers
+from clove_ssl.methods.detco.config import DetCoConfig, JigsawConfig
+from clove_ssl.methods.slotcon.config import SlotConConfig
+from clove_ssl.views.draw.crops import UNIFORMS_PER_VIEW
+from clove_ssl.views.draw.parameters import ViewParameters, draw_views
+from clove_ssl.views.draw.relations import rows_of_numbers
 
 PLAIN = ViewsConfig(local_count=0, global_scale=(0.08, 1.0), vertical_flip_probability=0.5).specs()
 JIGSAW = DetCoConfig().view_specs()

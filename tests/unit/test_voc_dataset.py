@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.datasets.samples import Annotation
-from clove_ssl.tasks.datasets.voc import VOC_CLASSES, read_voc
-from clove_ssl.tasks.scoring.voc import VOCTruth
+from clove_ssl.tasks.detection.voc import VOC_CLASSES, read_voc
+from clove_ssl.tasks.detection.voc_scores import VOCTruth
+from clove_ssl.tasks.labels.samples import Annotation
 
 OBJECT = """
 <object><name>{name}</name>{difficult}

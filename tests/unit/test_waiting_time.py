@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from clove_ssl.engine.waiting import WaitingTime
+from clove_ssl.training.batches import WaitingTime
 
 
 def test_waits_are_added_up_until_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,12 +13,12 @@ import torchvision
 from references.checkpoint_layouts import LAYOUTS, detectron2, linear, under
 
 from clove_ssl.backbones.build import Backbone, build_backbone
-from clove_ssl.backbones.detectron2_names import torchvision_name
-from clove_ssl.backbones.layouts import recognise, unwrap
-from clove_ssl.backbones.weights import load_backbone, load_into, load_weights
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.errors import UserError
-from clove_ssl.export.safetensors_file import save_backbone
+from clove_ssl.weights.detectron2_names import torchvision_name
+from clove_ssl.weights.layouts import recognise, unwrap
+from clove_ssl.weights.load import load_backbone, load_into, load_weights
+from clove_ssl.weights.safetensors_file import save_backbone
 
 WEIGHTS_OF_RESNET18 = 100  # 20 convolutions, 20 batch norms with 4 tensors each
 

@@ -18,21 +18,21 @@ from references.windows import slow_pool, slow_window_loss
 from torch import Tensor
 
 from clove_ssl.backbones.build import build_backbone
-from clove_ssl.config.methods.clove import TeacherConfig
-from clove_ssl.config.methods.resim import ReSimConfig, WindowConfig
-from clove_ssl.config.methods.setsim import SetsConfig
 from clove_ssl.config.pretraining import BackboneConfig
-from clove_ssl.config.recipes import windows as recipes
 from clove_ssl.config.views import ViewsConfig
 from clove_ssl.errors import UserError
-from clove_ssl.losses.contrastive import info_nce
 from clove_ssl.methods.base import Progress
-from clove_ssl.methods.resim import negatives_of
+from clove_ssl.methods.config import TeacherConfig
+from clove_ssl.methods.contrastive import info_nce
+from clove_ssl.methods.resim import recipes
+from clove_ssl.methods.resim.config import ReSimConfig, WindowConfig
+from clove_ssl.methods.resim.method import negatives_of
+from clove_ssl.methods.resim.windows import find_windows, sliding_windows
+from clove_ssl.methods.setsim.config import SetsConfig
 from clove_ssl.views.batch import ViewBatch
-from clove_ssl.views.crops import UNIFORMS_PER_VIEW
+from clove_ssl.views.draw.crops import UNIFORMS_PER_VIEW
+from clove_ssl.views.draw.parameters import draw_views
 from clove_ssl.views.geometry import match_cells
-from clove_ssl.views.parameters import draw_views
-from clove_ssl.views.windows import find_windows, sliding_windows
 
 START = Progress(step=0, total_steps=10)
 STILL = TeacherConfig(momentum=1.0)

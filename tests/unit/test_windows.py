@@ -10,13 +10,11 @@ from hypothesis import strategies as st
 from references.windows import slow_pool, slow_window_loss
 from torch import Tensor, nn
 
-from clove_ssl.losses.contrastive import contrast
-from clove_ssl.losses.windows import averaged_cells, contrast_windows, mean_where
-from clove_ssl.modules.precise_pooling import precise_pool
-from clove_ssl.modules.pyramid import PartialPyramid
-from clove_ssl.modules.shuffled_parts import forward_parts_shuffled
-from clove_ssl.modules.shuffling import forward_shuffled
-from clove_ssl.views.windows import find_windows, sliding_windows
+from clove_ssl.methods.contrastive import contrast
+from clove_ssl.methods.resim.loss import averaged_cells, contrast_windows, mean_where
+from clove_ssl.methods.resim.networks import PartialPyramid, forward_parts_shuffled, precise_pool
+from clove_ssl.methods.resim.windows import find_windows, sliding_windows
+from clove_ssl.methods.shuffling import forward_shuffled
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:

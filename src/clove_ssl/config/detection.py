@@ -10,12 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from clove_ssl.config.limits import (
-    check_all_positive,
-    check_least,
-    check_positive,
-    check_share,
-)
+from clove_ssl.config.limits import check_all_positive, check_least, check_positive, check_share
 from clove_ssl.errors import UserError
 
 STAGE_COUNT = 5

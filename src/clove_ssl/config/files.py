@@ -19,8 +19,7 @@ from cattrs.preconf.pyyaml import make_converter
 from cattrs.v import format_exception
 
 from clove_ssl.atomic import write_text
-from clove_ssl.config.methods.base import MethodConfig
-from clove_ssl.config.tasks.base import TaskConfig
+from clove_ssl.config.bases import MethodConfig, TaskConfig
 from clove_ssl.errors import UserError
 from clove_ssl.registry import METHODS, TASKS, Registry
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from clove_ssl.config.bases import TaskConfig
 from clove_ssl.config.limits import (
     check_below_one,
     check_least,
@@ -21,7 +22,6 @@ from clove_ssl.config.limits import (
     check_share,
 )
 from clove_ssl.config.pretraining import LoggingConfig
-from clove_ssl.config.tasks.base import TaskConfig
 from clove_ssl.errors import UserError
 from clove_ssl.registry import TASKS
 

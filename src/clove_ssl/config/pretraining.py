@@ -12,11 +12,11 @@ from typing import Annotated, Literal
 
 import tyro
 
+from clove_ssl.config.bases import MethodConfig
 from clove_ssl.config.limits import check_least, check_positive, check_seed
-from clove_ssl.config.methods.base import MethodConfig
-from clove_ssl.config.methods.clove import CLoVEConfig
 from clove_ssl.config.probing import RunProbeConfig
 from clove_ssl.errors import UserError
+from clove_ssl.registry import METHODS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +175,7 @@ class PretrainConfig:
     out: Path
     """Run directory; must be new or empty."""
     data: DataConfig = field(default_factory=DataConfig)
-    method: MethodConfig = field(default_factory=CLoVEConfig)
+    method: MethodConfig = field(default_factory=lambda: METHODS.load("clove")())
     backbone: BackboneConfig = field(default_factory=BackboneConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)

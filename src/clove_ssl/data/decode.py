@@ -25,6 +25,7 @@ import io
 import re
 import struct
 import zlib
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -266,3 +267,26 @@ def _lab_to_rgb(picture: Image.Image) -> Image.Image:
     converted = ImageCms.applyTransform(picture, transform)
     assert converted is not None  # only None when asked to work in place
     return converted
+
+
+BatchDecoder = Callable[[list[Tensor], torch.device], list[Tensor]]
+"""Files as uint8 (bytes,) on the CPU to pictures as uint8 (3, H, W) on the device."""
+
+
+def find_batch_decoder() -> BatchDecoder | None:
+    """torchvision's nvJPEG decoder, or None where there is none.
+
+    It raises ``RuntimeError`` when it cannot read one of the files, and does not say which.
+    """
+    try:
+        from torchvision.io import ImageReadMode, decode_jpeg
+    except ImportError:
+        return None
+    if not hasattr(torch.ops.image, "decode_jpegs_cuda"):
+        return None
+
+    def decode_batch(files: list[Tensor], device: torch.device) -> list[Tensor]:
+        pictures: list[Tensor] = decode_jpeg(files, mode=ImageReadMode.RGB, device=device)
+        return pictures
+
+    return decode_batch

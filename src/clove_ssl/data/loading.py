@@ -11,8 +11,8 @@ from typing import Protocol, TypeVar
 import torch
 from torch.utils.data import DataLoader, Sampler
 
+from clove_ssl.data.order import Draws, StepPlan
 from clove_ssl.data.reading import BatchReader
-from clove_ssl.data.sampling import Draws, StepPlan
 
 Batch = TypeVar("Batch")
 

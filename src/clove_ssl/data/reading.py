@@ -31,15 +31,15 @@ from clove_ssl.config.views import ViewSpec
 from clove_ssl.data.bad_files import BadFile, forgiven_files
 from clove_ssl.data.decode import DecodeError, decode
 from clove_ssl.data.jpeg_header import JpegHeader, read_header
-from clove_ssl.data.labelled_images import labels_at
-from clove_ssl.data.sampling import Draws, view_uniforms
+from clove_ssl.data.labels.classified import labels_at
+from clove_ssl.data.order import Draws, view_uniforms
 from clove_ssl.data.sources import ImageSource
 from clove_ssl.views.batch import View, ViewBatch
-from clove_ssl.views.crops import UNIFORMS_PER_VIEW
-from clove_ssl.views.parameters import ViewParameters, draw_views
+from clove_ssl.views.draw.crops import UNIFORMS_PER_VIEW
+from clove_ssl.views.draw.parameters import ViewParameters, draw_views
+from clove_ssl.views.draw.relations import rows_of_numbers
 from clove_ssl.views.pasting import foreground_boxes, paste_views
-from clove_ssl.views.relations import rows_of_numbers
-from clove_ssl.views.render_cpu import possible_reduction, render_views
+from clove_ssl.views.render.cpu import possible_reduction, render_views
 
 T = TypeVar("T")
 Batch = TypeVar("Batch")

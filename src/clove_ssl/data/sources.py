@@ -18,7 +18,7 @@ import numpy as np
 
 from clove_ssl.config.pretraining import DataConfig
 from clove_ssl.data.folders import FolderListing, list_images
-from clove_ssl.data.labelled_images import LabelledImages
+from clove_ssl.data.labels.classified import LabelledImages
 from clove_ssl.data.names import NameTable, is_image_name
 from clove_ssl.data.patterns import find_shards
 from clove_ssl.data.shards import ShardIndex, ShardReader, shard_index

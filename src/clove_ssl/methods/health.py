@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from clove_ssl.losses.cells import CellLoss
-from clove_ssl.modules.normalization import unit_vectors
+from clove_ssl.layers.normalization import unit_vectors
+from clove_ssl.methods.cells import CellLoss
 
 MOST_ROWS = 4096  # rows whose spread and rank are looked at
 

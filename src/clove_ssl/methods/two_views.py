@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from clove_ssl.config.methods.clove import MatchingConfig
+from clove_ssl.methods.config import MatchingConfig
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.geometry import match_cells
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from clove_ssl.config.methods.clove import CLoVEConfig, LossConfig
-from clove_ssl.config.methods.pooled_views import QueuedConfig
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.views import ViewsConfig
+from clove_ssl.methods.clove.config import CLoVEConfig, LossConfig
+from clove_ssl.methods.config import QueuedConfig
 
 EXPECTED_POSITIVES = {0.5: (64.0, 23.0), 0.7: (122.0, 44.0), 0.9: (200.0, 70.0)}
 """Matches per image by threshold: large with large view, small with large view. Simulated with

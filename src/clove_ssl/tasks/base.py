@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.config.pretraining import BackboneConfig
-from clove_ssl.data.sampling import ImageOrder, StepPlan
+from clove_ssl.data.order import ImageOrder, StepPlan
 from clove_ssl.tasks.scoring.scores import Scores
 
 

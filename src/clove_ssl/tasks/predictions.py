@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 
 from clove_ssl.atomic import replacing, unwritable, write_text
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.datasets.rle import encode_mask, write_counts
-from clove_ssl.tasks.datasets.samples import PIXEL_MIDDLE, Sample
-from clove_ssl.tasks.models.instances import ImageDetections
+from clove_ssl.tasks.labels.rle import encode_mask, write_counts
+from clove_ssl.tasks.labels.samples import PIXEL_MIDDLE, Sample
+from clove_ssl.tasks.rcnn.instances import ImageDetections
 
 Record = dict[str, Any]
 LabelMap = NDArray[np.uint8]

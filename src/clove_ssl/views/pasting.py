@@ -18,9 +18,9 @@ from torch import Tensor
 
 from clove_ssl.config.views import ViewSpec
 from clove_ssl.errors import UserError
-from clove_ssl.views.crops import Integers, boxes_of
-from clove_ssl.views.packing import send_together
-from clove_ssl.views.parameters import ViewParameters
+from clove_ssl.views.draw.crops import Integers, boxes_of
+from clove_ssl.views.draw.parameters import ViewParameters
+from clove_ssl.views.render.packing import send_together
 
 GROUP = 4  # images that give each other backgrounds
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from clove_ssl.config.methods.base import MethodConfig
+from clove_ssl.config.bases import MethodConfig
 from clove_ssl.config.views import ViewsConfig, ViewSpec
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.views import ViewSpec
+from clove_ssl.layers.normalization import unit_vectors
 from clove_ssl.losses import matched_cosine_loss
 from clove_ssl.methods import health
 from clove_ssl.methods.base import Method, Progress, StepOutput
-from clove_ssl.modules.heads import ConvProjector
-from clove_ssl.modules.normalization import unit_vectors
+from clove_ssl.methods.heads import ConvProjector
 from clove_ssl.views.batch import ViewBatch
 from clove_ssl.views.geometry import match_cells
 from dense_twin.config import DenseTwinConfig

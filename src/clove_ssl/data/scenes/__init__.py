@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from clove_ssl.data.scenes.backgrounds import develop, draw_background
 from clove_ssl.data.scenes.bodies import KEYPOINT_NAMES, PART_COUNT, parts_at, surface_distance
 from clove_ssl.data.scenes.canvas import Canvas, Light, draw_light
-from clove_ssl.data.scenes.figures import Figure
 from clove_ssl.data.scenes.numbers import Draws
+from clove_ssl.data.scenes.persons import Figure
 from clove_ssl.data.scenes.things import (
     PERSON,
     SCENE_CLASSES,

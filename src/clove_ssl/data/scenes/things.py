@@ -9,11 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clove_ssl.data.scenes import shapes as shapes
-from clove_ssl.data.scenes import textures as textures
+from clove_ssl.data.scenes import shapes, textures
 from clove_ssl.data.scenes.canvas import Light, Stamp, draw_colours, relief, stain
-from clove_ssl.data.scenes.figures import Figure, draw_figure
 from clove_ssl.data.scenes.numbers import Draws
+from clove_ssl.data.scenes.persons import Figure, draw_figure
 
 MOST_OBJECTS = 8
 PERSON = "person"

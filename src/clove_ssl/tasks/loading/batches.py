@@ -8,12 +8,12 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from clove_ssl.data.loading import start_worker
-from clove_ssl.data.sampling import StepPlan
+from clove_ssl.data.order import StepPlan
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.datasets.samples import DetectionDataset
+from clove_ssl.tasks.labels.samples import DetectionDataset
 from clove_ssl.tasks.loading.images import InputSizes, Refusal, TestImages, TrainingImages
 from clove_ssl.tasks.loading.order import GroupedOrder, aspect_kinds
-from clove_ssl.tasks.models.instances import DetectionBatch
+from clove_ssl.tasks.rcnn.instances import DetectionBatch
 
 
 class LoadedBatches(Iterable[DetectionBatch]):

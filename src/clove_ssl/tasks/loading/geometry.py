@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.models.resize import Pixels, resize_image
+from clove_ssl.tasks.rcnn.pixels import Pixels, resize_image
 
 Floats = npt.NDArray[np.float64]
 Bits = npt.NDArray[np.bool_]

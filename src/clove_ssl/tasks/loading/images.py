@@ -21,15 +21,15 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from clove_ssl.data.decode import DecodeError, decode, image_size
-from clove_ssl.data.sampling import view_uniforms
+from clove_ssl.data.order import view_uniforms
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.datasets.samples import DetectionDataset, Sample
+from clove_ssl.tasks.labels.samples import DetectionDataset, Sample
 from clove_ssl.tasks.loading.geometry import Placement, mirror_order
 from clove_ssl.tasks.loading.order import GroupedOrder
 from clove_ssl.tasks.loading.selection import Labels
 from clove_ssl.tasks.loading.targets import PackedObjects, make_targets
-from clove_ssl.tasks.models.instances import DetectionBatch, ImageTargets
-from clove_ssl.tasks.models.resize import Pixels, resized_shape
+from clove_ssl.tasks.rcnn.instances import DetectionBatch, ImageTargets
+from clove_ssl.tasks.rcnn.pixels import Pixels, resized_shape
 
 _HEADER = 1 << 16  # bytes that nearly always hold the size of an image
 _READERS = 16

@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from clove_ssl.data.names import IntArray
-from clove_ssl.data.sampling import Draw, Draws, ImageOrder
-from clove_ssl.tasks.datasets.samples import Sample
+from clove_ssl.data.order import Draw, Draws, ImageOrder
+from clove_ssl.tasks.labels.samples import Sample
 
 _REMEMBERED = 4  # epochs; groups reach back one or two unless a kind is rare
 

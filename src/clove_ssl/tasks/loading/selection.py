@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from clove_ssl.data.sampling import ImageOrder
+from clove_ssl.data.order import ImageOrder
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.datasets.samples import Annotation, DetectionDataset, Sample
+from clove_ssl.tasks.labels.samples import Annotation, DetectionDataset, Sample
 
 Labels = Literal["boxes", "masks", "keypoints"]
 

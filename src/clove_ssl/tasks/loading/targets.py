@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from clove_ssl.tasks.datasets.rle import RLE, decode_mask
-from clove_ssl.tasks.datasets.samples import PIXEL_MIDDLE, Annotation, Polygons, Sample
+from clove_ssl.tasks.labels.polygons import fill_polygons
+from clove_ssl.tasks.labels.rle import RLE, decode_mask
+from clove_ssl.tasks.labels.samples import PIXEL_MIDDLE, Annotation, Polygons, Sample
 from clove_ssl.tasks.loading.geometry import Bits, Floats, Placement
 from clove_ssl.tasks.loading.selection import Labels
-from clove_ssl.tasks.models.instances import ImageTargets
-from clove_ssl.tasks.models.polygons import fill_polygons
+from clove_ssl.tasks.rcnn.instances import ImageTargets
 
 _LEAST_SIDE = 1e-5  # pixels; what is left of a box that lies outside the image
 

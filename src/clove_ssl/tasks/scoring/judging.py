@@ -14,23 +14,16 @@ import torch
 from torch import Tensor
 
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.datasets.lvis import LVISDataset
-from clove_ssl.tasks.datasets.samples import DetectionDataset
+from clove_ssl.tasks.detection.coco_scores import COCOScores, Floats, coco_truth, score_coco
+from clove_ssl.tasks.detection.voc_scores import Rule, VOCDetections, VOCScores, VOCTruth, match_voc
+from clove_ssl.tasks.labels.samples import DetectionDataset
+from clove_ssl.tasks.lvis.reader import LVISDataset
+from clove_ssl.tasks.lvis.scores import score_lvis
 from clove_ssl.tasks.predictions import Predictions
-from clove_ssl.tasks.scoring.coco import COCOScores, Floats, score_coco
-from clove_ssl.tasks.scoring.coco_truth import coco_truth
-from clove_ssl.tasks.scoring.lvis import score_lvis
 from clove_ssl.tasks.scoring.results import ImageSizes, Record, check_results
 from clove_ssl.tasks.scoring.results import Kind as CocoKind
 from clove_ssl.tasks.scoring.scores import Curve, Scores, ScoreTable
-from clove_ssl.tasks.scoring.segmentation import accuracy, class_iou, confusion, mean_iou
-from clove_ssl.tasks.scoring.voc import (
-    Rule,
-    VOCDetections,
-    VOCScores,
-    VOCTruth,
-    match_voc,
-)
+from clove_ssl.tasks.semantic.scores import accuracy, class_iou, confusion, mean_iou
 
 Kind = Literal["voc"] | CocoKind
 

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import numpy as np
 
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.datasets.rle import RLE, read_counts
-from clove_ssl.tasks.datasets.rle_batches import measure_runs
+from clove_ssl.tasks.labels.rle import RLE, read_counts
+from clove_ssl.tasks.labels.rle_batches import measure_runs
 
 Kind = Literal["box", "mask", "keypoints"]
 Record = Mapping[str, Any]

@@ -1,0 +1,140 @@
+"""The parts of ``clove bench`` that read images without training: rendering and reading."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from PIL import Image
+
+from clove_ssl.config.bases import MethodConfig
+from clove_ssl.config.pretraining import DataConfig
+from clove_ssl.data.decode import find_batch_decoder
+from clove_ssl.data.labels.classified import only_labelled
+from clove_ssl.data.loading import choose_workers, load_batches
+from clove_ssl.data.order import ImageOrder, StepPlan
+from clove_ssl.data.reading import BatchReader, EncodedImages, RenderedViews
+from clove_ssl.data.scenes import SceneSource
+from clove_ssl.data.sources import ImageSource, open_source
+from clove_ssl.pretraining.feed import DeviceRenderer
+
+if TYPE_CHECKING:
+    from clove_ssl.bench.command import Bench
+
+SIZE = (427, 320)  # width, height of the pictures made for the occasion
+DIFFERENT, REPEATS = 128, 16
+
+
+def measure_rendering(bench: Bench, method: MethodConfig, data: DataConfig) -> None:
+    """Decoding and rendering of one batch, without reading files."""
+    source, images = open_source(data), bench.config.batch
+    draws = ImageOrder(len(source), seed=0).draws(0, images)
+    reader = _reader(bench, method, data, source)
+    if isinstance(reader, RenderedViews):
+        bench.measure("decode and render, 1 process", lambda: reader[draws], images=images)
+        return
+    renderer = DeviceRenderer(
+        reader, bench.device, dtype=bench.precision.dtype, decoder=find_batch_decoder()
+    )
+    encoded, decoded = reader[draws].pin_memory(), reader.decoded_batch(draws).pin_memory()
+    bench.measure("decode and render", lambda: renderer.render(encoded), images=images)
+    bench.measure("  render", lambda: renderer.render(decoded), images=images)
+    busy = bench.device_milliseconds(lambda: renderer.render(decoded), stream=renderer.stream)
+    bench.record("  render, time of the device", 1e3 * images / busy)
+
+
+def measure_reading(bench: Bench, method: MethodConfig, data: DataConfig) -> None:
+    """What the worker processes deliver when nobody trains."""
+    source, images = open_source(data), bench.config.batch
+    workers, _ = _workers(bench, data)
+    warm_up = 2 * workers + 2
+    steps = warm_up + bench.config.steps
+    reader: BatchReader[Any] = _reader(bench, method, data, source)
+    loader = load_batches(
+        reader,
+        StepPlan(
+            ImageOrder(len(source), 0),
+            batch_size=images,
+            processes=1,
+            rank=0,
+            micro_batch=images,
+        ),
+        workers=workers,
+        prefetch=2,
+        start_step=0,
+        total_steps=steps,
+        pin_memory=bench.device.type == "cuda",
+    )
+    batches: Iterator[Any] = iter(loader)
+    for _ in range(warm_up):
+        next(batches)
+    start = time.perf_counter()
+    for _ in batches:
+        pass
+    seconds = (time.perf_counter() - start) / bench.config.steps
+    bench.record(f"reading, {workers} workers", images / seconds)
+
+
+def _reader(
+    bench: Bench, method: MethodConfig, data: DataConfig, source: ImageSource
+) -> RenderedViews | EncodedImages:
+    specs = method.view_specs()
+    if bench.device.type != "cuda":
+        return RenderedViews(source, specs, data, seed=0)
+    keeps = find_batch_decoder() is not None
+    return EncodedImages(source, specs, data, seed=0, keeps_jpegs=keeps)
+
+
+def _workers(bench: Bench, data: DataConfig) -> tuple[int, str]:
+    return choose_workers(data, processes_here=1, trains_on_cpu=bench.device.type == "cpu")
+
+
+def with_classes(method: MethodConfig, data: DataConfig) -> MethodConfig:
+    """The method for as many classes as the images have, if it needs them."""
+    if not method.needs_labels:
+        return method
+    return method.for_classes(len(only_labelled(open_source(data)).class_names))
+
+
+@contextmanager
+def pictures(bench: Bench) -> Iterator[DataConfig]:
+    """The images of the user, or some that are made up and thrown away afterwards."""
+    where: Literal["cpu", "gpu"] = "gpu" if bench.device.type == "cuda" else "cpu"
+    data = DataConfig(workers=bench.config.workers, render=where)
+    if bench.config.data is not None:
+        yield replace(data, source=bench.config.data)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "pictures.tar"
+        _write_shard(path)
+        yield replace(data, source=str(path))
+
+
+def _write_shard(path: Path) -> None:
+    """JPEG files of scenes; each picture several times, since only their number matters.
+
+    There are as many classes as repeats, for methods that need some.
+    """
+    width, height = SIZE
+    scenes = SceneSource(DIFFERENT, size=width)
+    with tarfile.open(path, "w") as shard:
+        for number in range(DIFFERENT):
+            content = io.BytesIO()
+            Image.fromarray(scenes.scene(number).image[:height]).save(content, "JPEG", quality=90)
+            for repeat in range(REPEATS):
+                name = f"{number:04d}-{repeat:02d}"
+                _add_file(shard, f"{name}.jpg", content.getvalue())
+                _add_file(shard, f"{name}.cls", str(repeat).encode())
+
+
+def _add_file(shard: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    shard.addfile(member, io.BytesIO(content))

@@ -1,0 +1,223 @@
+"""The parts of ``clove bench`` that need no images: the floor, the step and its stages."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+
+from clove_ssl.backbones.build import Backbone
+from clove_ssl.bench.command import FLOOR, WARM_UP, Bench, Measurement
+from clove_ssl.config.pretraining import OptimizerConfig
+from clove_ssl.methods.base import Method, Progress
+from clove_ssl.methods.teacher_student import BackboneEncoder, NetworkInputs, TaughtMethod
+from clove_ssl.optimizers import build_optimizer
+from clove_ssl.pretraining.compile.ahead import compile_calls
+from clove_ssl.pretraining.compile.calls import PieceCall
+from clove_ssl.pretraining.compile.helpers import Surroundings
+from clove_ssl.pretraining.compile.method import compile_pieces, cut
+from clove_ssl.training.batches import Moment
+from clove_ssl.views.batch import View, ViewBatch, joined_pixels
+
+PROGRESS = Progress(0, 1000)
+
+
+def measure_floor(
+    bench: Bench, batch: ViewBatch, *, joined: bool = True, name: str = FLOOR
+) -> Measurement:
+    """Bare backbones on the same views, those of one size joined or each on its own."""
+    torch.manual_seed(0)
+    passes = passes_of(batch, joined=joined)
+    inputs = NetworkInputs(passes, large_ones(passes))
+    student = bench.placed(_LastMap(bench.backbone()))
+    teacher = copy.deepcopy(student).requires_grad_(False)
+    prepared = _compile_floor(bench, student, teacher, passes) if bench.compiles else 0.0
+
+    def work() -> None:
+        run_networks(bench, student, teacher, inputs)
+        student.zero_grad(set_to_none=True)
+
+    return bench.measure(name, work, images=bench.config.batch, prepared=prepared)
+
+
+def _compile_floor(
+    bench: Bench, student: nn.Module, teacher: nn.Module, passes: Sequence[Tensor]
+) -> float:
+    """Compile whole networks, each call of them by another process, or pieces; the seconds."""
+    if bench.config.floor == "parts":
+        compile_pieces(cut([student, teacher]))
+        return 0.0
+    start = time.perf_counter()
+    different = {images.shape: images for images in passes}.values()
+    calls = [PieceCall.of(student, images, learns=True) for images in different]
+    calls.append(PieceCall.of(teacher, passes[0], learns=False))
+    compile_calls(calls, Surroundings(bench.precision, bench.device))
+    student.compile(dynamic=False)
+    teacher.compile(dynamic=False)
+    return time.perf_counter() - start
+
+
+def run_networks(
+    bench: Bench, student: nn.Module, teacher: nn.Module, inputs: NetworkInputs
+) -> None:
+    """Student forward and backward, teacher forward."""
+    with bench.precision.autocast():
+        with torch.no_grad():
+            for images in inputs.teacher:
+                teacher(images)
+        outputs = [student(images) for images in inputs.student]
+    torch.stack([_one_number(output) for output in outputs]).sum().backward()  # type: ignore[no-untyped-call]
+
+
+def _one_number(output: Tensor | Sequence[Tensor | None]) -> Tensor:
+    """A number in which all that a network hands out, one tensor or several, has a part."""
+    tensors = [output] if isinstance(output, Tensor) else output
+    return torch.stack([each.float().mean() for each in tensors if each is not None]).sum()
+
+
+class _LastMap(nn.Module):
+    """A backbone that hands out its last map alone, as it does in a method."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) -> (B, D, h, w)."""
+        return self.backbone.features(images)
+
+
+def passes_of(batch: ViewBatch, *, joined: bool) -> list[Tensor]:
+    """What goes through a network at once, the large views first: all of a size, or each view."""
+    sizes: dict[int, list[View]] = defaultdict(list)
+    for view in batch.views:
+        sizes[view.pixels.shape[-1]].append(view)
+    groups = [sizes[size] for size in sorted(sizes, reverse=True)]
+    if joined:
+        return [joined_pixels(views) for views in groups]
+    return [view.pixels for views in groups for view in views]
+
+
+def large_ones(passes: Sequence[Tensor]) -> list[Tensor]:
+    """Those of the size of the first."""
+    return [images for images in passes if images.shape[-1] == passes[0].shape[-1]]
+
+
+def measure_step(bench: Bench, model: Method, batch: ViewBatch) -> Measurement:
+    """The whole step, and the shares of its stages."""
+    prepared = bench.compile_ahead(model, batch)
+    optimizer = build_optimizer(OptimizerConfig(), model, peak_lr=1e-3)
+    stages = Stages(bench)
+
+    def step() -> None:
+        stages.begin()
+        with bench.precision.autocast():
+            output = model(batch, PROGRESS)
+        stages.end("forward")
+        output.loss.backward()
+        stages.end("backward")
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        model.after_step(PROGRESS)
+        stages.end("optimizer")
+
+    whole = bench.measure("step", step, images=bench.config.batch, prepared=prepared)
+    for name, milliseconds in stages.milliseconds().items():
+        bench.record_share(f"  {name}", milliseconds, step=whole)
+    if isinstance(model, TaughtMethod) and len(model.networks()) == 2:
+        _measure_parts(bench, model, batch, whole)
+    if bench.config.trace is not None:
+        write_trace(bench, step, bench.config.trace)
+    return whole
+
+
+class Stages:
+    """Where the device is when, step by step."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._device = bench.device
+        self._synchronize = bench.synchronize
+        self._steps: list[list[tuple[str, Moment]]] = []
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._steps.append([])
+        self.end("begin")
+
+    def end(self, stage: str) -> None:
+        """A stage of the step ends here."""
+        self._steps[-1].append((stage, Moment(self._device)))
+
+    def milliseconds(self) -> dict[str, float]:
+        """Median time of each stage."""
+        self._synchronize()
+        times: dict[str, list[float]] = defaultdict(list)
+        for marks in self._steps:
+            for (_, before), (stage, after) in pairwise(marks):
+                times[stage].append(before.milliseconds_to(after))
+        return {stage: median(values) for stage, values in times.items()}
+
+
+def _measure_parts(
+    bench: Bench, model: TaughtMethod[BackboneEncoder], batch: ViewBatch, step: Measurement
+) -> None:
+    """What forward and backward consist of: networks, teacher, and the rest."""
+    student, teacher = model.networks()
+    inputs = model.network_inputs(batch)
+
+    def networks() -> None:
+        run_networks(bench, student, teacher, inputs)
+        model.zero_grad(set_to_none=True)
+
+    def teacher_forward() -> None:
+        with torch.no_grad(), bench.precision.autocast():
+            for images in inputs.teacher:
+                teacher(images)
+
+    def gradients() -> None:
+        with bench.precision.autocast():
+            output = model(batch, PROGRESS)
+        output.loss.backward()
+        model.zero_grad(set_to_none=True)
+
+    bench.measure("  networks with heads", networks, images=bench.config.batch)
+    update = bench.device_milliseconds(lambda: model.update_teacher(PROGRESS))
+    bench.record_share("  teacher forward", bench.device_milliseconds(teacher_forward), step=step)
+    bench.record_share("  teacher update", update, step=step)
+    bench.measure("  forward and backward", gradients, images=bench.config.batch)
+    rest = max(_difference(bench, gradients, networks) - update, 0.0)
+    bench.record_share("  loss, matching, predictor", rest, step=step)
+
+
+def _difference(bench: Bench, whole: Callable[[], None], part: Callable[[], None]) -> float:
+    """How many milliseconds longer one takes; they take turns, so what slows one slows both."""
+    turns = Stages(bench)
+    for _ in range(bench.config.steps):
+        turns.begin()
+        whole()
+        turns.end("whole")
+        part()
+        turns.end("part")
+    times = turns.milliseconds()
+    return times["whole"] - times["part"]
+
+
+def write_trace(bench: Bench, step: Callable[[], None], path: Path) -> None:
+    """Write a trace of three steps that are warm, and their longest kernels beside it."""
+    for _ in range(WARM_UP):
+        step()
+    with torch.profiler.profile() as profile:
+        for _ in range(3):
+            step()
+        bench.synchronize()
+    profile.export_chrome_trace(str(path))
+    by_time = "self_device_time_total" if bench.device.type == "cuda" else "self_cpu_time_total"
+    kernels = profile.key_averages().table(sort_by=by_time, row_limit=60, max_name_column_width=80)
+    path.with_suffix(".txt").write_text(kernels)

@@ -1,0 +1,73 @@
+"""What every method's config has in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
+
+from clove_ssl.config.views import ViewSpec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from clove_ssl.backbones.build import Backbone
+    from clove_ssl.config.finetuning import FinetuneConfig
+    from clove_ssl.methods.base import Method
+    from clove_ssl.tasks.base import Task
+
+
+Kind = Literal["global", "local", "dense"]
+"""What is compared: whole images, parts of them (windows, patches, groups of cells), or cells."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodConfig:
+    """A pre-training method; subclasses add the fields and say how to build it."""
+
+    name: ClassVar[str]
+    paper: ClassVar[str] = ""
+    """Authors and year, as ``clove list methods`` shows them."""
+    kinds: ClassVar[tuple[Kind, ...]] = ()
+    """What its loss compares."""
+    has_teacher: ClassVar[bool] = False
+    """Whether a moving average of the network provides targets."""
+    queues: ClassVar[int] = 0
+    """Queues of earlier embeddings that it keeps by default."""
+    status: ClassVar[str] = "plug-in"
+    """What the method has been compared with."""
+    needs_labels: ClassVar[bool] = False
+    """Whether batches must say which class their images belong to."""
+    trains: ClassVar[bool] = True
+    """Whether there is anything to train; otherwise a run has no steps."""
+
+    def view_specs(self) -> tuple[ViewSpec, ...]:
+        """The views of one image, in the order the method gets them."""
+        raise NotImplementedError
+
+    def build(self, backbone: Backbone) -> Method:
+        """The method as a module around ``backbone``; imports torch."""
+        raise NotImplementedError
+
+    def for_classes(self, count: int) -> Self:
+        """The same method for images of ``count`` classes, if it needs labels."""
+        raise NotImplementedError
+
+    def summary(self) -> dict[str, str]:
+        """What the user should see at the start of a run, besides the common facts."""
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskConfig:
+    """A downstream task; subclasses add the fields, the published protocol and the task itself."""
+
+    name: ClassVar[str]
+
+    @classmethod
+    def protocol(cls, out: Path, backbone: str) -> FinetuneConfig:
+        """The complete published protocol, starting from ``backbone``."""
+        raise NotImplementedError
+
+    def build(self) -> Task:
+        """The task that reads data, builds the model and scores it; imports torch."""
+        raise NotImplementedError

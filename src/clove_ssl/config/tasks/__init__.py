@@ -1,1 +1,0 @@
-"""Configs of the downstream tasks, one class per name of ``clove finetune``."""

@@ -1,0 +1,1 @@
+"""What is known about images: their classes, and the classes of their pixels."""

@@ -1,0 +1,1 @@
+"""``clove doctor``: is this machine ready, and is this run healthy?"""

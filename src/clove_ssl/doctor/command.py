@@ -1,0 +1,150 @@
+"""``clove doctor``: is this machine ready, or is this run healthy?
+
+Prints a list of checks, each ok, something to look at, or a problem, and ends
+with one line that says what to do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from clove_ssl.config import files
+from clove_ssl.config.finetuning import FinetuneConfig
+from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.console import Console
+from clove_ssl.doctor.machine import Check, State, machine_checks, verdict
+from clove_ssl.doctor.self_test import self_tests
+from clove_ssl.runs import directory
+from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.figures import figure
+from clove_ssl.runs.hints import Hint, hints
+from clove_ssl.runs.judges import Level
+from clove_ssl.runs.limits import limits_of
+from clove_ssl.runs.metrics import read_metrics
+from clove_ssl.runs.state import RunState, read_finetuning_state, read_state, unreadable_files
+
+MEANING: dict[Level, State] = {"good": "ok", "look": "look", "bad": "problem"}
+
+
+def examine(run: Path | None = None) -> None:
+    """Examine this machine, or a run when one is given."""
+    with Console() as console:
+        if run is None:
+            checks = _show(_all_machine_checks(), console, width=18)
+            console.say(verdict(checks, subject="This machine", healthy="is ready"))
+        else:
+            checks = _show(run_checks(directory.find(run)), console, width=31)
+            console.say(verdict(checks, subject="This run", healthy="looks healthy"))
+
+
+def run_checks(run: RunDirectory) -> Iterator[Check]:
+    """State, files and figures of a run."""
+    if files.is_finetuning(run.config):
+        yield from finetuning_checks(run)
+        return
+    config = files.load(PretrainConfig, run.config)
+    metrics = read_metrics(run)
+    state = read_state(run, config, metrics)
+    yield check_progress(run, state)
+    yield check_checkpoints(run, state)
+    yield check_files(run)
+    yield from map(as_check, hints(metrics, limits_of(config)))
+
+
+def finetuning_checks(run: RunDirectory) -> Iterator[Check]:
+    """State and loss of a fine-tuning run, or of each of its repetitions."""
+    config = files.load(FinetuneConfig, run.config)
+    if config.runs > 1:
+        for number in range(config.runs):
+            part = run.repetition(number)
+            if part.config.is_file():
+                yield from finetuning_checks(part)
+        return
+    metrics = read_metrics(run)
+    state = read_finetuning_state(run, config, metrics)
+    if state.status == "finished":
+        yield Check("State", "ok", f"finished after {state.step:,} iterations: {run.scores}")
+    else:
+        yield check_progress(run, state)
+    yield check_checkpoints(run, state)
+    for loss in [line["loss"] for line in metrics if "loss" in line][-1:]:
+        finite = math.isfinite(loss)
+        text = f"{loss:.4g}" if finite else f"{loss}: try a smaller --lr in a new run"
+        yield Check("Loss", "ok" if finite else "problem", text)
+
+
+def check_progress(run: RunDirectory, state: RunState) -> Check:
+    """How far the run has come."""
+    total = f" of {state.total_steps:,}" if state.total_steps else ""
+    if state.status == "finished":
+        return Check(
+            "State", "ok", f"finished after {state.step:,} steps; backbone: {run.backbone}"
+        )
+    if state.status == "running":
+        return Check("State", "ok", f"running, step {state.step:,}{total}")
+    return Check(
+        "State", "look", f"interrupted at step {state.step:,}{total}. Type: clove resume {run.path}"
+    )
+
+
+def check_checkpoints(run: RunDirectory, state: RunState) -> Check:
+    """Whether the run could go on from what it has written."""
+    from clove_ssl.training.checkpoints import CheckpointStore  # imports torch
+
+    store = CheckpointStore(run.checkpoints, keep=1, warn=lambda text: None)
+    damaged: list[int] = []
+    for checkpoint in store.all():
+        try:
+            is_intact = checkpoint.is_intact()
+        except FileNotFoundError:  # a running process has just replaced it
+            continue
+        if is_intact:
+            return judge_checkpoints(checkpoint.step, damaged, state)
+        damaged.append(checkpoint.step)
+    return judge_checkpoints(None, damaged, state)
+
+
+def judge_checkpoints(intact: int | None, damaged: list[int], state: RunState) -> Check:
+    """The newest intact checkpoint, and the damaged ones after it."""
+    if intact is not None and not damaged:
+        return Check("Last checkpoint", "ok", f"step {intact:,}, intact")
+    broken = ", ".join(f"{step:,}" for step in damaged)
+    if intact is not None:
+        text = f"step {broken} is damaged; clove resume goes on from step {intact:,}"
+        return Check("Last checkpoint", "look", text)
+    if damaged:
+        text = f"step {broken}: all damaged, the run cannot be resumed. Start it again."
+        return Check("Last checkpoint", "problem", text)
+    if state.status == "interrupted":
+        text = "none, so clove resume starts from the first step"
+        return Check("Last checkpoint", "look", text)
+    return Check("Last checkpoint", "ok", "none yet" if state.status == "running" else "none kept")
+
+
+def check_files(run: RunDirectory) -> Check:
+    """Images that could not be read."""
+    count = len(unreadable_files(run))
+    if count:
+        return Check("Unreadable files", "look", f"{count:,} were replaced; {run.log} names them")
+    return Check("Unreadable files", "ok", "none")
+
+
+def as_check(hint: Hint) -> Check:
+    """A hint about a figure, in the words of the doctor."""
+    return Check(figure(hint.metric).title, MEANING[hint.level], hint.text)
+
+
+def _all_machine_checks() -> Iterator[Check]:
+    yield from machine_checks()
+    yield from self_tests()
+
+
+def _show(checks: Iterable[Check], console: Console, *, width: int) -> list[Check]:
+    """Print checks as they come, since some take a second."""
+    shown = []
+    for check in checks:
+        console.say(f"{check.state:<8} {check.name:<{width}} {check.text}")
+        shown.append(check)
+    return shown

@@ -1,1 +1,0 @@
-"""Writing a trained backbone for other programs."""

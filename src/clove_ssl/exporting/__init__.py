@@ -1,0 +1,1 @@
+"""``clove export`` and ``clove import``: weights for other programs, and theirs for us."""

@@ -1,0 +1,115 @@
+"""``clove export``: a backbone for another program, checked, with its model card."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from safetensors.torch import save
+
+from clove_ssl.atomic import cause, write_text
+from clove_ssl.console import Console
+from clove_ssl.errors import UserError, already_there
+from clove_ssl.exporting.detectors import export_detector
+from clove_ssl.exporting.sources import ExportSource, open_source
+from clove_ssl.weights.config import ExportConfig
+from clove_ssl.weights.export.exported import Exported
+from clove_ssl.weights.export.formats import FORMATS, write_checked
+from clove_ssl.weights.export.hub_folder import CARD, front_matter
+from clove_ssl.weights.export.model_card import render_model_card
+from clove_ssl.weights.export.usage import describe_usage
+from clove_ssl.weights.safetensors_file import portable_state, write_bytes
+
+_WITH_HEADS_BESIDE = ("safetensors", "hub")
+
+
+def export_backbone(config: ExportConfig) -> Path:
+    """Write the backbone of a run or file, or a detector, in one format; gives the path."""
+    if config.heads:
+        return export_detector(config)
+    _check_options(config)
+    source = open_source(config)
+    _check_heads(config, source)
+    path = _target(config, source)
+    exported = Exported(
+        source.backbone,
+        source.metadata,
+        stage=config.stage,
+        encoder=source.encoder if FORMATS[config.to].is_graph else None,
+    )
+    try:
+        difference = write_checked(exported, config.to, path)
+        written = {"file": path, **_write_projector(source, config, path)}
+        written["model card"] = _write_card(source, exported, config, path)
+    except OSError as error:
+        raise UserError(
+            f"{path} could not be written: {cause(error)}. Choose another place with --out."
+        ) from error
+    with Console() as console:
+        console.say(f"Exported {source.facts.architecture} ({source.facts.method}) to {config.to}")
+        for what, where in written.items():
+            console.choice(what, str(where))
+        checked_by = FORMATS[config.to].checked_by
+        console.choice("checked with", checked_by, f"features differ by {difference:.1e} at most")
+    return path
+
+
+def _target(config: ExportConfig, source: ExportSource) -> Path:
+    """Where to write; only what an earlier export left inside the run is replaced."""
+    usual = source.default_out.with_name(
+        source.default_out.name + (FORMATS[config.to].suffix or "-hub")
+    )
+    path = config.out or usual
+    if path.exists() and (config.out is not None or not source.is_run):
+        raise already_there(path)
+    return path
+
+
+def _check_options(config: ExportConfig) -> None:
+    is_graph = FORMATS[config.to].is_graph
+    if config.stage != "all" and not is_graph:
+        raise UserError(
+            f"--stage {config.stage} is for graphs (onnx, torch-export); {config.to} holds all "
+            "weights. Leave it out."
+        )
+    if config.projector and not (is_graph or config.to in _WITH_HEADS_BESIDE):
+        raise UserError(
+            f"--projector cannot go to {config.to}, whose network has no place for it. Leave it "
+            "out, or export to safetensors, hub, onnx or torch-export."
+        )
+    if config.projector and config.stage != "all":
+        raise UserError(
+            f"--stage {config.stage} and --projector exclude each other: a graph gives either maps "
+            "or embeddings. Leave one of them out."
+        )
+
+
+def _check_heads(config: ExportConfig, source: ExportSource) -> None:
+    if config.projector and source.encoder is None:
+        raise UserError(
+            f"The method {source.facts.method} keeps its heads where they cannot be found, so "
+            "there is no projector to export. Leave out --projector."
+        )
+
+
+def _write_projector(source: ExportSource, config: ExportConfig, path: Path) -> dict[str, Path]:
+    """The heads of pre-training as a file beside the backbone; a graph has them inside."""
+    if source.encoder is None or FORMATS[config.to].is_graph:
+        return {}
+    state = portable_state(source.encoder)
+    heads = {name: state[name] for name in state if not name.startswith("backbone.")}
+    inside, beside = path / "projector.safetensors", path.with_suffix(".projector.safetensors")
+    target = inside if path.is_dir() else beside
+    write_bytes(target, save(heads, source.metadata))
+    return {"projector": target}
+
+
+def _write_card(source: ExportSource, exported: Exported, config: ExportConfig, path: Path) -> Path:
+    facts = replace(source.facts, loading=describe_usage(exported, config.to, path.name))
+    text = render_model_card(facts)
+    if path.is_dir():
+        write_text(path / CARD, front_matter(facts.licence) + text)
+        return path / CARD
+    card = path.with_name(f"{path.name}.md")
+    write_text(card, text)
+    return card

@@ -1,0 +1,176 @@
+"""What can be exported: a run, finished or not, or a file of any program.
+
+The backbone that a finished run hands out is read from its export; the other
+branch, the heads of pre-training and unfinished runs come from a checkpoint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torch import nn
+
+from clove_ssl import __version__
+from clove_ssl.backbones.build import Backbone
+from clove_ssl.config import files
+from clove_ssl.config.finetuning import FinetuneConfig
+from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.errors import UserError
+from clove_ssl.exporting.cards import card_facts
+from clove_ssl.methods.base import Method
+from clove_ssl.methods.teacher_student import TaughtMethod
+from clove_ssl.pretraining.restore import restore_method
+from clove_ssl.runs.directory import RunDirectory, not_exported
+from clove_ssl.runs.metrics import read_metrics
+from clove_ssl.runs.probe_file import read_probes
+from clove_ssl.runs.state import read_state
+from clove_ssl.views.batch import IMAGENET_MEAN, IMAGENET_STD
+from clove_ssl.weights.config import ExportConfig
+from clove_ssl.weights.export.model_card import ModelCardFacts
+from clove_ssl.weights.load import load_backbone, read_backbone
+
+
+@dataclass(frozen=True)
+class ExportSource:
+    """A backbone, what is known about it, and where its exports go."""
+
+    backbone: Backbone
+    encoder: nn.Module | None  # with the heads of pre-training, where asked for
+    facts: ModelCardFacts
+    default_out: Path  # without the suffix of a format
+    is_run: bool
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What every exported file carries along."""
+        facts = self.facts
+        known = {
+            "method": facts.method,
+            "config_hash": facts.config_hash,
+            "branch": facts.branch,
+            "licence": facts.licence,
+        }
+        return {name: value for name, value in known.items() if value}
+
+
+def open_source(config: ExportConfig) -> ExportSource:
+    """The backbone of a run or file, in eval mode."""
+    run = RunDirectory(config.source)
+    source = _open_run(run, config) if run.config.is_file() else _open_file(config)
+    source.backbone.eval()
+    if source.encoder is not None:
+        source.encoder.eval()
+    return source
+
+
+def _open_file(config: ExportConfig) -> ExportSource:
+    if config.projector:
+        raise UserError(
+            f"--projector needs a run, whose checkpoints hold the heads; {config.source} is none. "
+            "Leave it out, or give the run directory."
+        )
+    backbone, report = read_backbone(config.source, branch=config.branch)
+    facts = ModelCardFacts(
+        method=report.method or "unknown",
+        architecture=backbone.name,
+        stage=backbone.stage,
+        output_stride=backbone.output_stride,
+        library_version=__version__,
+        mean=IMAGENET_MEAN,
+        std=IMAGENET_STD,
+        licence=config.licence or report.licence,
+        branch=report.branch,
+    )
+    return ExportSource(backbone, None, facts, config.source.with_suffix(""), is_run=False)
+
+
+def _open_finetuned(run: RunDirectory, config: ExportConfig) -> ExportSource:
+    """The backbone of a fine-tuning run, as it was after the last iteration."""
+    trained = files.load(FinetuneConfig, run.config)
+    if config.projector or config.branch is not None:
+        raise UserError(
+            f"{run.path} is a fine-tuning run, which has neither a projector nor branches. Leave "
+            "out --projector and --branch."
+        )
+    if not run.backbone.is_file():
+        raise not_exported(run, run.backbone)
+    backbone = load_backbone(run.backbone)
+    facts = ModelCardFacts(
+        method=f"{trained.task.name} fine-tuning",
+        architecture=backbone.name,
+        stage=backbone.stage,
+        output_stride=backbone.output_stride,
+        data=str(trained.data.root or "files or scenes named in the config"),
+        labelled=True,
+        images_seen=trained.total_iterations * trained.effective_batch,
+        steps=trained.total_iterations,
+        config_hash=files.fingerprint(trained),
+        library_version=__version__,
+        mean=IMAGENET_MEAN,
+        std=IMAGENET_STD,
+        licence=config.licence or ModelCardFacts.licence,
+    )
+    return ExportSource(backbone, None, facts, run.backbone.with_suffix(""), is_run=True)
+
+
+def _open_run(run: RunDirectory, config: ExportConfig) -> ExportSource:
+    if files.is_finetuning(run.config):
+        return _open_finetuned(run, config)
+    trained = files.load(PretrainConfig, run.config)
+    handed_out = getattr(trained.method, "export", "student")
+    branch = config.branch or handed_out
+    is_usual = branch == handed_out and run.backbone.is_file()
+    encoder, step = None, None
+    if is_usual and not config.projector:
+        backbone = load_backbone(run.backbone)
+    else:
+        method, step = restore_method(run, trained)
+        backbone, encoder = _choose(method, branch)
+    facts = _facts_of_run(run, trained, backbone, step)
+    facts = replace(
+        facts,
+        licence=config.licence or facts.licence,
+        branch=branch if hasattr(trained.method, "export") else "",
+        probes={**facts.probes, **_probes(run)} if is_usual else {},
+    )
+    name = "backbone" + f"-{branch}" * (branch != handed_out)
+    name += f"-step-{step}" * (not run.backbone.is_file())
+    heads = encoder if config.projector else None
+    return ExportSource(backbone, heads, facts, run.backbone.parent / name, is_run=True)
+
+
+def _facts_of_run(
+    run: RunDirectory, config: PretrainConfig, backbone: Backbone, step: int | None
+) -> ModelCardFacts:
+    metrics = read_metrics(run)
+    state = read_state(run, config, metrics)
+    return card_facts(
+        config,
+        backbone,
+        images=state.images or 0,
+        steps=state.step if step is None else step,
+        figures=metrics[-1] if metrics else {},
+    )
+
+
+def _choose(method: Method, branch: str) -> tuple[Backbone, nn.Module | None]:
+    if isinstance(method, TaughtMethod):
+        encoder = method.teacher.module if branch == "teacher" else method.encoder
+        return encoder.backbone, encoder
+    if branch == "teacher":
+        raise UserError(
+            f"{type(method).__name__} has no teacher, so there is none to export. Leave out "
+            "--branch."
+        )
+    return method.backbone, getattr(method, "encoder", None)
+
+
+def _probes(run: RunDirectory) -> dict[str, float]:
+    """Figures of ``clove probe`` for this very run."""
+    here = run.path.resolve()
+    return {
+        f"{each['title']} on {each['data']}": each["value"]
+        for each in read_probes(run)
+        if Path(each["backbone"]).resolve() == here
+    }

@@ -1,0 +1,291 @@
+"""One fine-tuning run: the training loop of pre-training, around a downstream task.
+
+As there, a run is a pure function of its config, and resuming repeats the uninterrupted run bit
+for bit on the same device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from clove_ssl.config.finetuning import FinetuneConfig
+from clove_ssl.console import Console
+from clove_ssl.data.loading import choose_workers
+from clove_ssl.errors import UserError
+from clove_ssl.finetuning.evaluate import Evaluation
+from clove_ssl.finetuning.learner import TaskFeed, TaskLearner
+from clove_ssl.finetuning.outcome import write_report
+from clove_ssl.finetuning.plan import FinetunePlan, plan_finetuning
+from clove_ssl.finetuning.score import figures_of, score_predictions, show
+from clove_ssl.finetuning.self_check import announce, examine_start, write_self_check
+from clove_ssl.finetuning.starting_point import StartingPoint, continued_backbone, open_backbone
+from clove_ssl.layers.normalization import synchronize_norms
+from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.metrics import Metrics
+from clove_ssl.runs.provenance import record_start
+from clove_ssl.tasks.base import Reading, Task, TaskData, TaskModel
+from clove_ssl.training.checkpoints import CheckpointStore
+from clove_ssl.training.loop import TrainingLoop
+from clove_ssl.training.observer import Observer
+from clove_ssl.training.precision import Precision, choose_precision
+from clove_ssl.training.processes import Process, owned
+from clove_ssl.training.repeatability import start_repeatably
+
+ADVICE = "Try a smaller --lr, a longer --warmup-iterations, or --precision fp32 in a new run."
+
+
+@dataclass(frozen=True)
+class FinetuneResult:
+    """What a run leaves behind."""
+
+    run: Path
+    finished: bool
+    step: int
+    scores: dict[str, float]  # of the first process; empty until the run has finished
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What can be built, and found wrong, before anything is written."""
+
+    task: Task
+    start: StartingPoint
+    precision: Precision
+    data: TaskData | None  # none where built-in scenes still have to be written
+
+
+def prepare(config: FinetuneConfig, process: Process, data: TaskData | None = None) -> Parts:
+    """Everything that can be refused before anything is written; ``data`` may be read already."""
+    start_repeatably(
+        config.seed, process.device, deterministic=config.deterministic, sizes_vary=True
+    )
+    precision = choose_precision(config.precision, process.device)
+    precision.prepare()
+    task = config.task.build()
+    plan_finetuning(config, images=1, processes=process.world_size)  # refuses what does not divide
+    start = continued_backbone(_first(config), config, task) or open_backbone(config, task)
+    if data is None and not config.data.uses_scenes:
+        data = task.read(config.data)
+    return Parts(task, start, precision, data)
+
+
+def _first(config: FinetuneConfig) -> RunDirectory:
+    """The run itself, or the first of several."""
+    whole = RunDirectory(config.out)
+    return whole if config.runs == 1 else whole.repetition(0)
+
+
+def train(
+    config: FinetuneConfig,
+    run: RunDirectory,
+    process: Process,
+    parts: Parts,
+    *,
+    whole: RunDirectory | None = None,
+) -> FinetuneResult:
+    """Train and score one run, which may be one of several that ``whole`` holds."""
+    with owned(run, process) as console, _told_how_to_go_on(whole or run, console):
+        data = _labelled_data(config, run, process, parts)
+        plan = plan_finetuning(config, images=data.train_images, processes=process.world_size)
+        model = _build_model(config, process, parts, data)
+        loop = _build_loop(config, run, console, process, plan=plan, model=model, parts=parts)
+        _check_unchanged(data, loop.restore())
+        _introduce(config, run, loop, plan, model=model, data=data, start=parts.start)
+        reading = _reading(config, plan, process, start_step=loop.step)
+        evaluation = Evaluation(config, parts.task, data, reading, parts.precision, process)
+        finished, scores = _train_and_evaluate(run, loop, plan, model, evaluation)
+        if not finished:
+            console.say(f"Stopped after iteration {loop.step}. {_go_on_with(whole or run)}")
+        elif process.is_first:
+            _finish(run, evaluation, console, step=loop.step)
+        process.wait()
+        return FinetuneResult(run.path, finished, loop.step, scores)
+
+
+@contextmanager
+def _told_how_to_go_on(run: RunDirectory, console: Console) -> Iterator[None]:
+    """Training stops by itself when it is asked to; evaluations are broken off, and repeated."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        console.say(f"Interrupted. {_go_on_with(run)}")
+        raise
+
+
+def _go_on_with(run: RunDirectory) -> str:
+    return f"Go on with: clove resume {run.path}"
+
+
+def _finish(run: RunDirectory, evaluation: Evaluation, console: Console, *, step: int) -> None:
+    """Draw pictures, write the report, and say where everything is."""
+    count = evaluation.config.evaluation.pictures
+    if count:
+        test = evaluation.data.test
+        evaluation.task.draw(run.predictions, test, run.pictures, count=count)
+    write_report(run)
+    console.say(f"Done: {step} iterations.")
+    console.choice("scores", str(run.scores))
+    console.choice("report", str(run.report))
+    console.choice("model", str(run.model))
+
+
+def _labelled_data(
+    config: FinetuneConfig, run: RunDirectory, process: Process, parts: Parts
+) -> TaskData:
+    data = parts.data
+    if data is None:
+        if process.is_first:
+            parts.task.write_scenes(config.data, run.scenes)
+        process.wait()
+        data = parts.task.read_scenes(run.scenes)
+    if config.fraction < 1:
+        data = parts.task.take_fraction(data, config.fraction, seed=config.seed)
+    return data
+
+
+def _build_model(
+    config: FinetuneConfig, process: Process, parts: Parts, data: TaskData
+) -> TaskModel:
+    model = parts.task.build_model(parts.start.backbone, data, seed=config.seed)
+    if process.world_size > 1 and config.sync_norm:
+        synchronize_norms(model, process.device.type)
+    if process.device.type == "cuda":
+        model = model.to(memory_format=torch.channels_last)
+    return model.to(process.device)
+
+
+def _build_loop(
+    config: FinetuneConfig,
+    run: RunDirectory,
+    console: Console,
+    process: Process,
+    *,
+    plan: FinetunePlan,
+    model: TaskModel,
+    parts: Parts,
+) -> TrainingLoop:
+    solver = config.solver
+    groups = model.parameter_groups(solver.weight_decay)
+    return TrainingLoop(
+        learner=TaskLearner(model),
+        optimizer=torch.optim.SGD(groups, lr=plan.peak_lr, momentum=solver.momentum),
+        lr=plan.lr(),
+        plan=plan,
+        precision=parts.precision,
+        process=process,
+        store=CheckpointStore(run.checkpoints, keep=2, warn=console.warn),
+        console=console,
+        advice=ADVICE,
+    )
+
+
+def _check_unchanged(data: TaskData, state: dict[str, object]) -> None:
+    if state and state["images"] != data.train_images:
+        raise UserError(
+            f"There are {data.train_images} training images, but this run was started with "
+            f"{state['images']}, so their order would change. Restore the files, or start a new "
+            "run with another --out."
+        )
+
+
+def _introduce(
+    config: FinetuneConfig,
+    run: RunDirectory,
+    loop: TrainingLoop,
+    plan: FinetunePlan,
+    *,
+    model: TaskModel,
+    data: TaskData,
+    start: StartingPoint,
+) -> None:
+    """The self-check, said and stored, and the record of this start."""
+    if not loop.process.is_first:
+        return
+    facts = examine_start(config, plan, start, model, data)
+    facts["precision"] = f"{loop.precision.name} ({loop.precision.reason})"
+    announce(config, plan, facts, data, loop.console)
+    if loop.step:
+        loop.console.say(f"Resuming after iteration {loop.step}")
+    else:  # later starts hold trained weights, not the initial ones
+        write_self_check(run, config, facts, model, data)
+    process = loop.process
+    record_start(run, process.device, step=loop.step, processes=process.world_size)
+
+
+def _reading(
+    config: FinetuneConfig, plan: FinetunePlan, process: Process, *, start_step: int
+) -> Reading:
+    on_gpu = process.device.type == "cuda"
+    workers, _ = choose_workers(
+        config.data, processes_here=process.local_world_size, trains_on_cpu=not on_gpu
+    )
+    return Reading(
+        seed=config.seed,
+        batch_size=plan.batch_size,
+        micro_batch=plan.micro_batch,
+        processes=process.world_size,
+        rank=process.rank,
+        start_step=start_step,
+        stop_step=plan.total_steps,
+        workers=workers,
+        prefetch=config.data.prefetch,
+        pin_memory=on_gpu,
+    )
+
+
+def _train_and_evaluate(
+    run: RunDirectory,
+    loop: TrainingLoop,
+    plan: FinetunePlan,
+    model: TaskModel,
+    evaluation: Evaluation,
+) -> tuple[bool, dict[str, float]]:
+    """Train from evaluation to evaluation; False when asked to stop before the end."""
+    config, process = evaluation.config, loop.process
+    scores: dict[str, float] = {}
+    start = loop.step
+    batches = evaluation.task.training_batches(evaluation.data, evaluation.reading)
+    metrics = Metrics(run, config.logging, start_step=loop.step) if process.is_first else None
+    observer = Observer(config.logging, plan, process, console=loop.console, metrics=metrics)
+    feed = TaskFeed(batches, process, images=evaluation.data.train_images)
+    with closing(feed), closing(observer):
+        for step in plan.evaluations(loop.step):
+            done = loop.run(feed, observer, until=step)
+            # After the last step there is still an evaluation, which may take longer than a
+            # machine that goes away will wait.
+            if not done or any(process.gather(loop.asked_to_stop)):
+                return False, {}
+            scores = _evaluated(
+                run, model, evaluation, observer, loop.console, step=step, trained=step > start
+            )
+        return True, scores
+
+
+def _evaluated(
+    run: RunDirectory,
+    model: TaskModel,
+    evaluation: Evaluation,
+    observer: Observer,
+    console: Console,
+    *,
+    step: int,
+    trained: bool,
+) -> dict[str, float]:
+    """Scores after ``step`` iterations, unless an earlier start has left them and none followed."""
+    last = step == evaluation.config.total_iterations
+    place = run if last else run.evaluation(step)
+    process = evaluation.process
+    if not trained and process.gather(place.scores.is_file())[0]:
+        return figures_of(place) if process.is_first else {}
+    evaluation.predict(model, place.predictions, step=step, export=run if last else None)
+    if not process.is_first:
+        return {}
+    scores = score_predictions(evaluation.task, place, evaluation.data.test)
+    show(scores, console, classes=last)
+    observer.evaluated(step, figures_of(place))
+    return figures_of(place)

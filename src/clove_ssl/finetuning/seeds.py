@@ -1,0 +1,73 @@
+"""Fine-tuning, once or with several seeds; what a run itself does is in ``finetuning_run.py``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from clove_ssl.config import files
+from clove_ssl.config.finetuning import FinetuneConfig, LabelledDataConfig
+from clove_ssl.console import Console
+from clove_ssl.finetuning.outcome import write_report
+from clove_ssl.finetuning.run import FinetuneResult, Parts, prepare, train
+from clove_ssl.finetuning.score import summarize_runs
+from clove_ssl.runs import directory
+from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.tasks.base import TaskData
+from clove_ssl.training.processes import Process, joined
+
+
+def finetune(config: FinetuneConfig) -> FinetuneResult:
+    """Fine-tune and score a backbone; the run directory ``config.out`` must be new."""
+    with joined(config.device) as process:
+        parts = prepare(config, process)
+        config = replace(config, data=_from_anywhere(config.data))
+        if process.is_first:
+            files.save(config, directory.create(config.out).config)
+        process.wait()
+        return _go_on(config, process, parts)
+
+
+def resume(path: str | Path, *, micro_batch: int | None = None) -> FinetuneResult:
+    """Continue a run, or several, from their last good checkpoints."""
+    run = directory.find(Path(path))
+    config = replace(files.load(FinetuneConfig, run.config), out=run.path)
+    if micro_batch is not None:
+        config = replace(config, micro_batch=micro_batch)
+    with joined(config.device) as process:
+        return _go_on(config, process, prepare(config, process))
+
+
+def _from_anywhere(data: LabelledDataConfig) -> LabelledDataConfig:
+    """The same images, by names that hold in whatever folder the run is resumed or scored."""
+    names = ("root", "train_annotations", "train_images", "test_annotations", "test_images")
+    given = {name: getattr(data, name) for name in names}
+    places = {name: path.expanduser().absolute() for name, path in given.items() if path}
+    return replace(data, **places)
+
+
+def _go_on(config: FinetuneConfig, process: Process, parts: Parts) -> FinetuneResult:
+    if config.runs == 1:
+        return train(config, RunDirectory(config.out), process, parts)
+    return _repeat(config, process, parts.data)
+
+
+def _repeat(config: FinetuneConfig, process: Process, data: TaskData | None) -> FinetuneResult:
+    """The same run with several seeds; those that have finished are not run again."""
+    whole = RunDirectory(config.out)
+    for number in range(config.runs):
+        run = whole.repetition(number)
+        one = replace(config, out=run.path, seed=config.seed + number, runs=1)
+        if process.is_first and not run.config.is_file():
+            files.save(one, directory.make(run.path).config)
+        process.wait()
+        result = train(one, run, process, prepare(one, process, data), whole=whole)
+        if not result.finished:
+            return replace(result, run=whole.path)
+    scores: dict[str, float] = {}
+    if process.is_first:
+        with Console() as console:
+            scores = summarize_runs(whole, config, console)
+        write_report(whole)
+    process.wait()
+    return FinetuneResult(whole.path, True, config.total_iterations, scores)

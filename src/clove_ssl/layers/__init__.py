@@ -1,0 +1,1 @@
+"""Building blocks that methods, tasks and probes share: norms, transfers, sums over processes."""

@@ -1,0 +1,142 @@
+"""Every choice of CLoVE (Silva et al., 2023), with the released code's as defaults.
+
+Where the paper and the released code differ, the docstring of the field says
+so; the defaults follow the release, except for the attention, which is the
+paper's. ``recipes.clove_release_r50_200ep`` is the release in every point.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from clove_ssl.config.bases import Kind, MethodConfig
+from clove_ssl.config.limits import check_least, check_positive
+from clove_ssl.config.views import ViewsConfig, ViewSpec
+from clove_ssl.errors import UserError
+from clove_ssl.methods.config import MatchingConfig, ProjectorConfig, TeacherConfig
+
+if TYPE_CHECKING:
+    from clove_ssl.backbones.build import Backbone
+    from clove_ssl.methods.base import Method
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionConfig:
+    """Self-attention over the cells of one view: the predictor."""
+
+    kind: Literal["normalized", "plain"] = "normalized"
+    """``normalized``: unit queries and keys (the paper); ``plain``: scaled dot products with
+    biases (the released code)."""
+    heads: int = 8
+    """Parallel heads; must divide the embedding's channels."""
+    temperature: float = 0.2
+    """Divides the cosines of ``normalized`` attention; the paper gives no value."""
+    learn_temperature: bool = False
+    """Train the temperature of ``normalized`` attention, starting from ``temperature``."""
+
+    def __post_init__(self) -> None:
+        check_least(1, "method.attention", heads=self.heads)
+        check_positive("method.attention", temperature=self.temperature)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossConfig:
+    """How matched cells attract and the others repel."""
+
+    kind: Literal["ranking", "l2"] = "ranking"
+    """``ranking``: margin ranking with hard negatives; ``l2``: attract the matches only."""
+    form: Literal["release", "paper"] = "release"
+    """``release``: one hinge per image, with a factor 2; ``paper``: Eq. 2, one hinge per pair."""
+    positive_weight: float = 2.0
+    """Lambda: how much more a match counts than a negative."""
+    margin: float = 100.0
+    """Mu. At 100 the hinge never closes, so the gradient does not depend on it."""
+    top_k: int = 10
+    """Most similar unmatched cells that are looked at for each query."""
+    drop: int = 1
+    """How many of the very most similar ones are skipped, as possible false negatives."""
+    aggregate: Literal["default", "cosines", "vectors"] = "default"
+    """Average the negatives' cosines or their vectors; ``default`` is the form's own choice
+    (release: cosines, paper: vectors)."""
+    negative_queries: Literal["default", "all", "matched"] = "default"
+    """Cells with a negative term; ``default`` is the form's own (release: all, paper: matched)."""
+    unmatched_images: Literal["keep", "skip"] = "keep"
+    """``keep``: an image without a match still repels its negatives (release form); ``skip``
+    leaves it out of the mean."""
+    negatives: Literal["intra", "inter", "inter-avg"] = "intra"
+    """Where negatives come from: the other view of the same image, or a queue of cells
+    (``inter``) or of averaged maps (``inter-avg``) of other images."""
+    queue_size: int = 16384
+    """Entries of the queue of ``inter`` and ``inter-avg`` negatives."""
+    local_weight: float = 1.0
+    """Weight of a term with a small view relative to one between large views."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.drop < self.top_k:
+            raise UserError(
+                f"method.loss.drop is {self.drop} of top_k {self.top_k}, which leaves no negative. "
+                f"Give --method.loss.drop 0 to {self.top_k - 1}."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CLoVEConfig(MethodConfig):
+    """Contextualized local visual embeddings (Silva et al., 2023)."""
+
+    name: ClassVar[str] = "clove"
+    paper: ClassVar[str] = "Silva et al., 2023"
+    kinds: ClassVar[tuple[Kind, ...]] = ("dense",)
+    has_teacher: ClassVar[bool] = True
+    status: ClassVar[str] = "equal to the released code"
+
+    views: ViewsConfig = field(default_factory=ViewsConfig)
+    projector: ProjectorConfig = field(default_factory=ProjectorConfig)
+    attention: AttentionConfig = field(default_factory=AttentionConfig)
+    matching: MatchingConfig = field(default_factory=MatchingConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    teacher: TeacherConfig = field(default_factory=TeacherConfig)
+    joint_views: bool = True
+    """Views of one size share a forward pass and so their batch statistics; otherwise each
+    view is normalised on its own."""
+    export: Literal["student", "teacher"] = "student"
+    """The branch whose backbone is exported."""
+
+    def __post_init__(self) -> None:
+        if self.views.global_count < 2:
+            raise UserError(
+                f"method.views.global_count is {self.views.global_count}, but a view needs another "
+                "one to be compared with. Give --method.views.global-count 2 or more."
+            )
+        if self.projector.out % self.attention.heads:
+            raise UserError(
+                f"method.projector.out={self.projector.out} is not a multiple of "
+                f"method.attention.heads={self.attention.heads}. Change one of them, for example "
+                f"--method.projector.out {32 * self.attention.heads}."
+            )
+
+    def view_specs(self) -> tuple[ViewSpec, ...]:
+        return self.views.specs()
+
+    def build(self, backbone: Backbone) -> Method:
+        from clove_ssl.methods.clove.method import CLoVE
+
+        return CLoVE(self, backbone)
+
+    def loss_terms(self) -> int:
+        """Pairs of a student view and a teacher view that are compared."""
+        large = self.views.global_count
+        return large * (large - 1) + self.views.local_count * large
+
+    def summary(self) -> dict[str, str]:
+        tau = f", temperature {self.attention.temperature}"
+        return {
+            "views": f"{self.views.global_count}x{self.views.global_size}"
+            + (
+                f" + {self.views.local_count}x{self.views.local_size}"
+                * bool(self.views.local_count)
+            ),
+            "loss": f"{self.loss.kind} ({self.loss.form} form), {self.loss_terms()} terms",
+            "attention": f"{self.attention.kind}, {self.attention.heads} heads"
+            + tau * (self.attention.kind == "normalized"),
+        }

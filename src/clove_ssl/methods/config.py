@@ -1,0 +1,162 @@
+"""What the configs of several methods share: heads, projectors, matching, teachers, queues."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from clove_ssl.config.bases import MethodConfig
+from clove_ssl.config.limits import check_least
+from clove_ssl.config.views import Interpolation, ViewsConfig, ViewSpec
+from clove_ssl.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectorConfig:
+    """Two 1x1 convolutions with batch norm between and after them."""
+
+    hidden: int = 4096
+    """Channels between the two convolutions."""
+    out: int = 256
+    """Channels of a local embedding."""
+    bias: bool = False
+    """Give the convolutions a bias (PixPro does, CLoVE does not)."""
+    last_norm: Literal["plain", "affine", "none"] = "plain"
+    """Batch norm after the last convolution: without scale and shift, with them, or none."""
+
+    def __post_init__(self) -> None:
+        check_least(1, "method.projector", hidden=self.hidden, out=self.out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatchingConfig:
+    """Which cells of two views show the same place."""
+
+    threshold: float = 0.7
+    """T_pos: cells match when their centres are closer than this many cell diagonals."""
+    unit: Literal["larger", "query"] = "larger"
+    """The diagonal that counts: the larger of the two cells', or the student cell's."""
+    coordinates: Literal["per-axis", "pixel"] = "per-axis"
+    """``per-axis``: each axis scaled to 0..1 with inclusive corners (the released code);
+    ``pixel``: true pixel distances. They disagree on 17 % of the pairs of a 4:3 photo."""
+
+    def __post_init__(self) -> None:
+        if self.threshold <= 0:
+            raise UserError(
+                f"method.matching.threshold is {self.threshold}, so no cell can have a positive. "
+                "Give a number above 0; the paper tries 0.5 to 0.9."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeacherConfig:
+    """The moving average that provides the targets."""
+
+    momentum: float = 0.99
+    """Momentum at the start of training."""
+    final_momentum: float = 1.0
+    """Momentum at the end; in between it follows a cosine."""
+    update: Literal["before-forward", "after-step"] = "before-forward"
+    """``before-forward``: just before the teacher's last forward pass of a step, as released;
+    ``after-step``: right after the optimizer."""
+    mode: Literal["train", "eval"] = "train"
+    """``train``: the teacher normalises with statistics of its own batch; ``eval``: with running
+    statistics, which are then averaged from the student's as well."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadConfig:
+    """Two layers on top of the backbone, or of another head."""
+
+    hidden: int = 2048
+    """Width between the two layers."""
+    out: int = 128
+    """Length of an embedding."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PooledViewsConfig(MethodConfig):
+    """Two large views of an image, embedded by a student and by a teacher that follows it."""
+
+    has_teacher: ClassVar[bool] = True
+
+    views: ViewsConfig = field(default_factory=lambda: ViewsConfig(local_count=0))
+    teacher: TeacherConfig = field(default_factory=TeacherConfig)
+    export: Literal["student", "teacher"] = "student"
+    """The branch whose backbone is exported."""
+
+    def __post_init__(self) -> None:
+        check_two_views(self.views, self.name)
+
+    def view_specs(self) -> tuple[ViewSpec, ...]:
+        return self.views.specs()
+
+    def summary(self) -> dict[str, str]:
+        first, last = self.teacher.momentum, self.teacher.final_momentum
+        return {
+            "views": f"2x{self.views.global_size}",
+            "teacher": f"momentum {first}" + f" to {last}" * (first != last),
+        }
+
+
+def moco_views() -> ViewsConfig:
+    """MoCo v2's two views, which are drawn alike."""
+    return ViewsConfig(
+        local_count=0,
+        interpolation="bilinear",
+        jitter_strength=(0.4, 0.4, 0.4, 0.1),
+        global_blur=(0.5, 0.5),
+        global_solarize=(0.0, 0.0),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueuedConfig(PooledViewsConfig):
+    """Contrast with a queue of earlier keys: what MoCo and DenseCL share."""
+
+    queues: ClassVar[int] = 1
+
+    views: ViewsConfig = field(default_factory=moco_views)
+    teacher: TeacherConfig = field(
+        default_factory=lambda: TeacherConfig(momentum=0.999, final_momentum=0.999)
+    )
+    head: HeadConfig = field(default_factory=HeadConfig)
+    temperature: float = 0.2
+    """Divides the cosines of the loss."""
+    queue_size: int = 65536
+    """Keys of earlier batches that serve as negatives."""
+    shuffle_groups: int = 8
+    """Groups of mixed membership in which keys are normalised, over all processes; each process
+    has at least one. 0 turns shuffling off, as ``--sync-norm`` on several processes should."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.temperature <= 0 or self.queue_size < 1 or self.shuffle_groups < 0:
+            raise UserError(
+                f"method.temperature={self.temperature}, queue_size={self.queue_size} and "
+                f"shuffle_groups={self.shuffle_groups}: the first two must be above 0, the last "
+                "0 or more. Leave them out for 0.2, 65536 and 8."
+            )
+
+    def summary(self) -> dict[str, str]:
+        shuffled = f"keys in {self.shuffle_groups} shuffled groups"
+        return {
+            **super().summary(),
+            "loss": f"temperature {self.temperature}, {self.queue_size} negatives",
+            "batch norm": shuffled if self.shuffle_groups else "no shuffling",
+        }
+
+
+def wide_crops(interpolation: Interpolation) -> ViewsConfig:
+    """Two large views that cover 8 % to 100 % of the image, with BYOL's photometrics."""
+    return ViewsConfig(local_count=0, global_scale=(0.08, 1.0), interpolation=interpolation)
+
+
+def check_two_views(views: ViewsConfig, method: str) -> None:
+    """Refuse views that a method on two large ones would have to ignore."""
+    if (views.global_count, views.local_count) != (2, 0):
+        raise UserError(
+            f"{method} compares two large views, but method.views asks for {views.global_count} "
+            f"large and {views.local_count} small ones. Give --method.views.global-count 2 "
+            "--method.views.local-count 0."
+        )

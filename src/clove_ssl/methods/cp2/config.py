@@ -1,0 +1,76 @@
+"""Every choice of CP2 (Wang et al., 2022), with the published ones as defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from clove_ssl.config.bases import Kind
+from clove_ssl.config.views import PasteSpec, ViewSpec
+from clove_ssl.errors import UserError
+from clove_ssl.methods.config import HeadConfig, QueuedConfig
+
+if TYPE_CHECKING:
+    from clove_ssl.backbones.build import Backbone
+    from clove_ssl.methods.base import Method
+
+
+@dataclass(frozen=True, kw_only=True)
+class PyramidConfig:
+    """Atrous spatial pyramid pooling between the backbone and the head."""
+
+    channels: int = 512
+    """Channels of every branch, and of the result."""
+    dilations: tuple[int, ...] = (1, 6, 12, 18)
+    """One branch each, in cells; the image's mean is a further branch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CP2Config(QueuedConfig):
+    """Copy-paste contrastive pre-training (Wang et al., 2022)."""
+
+    name: ClassVar[str] = "cp2"
+    paper: ClassVar[str] = "Wang et al., 2022"
+    kinds: ClassVar[tuple[Kind, ...]] = ("local", "dense")
+    status: ClassVar[str] = "equal to the released code"
+
+    head: HeadConfig = field(default_factory=lambda: HeadConfig(hidden=512))
+    pyramid: PyramidConfig = field(default_factory=PyramidConfig)
+    dense_weight: float = 0.2
+    """Weight of the loss between cells; that between foregrounds has 1."""
+    paste_area: tuple[float, float] = (0.5, 0.8)
+    """Smallest and largest share of a view that stays when it is pasted."""
+    paste_ratio: tuple[float, float] = (0.8, 1.25)
+    """Narrowest and widest rectangle that stays, as width divided by height."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.view_specs()  # refuses impossible rectangles
+        if self.dense_weight < 0 or min(self.pyramid.dilations, default=0) < 1:
+            raise UserError(
+                f"method.dense_weight={self.dense_weight} and pyramid.dilations="
+                f"{self.pyramid.dilations}: expected a weight of 0 or more and at least one "
+                "dilation, all of 1 or more. Leave them out for 0.2 and 1 6 12 18."
+            )
+
+    def view_specs(self) -> tuple[ViewSpec, ...]:
+        pastes = [
+            PasteSpec(area=self.paste_area, ratio=self.paste_ratio, neighbour=neighbour)
+            for neighbour in (1, 2)
+        ]
+        pairs = zip(self.views.specs(), pastes, strict=True)
+        return tuple(replace(spec, paste=paste) for spec, paste in pairs)
+
+    def build(self, backbone: Backbone) -> Method:
+        from clove_ssl.methods.cp2.method import CP2
+
+        return CP2(self, backbone)
+
+    def summary(self) -> dict[str, str]:
+        common = super().summary()
+        low, high = self.paste_area
+        return {
+            **common,
+            "views": f"{common['views']}, {low:.0%} to {high:.0%} pasted on other images",
+            "loss": f"{common['loss']}, {self.dense_weight} dense",
+        }

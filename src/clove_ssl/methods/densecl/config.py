@@ -1,0 +1,49 @@
+"""Every choice of DenseCL (Wang et al., 2021)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from clove_ssl.config.bases import Kind
+from clove_ssl.errors import UserError
+from clove_ssl.methods.config import HeadConfig, QueuedConfig
+
+if TYPE_CHECKING:
+    from clove_ssl.backbones.build import Backbone
+    from clove_ssl.methods.base import Method
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseCLConfig(QueuedConfig):
+    """Dense contrastive learning (Wang et al., 2021)."""
+
+    name: ClassVar[str] = "densecl"
+    paper: ClassVar[str] = "Wang et al., 2021"
+    kinds: ClassVar[tuple[Kind, ...]] = ("global", "dense")
+    queues: ClassVar[int] = 2
+    status: ClassVar[str] = "equal to the released code"
+
+    dense_head: HeadConfig = field(default_factory=HeadConfig)
+    dense_weight: float = 0.5
+    """Lambda: share of the loss between cells; the rest is the loss between images."""
+    dense_from_step: int = 0
+    """Optimizer steps before lambda counts; until then it is 0. The published recipes use none."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.dense_weight <= 1 or self.dense_from_step < 0:
+            raise UserError(
+                f"method.dense_weight={self.dense_weight} and dense_from_step="
+                f"{self.dense_from_step}: expected a share from 0 to 1 and a number of steps. "
+                "Leave them out for 0.5 and 0."
+            )
+
+    def build(self, backbone: Backbone) -> Method:
+        from clove_ssl.methods.densecl.method import DenseCL
+
+        return DenseCL(self, backbone)
+
+    def summary(self) -> dict[str, str]:
+        common = super().summary()
+        return {**common, "loss": f"{common['loss']}, lambda {self.dense_weight}"}

@@ -1,0 +1,3 @@
+"""MoCo v2: momentum contrast (Chen et al., 2020)."""
+
+CONFIGS = {"moco": "config:MoCoConfig"}

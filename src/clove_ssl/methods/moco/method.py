@@ -1,0 +1,47 @@
+"""MoCo v2: recognise another view of an image among the keys of earlier images.
+
+The first view is the query, the second the key; the reverse is not computed.
+Keys come from the teacher, in shuffled groups (``modules/shuffling.py``), and
+enter the queue when the step is done.
+
+Dimensions: B images, D channels.
+"""
+
+from __future__ import annotations
+
+from clove_ssl.backbones.build import Backbone
+from clove_ssl.layers.normalization import unit_vectors
+from clove_ssl.methods.base import Progress, StepOutput
+from clove_ssl.methods.contrastive import contrast
+from clove_ssl.methods.heads import MLPHead
+from clove_ssl.methods.moco.config import MoCoConfig
+from clove_ssl.methods.queue import KeyBank
+from clove_ssl.methods.queued import QueueingMethod
+from clove_ssl.methods.teacher_student import PooledEncoder, contrast_figures
+from clove_ssl.methods.two_views import view_pair
+from clove_ssl.views.batch import ViewBatch
+
+
+class MoCo(QueueingMethod[PooledEncoder]):
+    """Momentum contrast, version 2 (Chen et al., 2020)."""
+
+    headline = ("accuracy", "cos_positive")
+
+    def __init__(self, config: MoCoConfig, backbone: Backbone) -> None:
+        head = MLPHead(backbone.out_channels, config.head.hidden, config.head.out)
+        super().__init__(config, PooledEncoder(backbone, head))
+        self.config = config
+        self.queue = KeyBank(config.queue_size, config.head.out)
+
+    def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
+        """Loss of a micro-batch."""
+        first, second = view_pair(batch)
+        self.before_targets(progress)
+        keys = unit_vectors(self.keys_of(second.pixels, progress))  # (B, D)
+        embedded = self.encoder(first.pixels)  # (B, D)
+        negatives, temperature = self.queue.entries, self.config.temperature
+        result = contrast(unit_vectors(embedded), keys, negatives, temperature=temperature)
+        if self.training:
+            self.queue.collect(keys)
+        samples = {"embeddings": embedded.detach()}
+        return StepOutput(result.loss.mean(), contrast_figures(result), samples)

@@ -1,0 +1,102 @@
+"""Every choice of PixPro (Xie et al., 2021), with those of the released scripts as defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from clove_ssl.config.bases import Kind, MethodConfig
+from clove_ssl.config.views import ViewsConfig, ViewSpec
+from clove_ssl.errors import UserError
+from clove_ssl.methods.config import (
+    MatchingConfig,
+    ProjectorConfig,
+    TeacherConfig,
+    check_two_views,
+    wide_crops,
+)
+
+if TYPE_CHECKING:
+    from clove_ssl.backbones.build import Backbone
+    from clove_ssl.methods.base import Method
+
+
+@dataclass(frozen=True, kw_only=True)
+class PropagationConfig:
+    """Pixel propagation: every cell takes from the cells of its view that look like it."""
+
+    power: float = 2.0
+    """Sharpness: positive cosines are raised to this power before they weigh anything."""
+    transform: Literal["linear", "none"] = "linear"
+    """What is propagated: cells after a 1x1 convolution, or the cells themselves."""
+
+    def __post_init__(self) -> None:
+        if self.power <= 0:
+            raise UserError(
+                f"method.propagation.power is {self.power}, so unlike cells would weigh as much "
+                "as like ones. Give a number above 0; the released scripts use 2."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstanceConfig:
+    """An optional second branch that compares whole images, as BYOL does."""
+
+    weight: float = 0.0
+    """Weight of the branch beside the loss on cells; 0 leaves the branch out, 1 was published."""
+    hidden: int = 4096
+    """Channels inside the branch's projector and predictor."""
+    out: int = 256
+    """Channels of an image's embedding."""
+
+    def __post_init__(self) -> None:
+        if self.weight < 0:
+            raise UserError(
+                f"method.instance.weight is {self.weight}, which would push the views of an image "
+                "apart. Give 0 for no instance branch, or 1."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PixProConfig(MethodConfig):
+    """Pixel-to-propagation consistency (Xie et al., 2021)."""
+
+    name: ClassVar[str] = "pixpro"
+    paper: ClassVar[str] = "Xie et al., 2021"
+    kinds: ClassVar[tuple[Kind, ...]] = ("dense",)
+    has_teacher: ClassVar[bool] = True
+    status: ClassVar[str] = "equal to the released code"
+
+    views: ViewsConfig = field(default_factory=lambda: wide_crops("bilinear"))
+    projector: ProjectorConfig = field(
+        default_factory=lambda: ProjectorConfig(bias=True, last_norm="none")
+    )
+    propagation: PropagationConfig = field(default_factory=PropagationConfig)
+    matching: MatchingConfig = field(default_factory=MatchingConfig)
+    instance: InstanceConfig = field(default_factory=InstanceConfig)
+    teacher: TeacherConfig = field(default_factory=TeacherConfig)
+    unmatched_images: Literal["keep", "skip"] = "keep"
+    """``keep``: an image without a match counts as 0 in the mean over images, as released;
+    ``skip`` leaves it out of the mean."""
+    export: Literal["student", "teacher"] = "student"
+    """The branch whose backbone is exported."""
+
+    def __post_init__(self) -> None:
+        check_two_views(self.views, "PixPro")
+
+    def view_specs(self) -> tuple[ViewSpec, ...]:
+        return self.views.specs()
+
+    def build(self, backbone: Backbone) -> Method:
+        from clove_ssl.methods.pixpro.method import PixPro
+
+        return PixPro(self, backbone)
+
+    def summary(self) -> dict[str, str]:
+        weight = self.instance.weight
+        return {
+            "views": f"2x{self.views.global_size}",
+            "propagation": f"power {self.propagation.power:g}, transform "
+            f"{self.propagation.transform}",
+            "instances": f"weight {weight:g}" if weight else "no branch for them",
+        }

@@ -1,0 +1,3 @@
+"""Random weights: the baseline that every method has to beat."""
+
+CONFIGS = {"random": "config:RandomConfig"}

@@ -1,0 +1,38 @@
+"""Named, complete configs.
+
+Each method has its own in the module ``recipes`` beside its config, a plug-in too.
+The docstring of a recipe says how to start it, what it costs and what to
+expect; ``clove list recipes`` prints its first line, ``clove pretrain NAME
+--help`` its values. Everything can be overridden on the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.errors import unknown_name
+from clove_ssl.registry import METHODS
+
+Recipe = Callable[[Path], PretrainConfig]
+
+
+def all_recipes() -> dict[str, Recipe]:
+    """Every recipe by its name, method by method."""
+    recipes: dict[str, Recipe] = {}
+    for method in METHODS.names():
+        folder = METHODS.load(method).__module__.rpartition(".")[0]
+        if folder and find_spec(f"{folder}.recipes"):
+            recipes |= import_module(f"{folder}.recipes").RECIPES
+    return recipes
+
+
+def recipe(name: str, out: Path) -> PretrainConfig:
+    """The config called ``name``, writing to ``out``."""
+    recipes = all_recipes()
+    if name not in recipes:
+        raise unknown_name("recipe", name, recipes)
+    return recipes[name](out)

@@ -1,0 +1,3 @@
+"""ReSim: region similarity (Xiao et al., 2021)."""
+
+CONFIGS = {"resim": "config:ReSimConfig"}

@@ -1,0 +1,3 @@
+"""SetSim: set similarity of cells (Wang et al., 2022)."""
+
+CONFIGS = {"setsim": "config:SetSimConfig"}

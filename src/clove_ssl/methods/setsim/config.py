@@ -1,0 +1,63 @@
+"""Every choice of SetSim (Wang et al., 2022), with those of the released script as defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from clove_ssl.config.bases import Kind
+from clove_ssl.errors import UserError
+from clove_ssl.methods.config import MatchingConfig
+from clove_ssl.methods.densecl.config import DenseCLConfig
+
+if TYPE_CHECKING:
+    from clove_ssl.backbones.build import Backbone
+    from clove_ssl.methods.base import Method
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetsConfig:
+    """Which cells of the other view make up the positive set of a cell."""
+
+    kind: Literal["both", "attention", "geometry"] = "both"
+    """Cells that stand out in both views (``attention``), cells that show the same place
+    (``geometry``), or all of them."""
+    attention: float = 0.7
+    """A cell stands out when its strength, scaled to 0 to 1 over its view, reaches this."""
+    likeness: float = 0.2
+    """Cosine of backbone features from which cells that stand out belong together."""
+    nearest: Literal["none", "matched", "all"] = "none"
+    """Add the most similar cell to the sets that are not empty (``matched``, the released
+    option), or to ``all`` of them."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.attention <= 1 or not -1 <= self.likeness <= 1:
+            raise UserError(
+                f"method.sets.attention={self.attention} and likeness={self.likeness}: expected a "
+                "share from 0 to 1 and a cosine. Leave them out for 0.7 and 0.2."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetSimConfig(DenseCLConfig):
+    """Exploring set similarity for dense self-supervised learning (Wang et al., 2022)."""
+
+    name: ClassVar[str] = "setsim"
+    paper: ClassVar[str] = "Wang et al., 2022"
+    kinds: ClassVar[tuple[Kind, ...]] = ("global", "dense")
+    status: ClassVar[str] = "equal to the released code"
+
+    sets: SetsConfig = field(default_factory=SetsConfig)
+    matching: MatchingConfig = field(default_factory=lambda: MatchingConfig(threshold=0.5))
+    unmatched_images: Literal["keep", "skip"] = "keep"
+    """``keep``: an image without a set counts as 0 in the mean over images, as released;
+    ``skip`` leaves it out of the mean."""
+
+    def build(self, backbone: Backbone) -> Method:
+        from clove_ssl.methods.setsim.method import SetSim
+
+        return SetSim(self, backbone)
+
+    def summary(self) -> dict[str, str]:
+        sources = {"both": "attention and geometry"}.get(self.sets.kind, self.sets.kind)
+        return {**super().summary(), "sets": f"from {sources}"}

@@ -1,0 +1,103 @@
+"""Shuffled batch norm: keys are normalised among other images than their queries.
+
+Statistics of a batch tell which images were in it. If a query and its key are
+normalised in the same company, the network can recognise the key by that
+company and need not look at the image. So keys are computed in groups whose
+members are drawn from the whole batch, over all processes, and put back.
+
+The draw follows from the step alone: all processes agree without talking, and
+a resumed run repeats it. With batch norm synchronized between processes there
+is only one company, and shuffling between processes changes nothing.
+
+Dimensions: B images of a process, R = B times the processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NotRequired, TypedDict
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from clove_ssl.errors import UserError
+from clove_ssl.layers.transfers import send_tensor
+from clove_ssl.methods.queue import gather_rows
+
+
+class Shuffling(TypedDict):
+    """The options of :func:`forward_shuffled`, to hand on."""
+
+    step: int
+    groups: int
+    together: NotRequired[bool]
+
+
+@torch.no_grad()
+def forward_shuffled(
+    network: Callable[[Tensor], Tensor],
+    images: Tensor,
+    *,
+    step: int,
+    groups: int,
+    together: bool = False,
+) -> Tensor:
+    """``network(images)`` in groups of mixed membership: (B, ...) -> (B, ...), without a graph.
+
+    Args:
+        network: Images to rows or maps, one per image.
+        images: The share of this process; all processes have equally many.
+        step: Decides who meets whom.
+        groups: Groups over all processes; each process computes at least one. 0 for one plain pass.
+        together: All groups of this process go through ``network`` at once, one after the other
+            along the batch; it tells them apart.
+    """
+    if not groups:
+        return network(images)
+    (rank, processes), share = _place(), groups_here(groups)
+    if len(images) % share:
+        raise UserError(
+            f"method.shuffle_groups={groups} makes {share} groups of the {len(images)} images each "
+            "process handles at a time, and they do not divide. Give a divisor such as "
+            f"--method.shuffle-groups {processes * _fitting(share, len(images))}, or 0 for none."
+        )
+    everything = gather_rows(images)  # (R, ...)
+    order = send_tensor(batch_order(len(everything), step), images.device)  # (R,)
+    mine = everything[order.chunk(processes)[rank]]  # (B, ...)
+    try:
+        computed = torch.cat([network(part) for part in mine.chunk(1 if together else share)])
+    except ValueError:  # torch's word for a batch norm that sees a single value
+        if len(images) > share:
+            raise
+        raise _too_small(len(images), processes * max(1, share // 2)) from None
+    return gather_rows(computed)[order.argsort().chunk(processes)[rank]]
+
+
+def groups_here(groups: int) -> int:
+    """How many of all groups each process computes."""
+    return -(-groups // _place()[1])
+
+
+def _too_small(images: int, fewer: int) -> UserError:
+    return UserError(
+        f"method.shuffle_groups leaves one of {images} images to a group, too few for batch norm. "
+        f"Give fewer groups: --method.shuffle-groups {fewer}, or a larger batch."
+    )
+
+
+def batch_order(images: int, step: int) -> Tensor:
+    """A permutation of ``images`` that follows from ``step``, the same on every machine."""
+    return torch.randperm(images, generator=torch.Generator().manual_seed(step))
+
+
+def _place() -> tuple[int, int]:
+    """Rank and number of processes."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return 0, 1
+    return dist.get_rank(), dist.get_world_size()
+
+
+def _fitting(groups: int, images: int) -> int:
+    """The largest number of groups up to ``groups`` that divides ``images``."""
+    return next(count for count in range(groups, 0, -1) if images % count == 0)

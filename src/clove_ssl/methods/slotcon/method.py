@@ -1,0 +1,323 @@
+"""SlotCon: group cells by learned prototypes, and contrast the groups of whole batches.
+
+Student and teacher project cells and score them against prototypes of their
+own. On the part of the image that both views share, the student's scores have
+to agree with the teacher's; and each slot (the mean cell of a prototype) of the
+student has to find its counterpart among all slots of the teacher.
+
+Each view is normalised by its own batch statistics. Both directions are one batch: the student's
+first and second view beside the teacher's second and first.
+
+Dimensions: B images, P = 2 * B views, K prototypes, D channels, h x w cells; M slots of a view
+can be active at most, R = B * M of a batch; N keys come from all processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from clove_ssl.backbones.build import Backbone
+from clove_ssl.layers.any_length import mark_any_length
+from clove_ssl.layers.normalization import normalize_counted, unit_vectors
+from clove_ssl.layers.transfers import HostCopy
+from clove_ssl.methods import health
+from clove_ssl.methods.base import Progress, StepOutput
+from clove_ssl.methods.queue import mean_over_processes
+from clove_ssl.methods.slotcon.config import SlotConConfig, SlotLossConfig
+from clove_ssl.methods.slotcon.loss import (
+    Keys,
+    SlotContrast,
+    active_first,
+    contrast_slots,
+    group_cells,
+    keys_of,
+    score_cells,
+    slots_of,
+    true_first,
+    winners,
+)
+from clove_ssl.methods.slotcon.networks import conv_head, gather_from_processes, linear_head
+from clove_ssl.methods.teacher_student import BackboneEncoder, TaughtMethod
+from clove_ssl.methods.two_views import swap_views, view_pair
+from clove_ssl.views.batch import ViewBatch
+from clove_ssl.views.overlap import area_share, place_in_view, resample, shared_rectangle
+
+_ROOM_STEP = 512  # the number of common slots changes by less than that in most steps
+
+
+class SharedPart(NamedTuple):
+    """What the two views of every image have in common."""
+
+    places: Tensor  # (P, 4) in the unit square of each view
+    exists: Tensor  # (B,) bool
+
+
+class Sides(NamedTuple):
+    """The student, and the teacher on the other view."""
+
+    projection: Tensor  # (P, D, h, w)
+    prototypes: Tensor  # (K, D)
+    target: Tensor  # (P, D, h, w)
+    target_prototypes: Tensor  # (K, D)
+
+
+class Roles(NamedTuple):
+    """Which slots are active where, in both directions.
+
+    There is room for all slots that are active in the teacher's view.
+    """
+
+    won: Tensor  # (P, K) bool, slots that are active in the student's view
+    prototypes: Tensor  # (P, M) of the slots that have room
+    taken: Tensor  # (2, R) bool, room taken by slots that are active in the teacher's view
+    common_first: Tensor  # (2, R) places, those of common slots in front
+    common_count: Tensor  # (2,) number of common slots
+
+
+class Compared(NamedTuple):
+    """What is compared of the student and of the teacher's other view."""
+
+    group_loss: Tensor  # scalar
+    slots: Tensor  # (2, R, D) the student's
+    keys: Tensor  # (2, R, D) the teacher's
+
+
+class Encoder(BackboneEncoder):
+    """What student and teacher have in common: backbone, projector and prototypes."""
+
+    def __init__(self, backbone: Backbone, config: SlotConConfig) -> None:
+        super().__init__(backbone)
+        self.projector = conv_head(backbone.out_channels, config.head.hidden, config.head.out)
+        self.prototypes = nn.Parameter(torch.randn(config.prototypes, config.head.out))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) -> (B, D, h, w)."""
+        projected: Tensor = self.projector(self.backbone.features(images))
+        return projected
+
+
+def scores_of(projection: Tensor, prototypes: Tensor) -> Tensor:
+    """Scores of (B, D, h, w) projections for (K, D) prototypes: (B, K, h, w)."""
+    return score_cells(unit_vectors(projection, dim=1), unit_vectors(prototypes))
+
+
+@torch.no_grad()
+def mean_scores(projection: Tensor, prototypes: Tensor) -> Tensor:
+    """Mean score of each prototype, (K,): scores are products, so that of the mean cell."""
+    cell = unit_vectors(projection, dim=1).mean((0, 2, 3))  # (D,)
+    return (unit_vectors(prototypes) * cell).sum(1)
+
+
+class Contest(nn.Module):
+    """Which prototypes win cells?
+
+    It comes before all else, since the host waits for its counts; the comparison, whose scores
+    have gradients, computes them once more.
+    """
+
+    def forward(self, sides: Sides) -> Roles:
+        """The slots of both sides, in both directions."""
+        won = winners(scores_of(sides.projection, sides.prototypes))  # (P, K)
+        active = winners(scores_of(sides.target, sides.target_prototypes))
+        room, taken = active_first(active, sides.target.shape[2:].numel())  # (P, M)
+        common = _by_direction(taken & won.take_along_dim(room, dim=1))  # (2, R)
+        return Roles(
+            won,
+            room,
+            _by_direction(taken),
+            true_first(common),
+            common.sum(1),
+        )
+
+
+class Comparison(nn.Module):
+    """Do student and teacher group alike what two views share, and which are their slots?"""
+
+    def __init__(self, options: SlotLossConfig) -> None:
+        super().__init__()
+        self.options = options
+
+    def forward(
+        self,
+        sides: Sides,
+        room: Tensor,  # (P, M) prototypes whose slots are wanted
+        shared: SharedPart,
+        center: Tensor,  # (K,)
+    ) -> Compared:
+        """The loss of grouping, averaged over the images whose views overlap, and the slots."""
+        mine, theirs = unit_vectors(sides.prototypes), unit_vectors(sides.target_prototypes)
+        cells, others = unit_vectors(sides.projection, dim=1), unit_vectors(sides.target, dim=1)
+        # Scores are products, so those of resampled cells are resampled scores, of which there is
+        # more to move.
+        by_view = group_cells(
+            score_cells(resample(cells, shared.places), mine),
+            score_cells(resample(others, swap_views(shared.places)), theirs),
+            center,
+            student_temperature=self.options.student_temperature,
+            teacher_temperature=self.options.teacher_temperature,
+        )  # (P,)
+        sharp = self.options.teacher_temperature
+        slots = slots_of(sides.projection, score_cells(cells, mine), sharp, only=room)  # (P, M, D)
+        keys = slots_of(sides.target, score_cells(others, theirs), sharp, only=room)
+        counted = shared.exists
+        loss = (by_view * counted.repeat(2)).sum() / counted.sum().clamp(min=1)
+        return Compared(loss, _by_direction(slots), _by_direction(keys))
+
+
+class SlotSearch(nn.Module):
+    """Common slots, predicted from the student's, look for themselves among the teacher's."""
+
+    def __init__(self, config: SlotConConfig) -> None:
+        super().__init__()
+        self.predictor = linear_head(config.head.out, config.head.hidden, config.head.out)
+        self.temperature = config.loss.slot_temperature
+
+    def forward(
+        self,
+        slots: Tensor,  # (2, R, D) the student's
+        places: Tensor,  # (Q, 2) where slots of each direction are, common ones in front
+        counts: Tensor,  # (2,) number of common slots
+        keys: Sequence[Keys],  # of each direction
+        start: int,  # where the keys of this process begin
+    ) -> SlotContrast:
+        """The losses of both directions together, and their mean cosine."""
+        order, ways = torch.arange(len(places), device=places.device), places.unbind(1)
+        common = [order < count for count in counts]  # (Q,)
+        chosen = [mine.index_select(0, at) for mine, at in zip(slots, ways, strict=True)]
+        predicted = self.predict(torch.stack(chosen), common)
+        first, second = (
+            contrast_slots(queries, theirs, start + at, met, temperature=self.temperature)
+            for queries, theirs, at, met in zip(predicted, keys, ways, common, strict=True)
+        )
+        return SlotContrast(first.loss + second.loss, (first.cosine + second.cosine) / 2)
+
+    def predict(self, slots: Tensor, common: Sequence[Tensor]) -> Tensor:
+        """Predictions from (2, Q, D) slots; batch norm keeps directions apart.
+
+        Its statistics are those of common slots, as ``common`` says, (Q,) bool for each direction.
+        """
+        for layer in self.predictor:
+            if isinstance(layer, _BatchNorm):
+                normalized = [
+                    normalize_counted(layer, rows, met)
+                    for rows, met in zip(slots, common, strict=True)
+                ]
+                slots = torch.stack(normalized)
+            else:
+                slots = layer(slots)
+        return slots
+
+
+class SlotCon(TaughtMethod[Encoder]):
+    """Self-supervised visual representation learning with semantic grouping (Wen et al., 2022)."""
+
+    headline = ("loss_group", "loss_slot")
+    center: Tensor
+
+    def __init__(self, config: SlotConConfig, backbone: Backbone) -> None:
+        super().__init__(config, Encoder(backbone, config))
+        self.config = config
+        self.contest = Contest()
+        self.comparison = Comparison(config.loss)
+        self.search = SlotSearch(config)
+        self.register_buffer("center", torch.zeros(config.prototypes))  # (K,)
+        self._mean_scores: list[Tensor] = []
+
+    @property
+    def joins_views(self) -> bool:
+        """No, as published."""
+        return False
+
+    def tail(self) -> tuple[nn.Module, ...]:
+        """Who wins, what is compared, and the search for the teacher's slots."""
+        return self.contest, self.comparison, self.search
+
+    def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
+        """Loss of a micro-batch."""
+        self.before_targets(progress)
+        sides, shared = self._encode(batch), self._shared_part(batch)
+        with torch.no_grad():
+            roles: Roles = self.contest(sides)
+        counts = HostCopy(roles.common_count)
+        compared: Compared = self.comparison(sides, roles.prototypes, shared, self.center)
+        keys, start = self._keys(compared, roles)
+        samples = {"embeddings": health.embedding_rows(sides.projection)}
+        figures = {
+            "loss_group": compared.group_loss.detach(),
+            "images_without_overlap": (~shared.exists).float().mean(),
+            **slot_figures(roles.won),
+        }
+        room = room_for(max(counts.read()))
+        places = mark_any_length(roles.common_first.mT[:room])  # (Q, 2)
+        found: SlotContrast = self.search(compared.slots, places, roles.common_count, keys, start)
+        figures["loss_slot"] = found.loss.detach()
+        figures["cos_slot"] = found.cosine
+        weight = self.config.loss.group_weight
+        loss = weight * compared.group_loss + (1 - weight) * found.loss
+        return StepOutput(loss, figures, samples)
+
+    def after_step(self, progress: Progress) -> None:
+        """Move the centre towards the mean score of the step, and follow the student."""
+        super().after_step(progress)
+        if self._mean_scores:
+            seen = mean_over_processes(torch.stack(self._mean_scores).mean(0))
+            self.center.lerp_(seen.to(self.center.dtype), 1 - self.config.loss.center_momentum)
+            self._mean_scores.clear()
+
+    def _encode(self, batch: ViewBatch) -> Sides:
+        """Project all views, and note the teacher's mean scores until the step is done."""
+        target, theirs = self.by_view(self.teacher, batch.views), self.teacher.module.prototypes
+        if self.training:
+            self._mean_scores.append(mean_scores(target, theirs))
+        projection = self.by_view(self.encoder, batch.views)
+        return Sides(projection, self.encoder.prototypes, swap_views(target), theirs)
+
+    def _shared_part(self, batch: ViewBatch) -> SharedPart:
+        device = batch.views[0].pixels.device
+        first, second = (
+            view.geometry.signed_boxes("pixel").to(device) for view in view_pair(batch)
+        )
+        rectangle = shared_rectangle(first, second)
+        share = area_share(rectangle, second)
+        exists = (share > 0) & (share >= self.config.loss.min_overlap)
+        places = [place_in_view(rectangle, first), place_in_view(rectangle, second)]
+        return SharedPart(torch.cat(places), exists)
+
+    def _keys(self, compared: Compared, roles: Roles) -> tuple[list[Keys], int]:
+        """The teacher's slots of both directions from all processes; where this one's begin."""
+        keys, start = [], 0
+        for mine, taken in zip(compared.keys, roles.taken, strict=True):
+            slots, start = gather_from_processes(mine)  # (N, D)
+            # Bytes, since not every backend sends booleans.
+            usable, _ = gather_from_processes(taken.to(torch.uint8))  # (N,)
+            keys.append(keys_of(slots, usable.bool()))
+        return keys, start
+
+
+def room_for(slots: int) -> int:
+    """Rows for so many common slots, and some more.
+
+    Products of a shape that did not occur before take the host longer than the device.
+    """
+    return -(-max(slots, 1) // _ROOM_STEP) * _ROOM_STEP
+
+
+def _by_direction(values: Tensor) -> Tensor:
+    """What belongs to the slots of each view, (P, M, ...), as (2, R, ...)."""
+    return values.reshape(2, -1, *values.shape[2:])
+
+
+def slot_figures(won: Tensor) -> dict[str, Tensor]:
+    """How many groups a view falls into, and which share of the prototypes a batch uses.
+
+    ``won`` (P, K) says which prototypes win a cell of each view.
+    """
+    return {
+        "slots_per_image": won.sum(1).float().mean(),
+        "prototypes_in_use": won.any(0).float().mean(),
+    }

@@ -1,0 +1,3 @@
+"""Supervised training on class labels: the baseline of all tables."""
+
+CONFIGS = {"supervised": "config:SupervisedConfig"}

@@ -1,0 +1,226 @@
+"""What methods with a slow teacher share: who follows whom, and how it is watched.
+
+Dimensions: B images, C channels of the backbone, D of an embedding.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Generic, Literal, NamedTuple, Protocol, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from clove_ssl.backbones.build import Backbone
+from clove_ssl.config.views import ViewSpec
+from clove_ssl.layers.view_norm import normalize_by_view
+from clove_ssl.methods import health
+from clove_ssl.methods.base import Method, Progress, StepOutput
+from clove_ssl.methods.config import TeacherConfig
+from clove_ssl.methods.contrastive import Contrast
+from clove_ssl.schedules import cosine
+from clove_ssl.views.batch import View, ViewBatch, joined_pixels
+
+
+class TaughtConfig(Protocol):
+    """What the config of a method with a teacher has."""
+
+    @property
+    def teacher(self) -> TeacherConfig: ...
+
+    @property
+    def export(self) -> Literal["student", "teacher"]: ...
+
+    def view_specs(self) -> tuple[ViewSpec, ...]: ...
+
+
+class BackboneEncoder(nn.Module):
+    """A network around a backbone, of which there are two: student and teacher."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+
+class PooledEncoder(BackboneEncoder):
+    """Pixels to one embedding per image."""
+
+    def __init__(self, backbone: Backbone, head: nn.Module) -> None:
+        super().__init__(backbone)
+        self.head = head
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) -> (B, D)."""
+        embedded: Tensor = self.head(self.backbone.features(images).mean((2, 3)))
+        return embedded
+
+
+class NetworkInputs(NamedTuple):
+    """What student and teacher get in a step, pass by pass."""
+
+    student: list[Tensor]
+    teacher: list[Tensor]
+
+
+Encoder = TypeVar("Encoder", bound=BackboneEncoder)
+
+
+class TaughtMethod(Method, Generic[Encoder]):
+    """A student, and a teacher that is its moving average."""
+
+    def __init__(self, config: TaughtConfig, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.teacher = Teacher(encoder, mode=config.teacher.mode)
+        self._taught = config
+        self._normalizes_by_view = False
+
+    @property
+    def backbone(self) -> Backbone:  # type: ignore[override]
+        """The student's backbone; a second registration would double the state dict."""
+        return self.encoder.backbone
+
+    @property
+    def joins_views(self) -> bool:
+        """Whether views of one size are normalised together, with common batch statistics."""
+        return True
+
+    @property
+    def passes_together(self) -> bool:
+        """Whether views of one size go through a network at once, however they are normalised."""
+        return self.joins_views or self._normalizes_by_view
+
+    def passes(self, views: Sequence[View]) -> list[Tensor]:
+        """What goes through a network at once, of views of one size."""
+        return [joined_pixels(views)] if self.passes_together else [view.pixels for view in views]
+
+    def by_view(self, network: Callable[[Tensor], Tensor], views: Sequence[View]) -> Tensor:
+        """Run ``network`` on views of one size: (V * B, ...), one view after the other."""
+        return torch.cat([network(images) for images in self.passes(views)])
+
+    def network_inputs(self, batch: ViewBatch) -> NetworkInputs:
+        """All views go through the student, the large ones through the teacher, too."""
+        large = self.passes([view for view in batch.views if view.role == "global"])
+        small = [view for view in batch.views if view.role == "local"]
+        return NetworkInputs([*large, *(self.passes(small) if small else [])], large)
+
+    def views(self) -> tuple[ViewSpec, ...]:
+        """The views of one image."""
+        return self._taught.view_specs()
+
+    def networks(self) -> tuple[nn.Module, ...]:
+        """Student and teacher encoders."""
+        return self.encoder, self.teacher.module
+
+    def prepare_compilation(self) -> None:
+        """Let both views pass together: kernels become fewer and larger, results stay the same."""
+        if not self.joins_views and len(self.views()) == 2:
+            done = [normalize_by_view(network, views=2) for network in self.networks()]
+            self._normalizes_by_view = all(done)
+
+    def before_targets(self, progress: Progress) -> None:
+        """To be called before the teacher's forward pass of a micro-batch.
+
+        That pass comes before the student's: what it needs is free again before the maps that the
+        student keeps for its backward pass pile up.
+        """
+        if progress.closes_step and self._taught.teacher.update == "before-forward":
+            self.update_teacher(progress)
+
+    def after_step(self, progress: Progress) -> None:
+        """Follow the student, where it is done here."""
+        if self._taught.teacher.update == "after-step":
+            self.update_teacher(progress)
+
+    def health(self, output: StepOutput) -> dict[str, Tensor]:
+        """Spread and rank of the embeddings, lag of the teacher."""
+        rows = output.artifacts["embeddings"]
+        return {
+            "feature_std": health.feature_std(rows),
+            "effective_rank": health.effective_rank(rows),
+            "teacher_distance": health.parameter_distance(
+                self.encoder.parameters(), self.teacher.module.parameters()
+            ),
+        }
+
+    def export_backbone(self) -> Backbone:
+        """The student's or the teacher's backbone."""
+        encoder = self.encoder if self._taught.export == "student" else self.teacher.module
+        return encoder.backbone
+
+    def teacher_momentum(self, progress: Progress) -> float:
+        """How much of the teacher a step keeps."""
+        return teacher_momentum(self._taught.teacher, progress)
+
+    def update_teacher(self, progress: Progress) -> None:
+        """Let the teacher follow the student by one step."""
+        if self.training:
+            self.teacher.update(self.encoder, self.teacher_momentum(progress))
+
+
+def teacher_momentum(config: TeacherConfig, progress: Progress) -> float:
+    """The momentum of a step, on a cosine over the whole run."""
+    return cosine(config.momentum, config.final_momentum, progress.total_steps)(progress.step)
+
+
+def contrast_figures(result: Contrast) -> dict[str, Tensor]:
+    """What explains a contrastive loss: similarities, and how often the positive is found."""
+    return {
+        "cos_positive": result.positive_cosine.mean(),
+        "cos_negative": result.negative_cosine.mean(),
+        "accuracy": result.found.float().mean(),
+    }
+
+
+Student = TypeVar("Student", bound=nn.Module)
+
+
+class Teacher(nn.Module, Generic[Student]):
+    """A frozen copy of ``student`` that follows it slowly.
+
+    Call :meth:`update` once per *optimizer* step; a call in every forward pass
+    would be several under gradient accumulation. Weights stay in fp32: in bf16
+    a step of one ten-thousandth is rounded away.
+
+    Args:
+        student: The module to copy.
+        mode: ``train``: batch norm uses the statistics of the teacher's own batch, and running
+            statistics come from those; ``eval``: it uses running statistics, which are
+            averaged from the student's along with the weights.
+    """
+
+    def __init__(self, student: Student, *, mode: Literal["train", "eval"] = "train") -> None:
+        super().__init__()
+        self.mode = mode
+        self.module: Student = copy.deepcopy(student)
+        self.module.requires_grad_(False)
+        self.train(self.training)
+
+    @torch.no_grad()
+    def forward(self, images: Tensor) -> Tensor:
+        """The student's forward pass, without a graph."""
+        features: Tensor = self.module(images)
+        return features
+
+    def train(self, mode: bool = True) -> Self:
+        """Follow the surrounding module, unless the teacher is always in eval mode."""
+        super().train(mode)
+        self.module.train(mode and self.mode == "train")
+        return self
+
+    @torch.no_grad()
+    def update(self, student: nn.Module, momentum: float) -> None:
+        """theta_t <- momentum * theta_t + (1 - momentum) * theta_s, in place."""
+        mine, theirs = self._averaged(self.module), self._averaged(student)
+        if [tensor.shape for tensor in mine] != [tensor.shape for tensor in theirs]:
+            raise ValueError("the student does not have the shape it had when it was copied")
+        if mine:
+            torch._foreach_lerp_(mine, theirs, 1.0 - momentum)
+
+    def _averaged(self, module: nn.Module) -> list[Tensor]:
+        """Weights and, for a teacher in eval mode, running statistics; never counters."""
+        tensors = [parameter.detach() for parameter in module.parameters()]
+        if self.mode == "eval":
+            tensors += [buffer for buffer in module.buffers() if buffer.is_floating_point()]
+        return tensors

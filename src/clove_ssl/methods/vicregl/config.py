@@ -1,0 +1,92 @@
+"""Every choice of VICRegL (Bardes et al., 2022).
+
+Defaults are the published values, except for two oddities of the released
+program: ``mirror_grid`` and the second number of ``matches`` say what it does,
+and the recipe ``vicregl-r50-300ep`` follows it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from clove_ssl.config.bases import Kind, MethodConfig
+from clove_ssl.config.views import ViewsConfig, ViewSpec
+from clove_ssl.errors import UserError
+from clove_ssl.methods.config import wide_crops
+
+if TYPE_CHECKING:
+    from clove_ssl.backbones.build import Backbone
+    from clove_ssl.methods.base import Method
+
+
+@dataclass(frozen=True, kw_only=True)
+class VarianceConfig:
+    """The weights of VICReg's terms, for whole images and for cells alike."""
+
+    alpha: float = 0.75
+    """Share of the loss on whole images; the loss on cells has the rest up to 1."""
+    invariance: float = 25.0
+    """Weight of the squared distance between matching embeddings."""
+    variance: float = 25.0
+    """Weight of the hinge that keeps the standard deviation of every channel at 1."""
+    covariance: float = 1.0
+    """Weight of the squared covariances between channels."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.alpha <= 1:
+            raise UserError(
+                f"method.loss.alpha is {self.alpha}, but it is a share between 0 and 1. "
+                "Leave it out for 0.75; 0.9 was also published."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class VICRegLConfig(MethodConfig):
+    """VICReg on whole images and on matched cells (Bardes et al., 2022)."""
+
+    name: ClassVar[str] = "vicregl"
+    paper: ClassVar[str] = "Bardes et al., 2022"
+    kinds: ClassVar[tuple[Kind, ...]] = ("global", "dense")
+    status: ClassVar[str] = "equal to the released code"
+
+    views: ViewsConfig = field(default_factory=lambda: wide_crops("bicubic"))
+    global_width: int = 8192
+    """Channels of the three layers that expand the mean of a map."""
+    local_width: int = 512
+    """Channels of the three layers that expand every cell."""
+    matches: tuple[int, int] = (20, 20)
+    """Closest pairs of cells in the image that count, from the first view of a pair and from the
+    second, or all where a small view has fewer cells (the released program has 20 and 4)."""
+    mirror_grid: bool = True
+    """Mirror the places of cells with the image; the released program does not."""
+    loss: VarianceConfig = field(default_factory=VarianceConfig)
+
+    def __post_init__(self) -> None:
+        if self.views.global_count != 2:
+            raise UserError(
+                f"VICRegL compares two large views with each other and with all small ones, but "
+                f"method.views asks for {self.views.global_count} large ones. Give "
+                "--method.views.global-count 2."
+            )
+        if min(self.matches) < 1:
+            raise UserError(
+                f"method.matches is {self.matches}; both numbers must be at least 1. "
+                "Try --method.matches 20 20."
+            )
+
+    def view_specs(self) -> tuple[ViewSpec, ...]:
+        return self.views.specs()
+
+    def build(self, backbone: Backbone) -> Method:
+        from clove_ssl.methods.vicregl.method import VICRegL
+
+        return VICRegL(self, backbone)
+
+    def summary(self) -> dict[str, str]:
+        return {
+            "views": f"2x{self.views.global_size}"
+            + f" + {self.views.local_count}x{self.views.local_size}" * bool(self.views.local_count),
+            "loss": f"{self.loss.alpha:g} images + {1 - self.loss.alpha:g} cells",
+            "cell places": "mirrored with the image" if self.mirror_grid else "never mirrored",
+        }

@@ -1,0 +1,131 @@
+"""VICRegL: embeddings of images and of matched cells agree, spread out and do not repeat.
+
+There is no teacher and no negative. One expander works on the mean of a map,
+another on each of its cells. Cells are matched twice: with the nearest one in
+feature space, and with the nearest one in the image. Each large view is
+compared with every other view, large or small.
+
+Dimensions: B images, V views, C channels of the backbone, D of an embedding, L = h * w cells.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from clove_ssl.backbones.build import Backbone
+from clove_ssl.config.views import ViewSpec
+from clove_ssl.methods import health
+from clove_ssl.methods.base import Method, Progress, StepOutput
+from clove_ssl.methods.heads import build_expander, gather_with_gradient
+from clove_ssl.methods.variance import VarianceTerms, VarianceWeights, global_terms, local_terms
+from clove_ssl.methods.vicregl.config import VICRegLConfig
+from clove_ssl.views.batch import View, ViewBatch
+from clove_ssl.views.geometry import cell_centers
+
+LARGE_VIEWS = 2
+
+
+class Embeddings(NamedTuple):
+    """What the encoder makes of images."""
+
+    vectors: Tensor  # (B, D) of whole images
+    cells: Tensor  # (B, h, w, D')
+
+
+class Encoder(nn.Module):
+    """Backbone and expanders."""
+
+    def __init__(self, backbone: Backbone, config: VICRegLConfig) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.expander = build_expander(backbone.out_channels, config.global_width)
+        self.cell_expander = build_expander(backbone.out_channels, config.local_width)
+
+    def forward(self, images: Tensor) -> Embeddings:
+        """Expand the last map of (B, 3, H, W) images."""
+        maps = self.backbone.features(images)  # (B, C, h, w)
+        cells = maps.permute(0, 2, 3, 1)  # (B, h, w, C)
+        expanded: Tensor = self.cell_expander(cells.flatten(0, 2))  # (B * L, D')
+        return Embeddings(self.expander(maps.mean((2, 3))), expanded.reshape(*cells.shape[:3], -1))
+
+
+class VICRegL(Method):
+    """Self-supervised learning of local visual features (Bardes et al., 2022)."""
+
+    headline = ("loss_global", "loss_local")
+
+    def __init__(self, config: VICRegLConfig, backbone: Backbone) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = Encoder(backbone, config)
+        self._weights = VarianceWeights(
+            invariance=config.loss.invariance,
+            variance=config.loss.variance,
+            covariance=config.loss.covariance,
+        )
+
+    @property
+    def backbone(self) -> Backbone:  # type: ignore[override]
+        """The encoder's backbone; a second registration would double the state dict."""
+        return self.encoder.backbone
+
+    def views(self) -> tuple[ViewSpec, ...]:
+        """Two large views, then the small ones."""
+        return self.config.view_specs()
+
+    def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
+        """Loss of a micro-batch."""
+        embeddings = [self.encoder(view.pixels) for view in batch.views]
+        pairs = pairs_of(len(embeddings))
+        cells = [each.cells.flatten(1, 2) for each in embeddings]  # (B, L, D') each
+        grids = [(each.cells.shape[1], each.cells.shape[2]) for each in embeddings]
+        whole = global_terms(
+            [each.vectors for each in embeddings],
+            pairs,
+            weights=self._weights,
+            gather=gather_with_gradient,
+        )
+        local = local_terms(
+            cells,
+            [self._places(*each) for each in zip(batch.views, grids, strict=True)],
+            pairs,
+            matches=self.config.matches,
+            weights=self._weights,
+            gather=gather_with_gradient,
+        )
+        alpha = self.config.loss.alpha
+        loss = alpha * whole.total() + (1 - alpha) * local.total()
+        figures = {**term_figures("global", whole), **term_figures("local", local)}
+        rows = cells[0].detach().flatten(0, 1)[: health.MOST_ROWS]
+        return StepOutput(loss, figures, {"embeddings": rows})
+
+    def networks(self) -> tuple[nn.Module, ...]:
+        """The encoder."""
+        return (self.encoder,)
+
+    def health(self, output: StepOutput) -> dict[str, Tensor]:
+        """Spread and rank of the embeddings of cells."""
+        rows = output.artifacts["embeddings"]
+        return {
+            "feature_std": health.feature_std(rows),
+            "effective_rank": health.effective_rank(rows),
+        }
+
+    def _places(self, view: View, grid: tuple[int, int]) -> Tensor:
+        """Centres of a view's cells in the image: (B, L, 2)."""
+        geometry = view.geometry
+        boxes = geometry.signed_boxes("pixel") if self.config.mirror_grid else geometry.boxes
+        return cell_centers(boxes.to(view.pixels.device), grid)
+
+
+def pairs_of(views: int) -> list[tuple[int, int]]:
+    """Each large view with every other; the first of a pair has the first number of matches."""
+    return [(i, j) for i in range(LARGE_VIEWS) for j in range(views) if i != j]
+
+
+def term_figures(name: str, terms: VarianceTerms) -> dict[str, Tensor]:
+    """The weighted terms of one part of the loss, and their sum."""
+    figures = {f"{term}_{name}": value.detach() for term, value in terms._asdict().items()}
+    return {f"loss_{name}": terms.total().detach(), **figures}

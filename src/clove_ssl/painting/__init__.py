@@ -1,0 +1,1 @@
+"""Pixels for people: sheets, overlays and predictions drawn over images."""

@@ -1,0 +1,1 @@
+"""Pre-training runs: from a config to a backbone."""

@@ -1,0 +1,1 @@
+"""Compiled networks: which pieces there are, and how they are compiled ahead."""

@@ -1,0 +1,1 @@
+"""What frozen features can do: ``clove probe``, ``clove embed``, and probes while training."""

@@ -1,0 +1,1 @@
+"""``report.html`` and ``clove watch``: one page about runs that needs no network."""

@@ -1,0 +1,225 @@
+"""The runs of a report, read from their directories; of both kinds, ready to be compared."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clove_ssl.config import files
+from clove_ssl.config.finetuning import FinetuneConfig
+from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.errors import UserError
+from clove_ssl.report.pages import when
+from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.figures import readable
+from clove_ssl.runs.hints import Hint, hints
+from clove_ssl.runs.history import History, Series
+from clove_ssl.runs.limits import limits_of
+from clove_ssl.runs.metrics import read_metrics
+from clove_ssl.runs.state import RunState, read_state, unreadable_files
+
+UNKNOWN = "not known yet"
+
+Facts = dict[str, str]
+
+
+@dataclass(frozen=True)
+class ReportedRun:
+    """One run, as a report speaks of it."""
+
+    run: RunDirectory
+    name: str
+    number: int  # its colour
+    progress: str
+    facts: Facts
+    history: History
+    starts: Sequence[Mapping[str, Any]]
+    hints: Sequence[Hint] = ()
+    bad_files: int = 0
+    is_interrupted: bool = False
+    is_untrained: bool = False
+    is_finetuning: bool = False
+
+    @property
+    def config_text(self) -> str:
+        """Its ``config.yaml``."""
+        return self.run.config.read_text(encoding="utf-8")
+
+    @property
+    def provenance_text(self) -> str:
+        """All its starts."""
+        return json.dumps(self.starts, indent=2, ensure_ascii=False)
+
+    def hardware(self) -> Facts:
+        """What it ran on, and how fast."""
+        last = self.starts[-1] if self.starts else {}
+        cuda = f", CUDA {last['cuda']}" if last.get("cuda") else ""
+        return {
+            "Device": str(last.get("device", UNKNOWN)),
+            "CPU cores": str(last.get("cores", UNKNOWN)),
+            "Software": f"torch {last['torch']}{cuda}" if "torch" in last else UNKNOWN,
+            "Throughput": throughput(self.history),
+            "Waiting for data": _share(self.history.of("data_wait")),
+            "GPU memory": _memory(self.history.of("memory_gib")),
+            "Started": when(str(self.starts[0].get("time", UNKNOWN))) if self.starts else UNKNOWN,
+        }
+
+
+def read_run(run: RunDirectory, *, name: str = "", number: int = 0) -> ReportedRun:
+    """Read what a report says about a run, whatever kind it is."""
+    name = name or run.path.resolve().name
+    if files.is_finetuning(run.config):
+        return _read_finetuning(run, name, number)
+    config = files.load(PretrainConfig, run.config)
+    metrics = read_metrics(run)
+    state = read_state(run, config, metrics)
+    starts, history = _starts(run), History(metrics)
+    return ReportedRun(
+        run=run,
+        name=name,
+        number=number,
+        progress=_progress(state),
+        facts=_pretraining_facts(config, state, history, starts),
+        history=history,
+        starts=starts,
+        hints=hints(metrics, limits_of(config)),
+        bad_files=len(unreadable_files(run)),
+        is_interrupted=state.status == "interrupted",
+        is_untrained=state.total_steps == 0,
+    )
+
+
+def read_runs(runs: Sequence[RunDirectory]) -> list[ReportedRun]:
+    """Several runs with names that tell them apart."""
+    short = [run.path.resolve().name for run in runs]
+    names = [
+        name if short.count(name) == 1 else str(run.path)
+        for name, run in zip(short, runs, strict=True)
+    ]
+    return [
+        read_run(run, name=name, number=number)
+        for number, (run, name) in enumerate(zip(runs, names, strict=True))
+    ]
+
+
+def read_json(path: Path, *, remedy: str) -> Any:
+    """The content of a file of a run, or nothing when it is not there."""
+    if not path.is_file():
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is damaged: {error}. {remedy}") from None
+
+
+def throughput(history: History) -> str:
+    """Images per second of late."""
+    speed = history.of("images_per_second")
+    return f"{readable(speed.settled().recent)} images/s" if speed else UNKNOWN
+
+
+def _read_finetuning(run: RunDirectory, name: str, number: int) -> ReportedRun:
+    config = files.load(FinetuneConfig, run.config)
+    metrics = read_metrics(run)
+    step = max((int(line["step"]) for line in metrics), default=0)
+    scored = run.summary if config.runs > 1 else run.scores
+    done = f"{config.total_iterations:,} iterations"
+    repeated = f"{config.runs} runs of " if config.runs > 1 else ""
+    starts, history = _starts(run), History(metrics)
+    return ReportedRun(
+        run=run,
+        name=name,
+        number=number,
+        progress=f"finished after {repeated}{done}"
+        if scored.is_file()
+        else f"at iteration {step:,} of {repeated}{done}",
+        facts={
+            "Task": config.task.name,
+            "Backbone": config.backbone,
+            "Iterations": f"{step:,} of {config.total_iterations:,}",
+            "Batch": f"{config.effective_batch:,} images",
+            "Learning rate": readable(config.peak_lr),
+            "Throughput": throughput(history),
+        },
+        history=history,
+        starts=starts,
+        is_finetuning=True,
+    )
+
+
+def _progress(state: RunState) -> str:
+    total = f" of {state.total_steps:,}" if state.total_steps else ""
+    if state.total_steps == 0:
+        return f"{state.status} without training"
+    if state.step == 0:
+        return f"{state.status}, no step logged yet"
+    if state.status == "finished":
+        return f"finished after {state.step:,} steps"
+    return f"{state.status} at step {state.step:,}{total}"
+
+
+def _pretraining_facts(
+    config: PretrainConfig,
+    state: RunState,
+    history: History,
+    starts: Sequence[Mapping[str, Any]],
+) -> Facts:
+    device = str(starts[-1].get("device", UNKNOWN)) if starts else UNKNOWN
+    made = {"Method": config.method.name, "Backbone": config.backbone.name, "Device": device}
+    if not config.method.trains:
+        return {**made, "Seed": str(config.seed), "Steps": "none, the weights are random"}
+    return {**made, **_training_facts(config, state, history)}
+
+
+def _training_facts(config: PretrainConfig, state: RunState, history: History) -> Facts:
+    total_epochs = _epochs(config, state)
+    return {
+        "Data": config.data.source,
+        "Images": f"{state.images:,}" if state.images else UNKNOWN,
+        "Steps": f"{state.step:,}" + (f" of {state.total_steps:,}" if state.total_steps else ""),
+        "Epochs": readable(round(state.epoch or 0, 2))
+        + (f" of {total_epochs}" if total_epochs else ""),
+        "Batch": f"{config.batch_size:,} images",
+        "Final loss" if state.status == "finished" else "Loss": _final_loss(history),
+        "Throughput": throughput(history),
+    }
+
+
+def _epochs(config: PretrainConfig, state: RunState) -> str:
+    if not (state.total_steps and state.images):
+        return ""
+    return readable(round(state.total_steps * config.batch_size / state.images, 2))
+
+
+def _final_loss(history: History) -> str:
+    """The last value as it is, even when it is not a number."""
+    losses, excess = history.points("loss"), history.points("loss_excess")
+    if not losses:
+        return UNKNOWN
+    text = readable(losses[-1][1])
+    if not excess or not math.isfinite(excess[-1][1]):
+        return text
+    side = "below" if excess[-1][1] < 0 else "above"
+    return f"{text}, {readable(abs(excess[-1][1]))} {side} the margin"
+
+
+def _starts(run: RunDirectory) -> list[dict[str, Any]]:
+    """Every start of the run, the first one and all resumes."""
+    remedy = "Delete it, then: clove report RUN"
+    history = read_json(run.provenance, remedy=remedy)
+    starts = history.get("starts", []) if isinstance(history, dict) else []
+    if not all(isinstance(start, dict) for start in starts):
+        raise UserError(f"{run.provenance} is damaged: its starts are no tables. {remedy}")
+    return list(starts)
+
+
+def _share(series: Series | None) -> str:
+    return f"{readable(100 * series.settled().recent)} %" if series else UNKNOWN
+
+
+def _memory(series: Series | None) -> str:
+    return f"{readable(max(series.values))} GiB" if series else "none"

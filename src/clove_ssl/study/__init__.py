@@ -1,0 +1,1 @@
+"""``clove study``: methods x seeds x tasks, and the paper's tables beside ours."""

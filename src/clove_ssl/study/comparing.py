@@ -1,0 +1,261 @@
+"""From the results of a study to its tables: ours beside the paper's, and method against method."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from clove_ssl.probes.suite import TITLES
+from clove_ssl.study.config import FinetuningEntry, PretrainingEntry, ProbeEntry
+from clove_ssl.study.paper_tables import PAPER_TABLES, PaperRow, PaperTable
+from clove_ssl.study.plan import StudyPlan
+from clove_ssl.study.results import (
+    Measure,
+    PretrainingFacts,
+    Results,
+    pretraining_facts,
+    results_of,
+)
+from clove_ssl.study.settings import departures, describe_budget, describe_data
+from clove_ssl.study.statistics import compare, exceeds, noise_of, summarize
+from clove_ssl.study.tables import OurFigure, Pair, PairedRow, StudyRow, StudyTable
+
+MOST_FIGURES = 6
+_MAIN = tuple(table for table in PAPER_TABLES if not table.is_ablation)
+_ABLATIONS = tuple(table for table in PAPER_TABLES if table.is_ablation)
+_VARIANTS = {row.key for table in _ABLATIONS for row in table.rows}
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """The figures of a table."""
+
+    names: tuple[str, ...]
+    headings: tuple[str, ...]
+
+
+class StudyComparison:
+    """All tables of a study; what is not measured yet stays empty in them."""
+
+    def __init__(self, plan: StudyPlan) -> None:
+        self._plan = plan
+        self._entries = plan.config.pretrainings
+
+    def tables(self) -> list[StudyTable]:
+        """For every measure one table of all methods, and one for every ablation."""
+        return [table for measure in self._measures for table in self._tables_of(measure)]
+
+    def paired(self) -> list[PairedRow]:
+        """The reference against every other method, on the figure that counts."""
+        return [row for measure in self._measures for row in self._paired_of(measure)]
+
+    def unmeasured(self) -> list[str]:
+        """Tables of the paper that the study has no cells for."""
+        tasks = {each.task for each in self._plan.config.finetunings}
+        measured = [t for t in (*_MAIN * bool(self._methods), *self._ablations) if t.task in tasks]
+        wanted = (*_MAIN * bool(self._methods), *_ABLATIONS * bool(self._ablations))
+        return [f"{table.title} ({table.label})" for table in wanted if table not in measured]
+
+    @property
+    def _measures(self) -> Sequence[Measure]:
+        return (*self._plan.config.probes, *self._plan.config.finetunings)
+
+    @property
+    def _methods(self) -> list[PretrainingEntry]:
+        """Entries that stand for more than variants of the ablations."""
+        return [e for e in self._entries if not e.rows or not set(e.rows) <= _VARIANTS]
+
+    @property
+    def _ablations(self) -> list[PaperTable]:
+        return [t for t in _ABLATIONS if any(t.row(entry.rows) for entry in self._entries)]
+
+    @cached_property
+    def _facts(self) -> dict[str, PretrainingFacts | None]:
+        return {entry.label: pretraining_facts(self._plan, entry) for entry in self._entries}
+
+    @cached_property
+    def _results(self) -> dict[tuple[str, str, str], Results]:
+        return {
+            self._key(entry, measure): results_of(self._plan, entry, measure)
+            for measure in self._measures
+            for entry in self._entries
+        }
+
+    def _key(self, entry: PretrainingEntry, measure: Measure) -> tuple[str, str, str]:
+        return entry.label, type(measure).__name__, measure.label
+
+    def _found(self, entry: PretrainingEntry, measure: Measure) -> Results:
+        return self._results[self._key(entry, measure)]
+
+    def _tables_of(self, measure: Measure) -> Iterator[StudyTable]:
+        if self._methods:
+            yield self._table(measure, self._methods, _main_table(measure))
+        for ablation in self._ablations:
+            yield self._table(measure, self._entries, ablation)
+
+    def _table(
+        self, measure: Measure, entries: Sequence[PretrainingEntry], paper: PaperTable | None
+    ) -> StudyTable:
+        task = measure.task if isinstance(measure, FinetuningEntry) else None
+        same_measure = paper is not None and paper.task == task
+        columns = self._columns(measure, paper if same_measure else None)
+        title = f"{measure.label}" if paper is None else f"{paper.title}: {measure.label}"
+        label = (
+            measure.label
+            if paper is None
+            else f"{paper.label.removeprefix('tab:')}-{measure.label}"
+        )
+        return StudyTable(
+            identity=f"study:{label}",
+            title=title,
+            note=_note(paper, same_measure=same_measure),
+            headings=columns.headings,
+            rows=tuple(self._rows(measure, entries, paper, columns, same_measure=same_measure)),
+            has_paper=same_measure,
+        )
+
+    def _columns(self, measure: Measure, paper: PaperTable | None) -> _Columns:
+        if paper is not None:
+            return _Columns(paper.figures, paper.headings)
+        found = [self._found(entry, measure).figures for entry in self._entries]
+        names = list(dict.fromkeys(name for figures in found for name in figures))
+        if isinstance(measure, ProbeEntry):
+            names = list(dict.fromkeys([measure.main_figure, *names]))
+        shown = tuple(names[:MOST_FIGURES]) or ("score",)
+        return _Columns(shown, tuple(_title(measure, name) for name in shown))
+
+    def _rows(
+        self,
+        measure: Measure,
+        entries: Sequence[PretrainingEntry],
+        paper: PaperTable | None,
+        columns: _Columns,
+        *,
+        same_measure: bool,
+    ) -> Iterator[StudyRow]:
+        """The paper's rows in their order, then methods that it does not have."""
+        for line in paper.rows if paper else ():
+            ours = [entry for entry in entries if line.key in entry.rows]
+            for entry in ours:
+                yield self._row(measure, entry, columns, (paper, line), same_measure=same_measure)
+            if not ours and same_measure:
+                yield _row_of_paper(line)
+        for entry in entries:
+            if paper is None or (not paper.is_ablation and paper.row(entry.rows) is None):
+                yield self._row(measure, entry, columns, None, same_measure=same_measure)
+
+    def _row(
+        self,
+        measure: Measure,
+        entry: PretrainingEntry,
+        columns: _Columns,
+        line: tuple[PaperTable | None, PaperRow] | None,
+        *,
+        same_measure: bool,
+    ) -> StudyRow:
+        results, facts = self._found(entry, measure), self._facts[entry.label]
+        table, row = line if line else (None, None)
+        values = row.values if row and same_measure else (None,) * len(columns.names)
+        pairs = tuple(
+            Pair(value, _our_figure(results, name, value))
+            for name, value in zip(columns.names, values, strict=True)
+        )
+        measured = next((pair.ours for pair in pairs if pair.ours), None)
+        if measured is None:
+            return StudyRow(_name(entry, row), row.epochs if row else None, pairs)
+        left: Iterable[str] = ()
+        if table and row and same_measure:
+            left = departures(self._plan.config, entry, facts, results, (table, row))
+        return StudyRow(
+            name=_name(entry, row),
+            paper_epochs=row.epochs if row else None,
+            pairs=pairs,
+            budget=describe_budget(self._plan.config, entry, facts, results),
+            data=describe_data(self._plan.config, facts, measure, results),
+            count=measured.count,
+            departures=tuple(left),
+        )
+
+    def _paired_of(self, measure: Measure) -> Iterator[PairedRow]:
+        config = self._plan.config
+        reference = next(e for e in self._entries if e.label == config.reference_label)
+        ours = self._found(reference, measure).figures
+        name = _main_figure(measure, ours)
+        found_all = [self._found(entry, measure).figures for entry in self._entries]
+        noise = noise_of(figures[name] for figures in found_all if figures.get(name))
+        for entry in self._entries:
+            theirs = self._found(entry, measure).figures
+            if entry is reference or name not in ours or name not in theirs:
+                continue
+            found = compare(ours[name], theirs[name])
+            if found is not None:
+                yield PairedRow(
+                    measure=f"{measure.label}, {_title(measure, name)}",
+                    method=f"{reference.label} - {entry.label}",
+                    difference=found.summary.mean,
+                    standard_error=found.summary.standard_error,
+                    interval=found.interval,
+                    count=found.summary.count,
+                    basis=found.summary.basis,
+                    notable=found.is_notable,
+                    least=noise.least_difference(found.summary.pretrainings) if noise else None,
+                )
+
+
+def _main_table(measure: Measure) -> PaperTable | None:
+    """The paper's table of all methods for a task."""
+    task = measure.task if isinstance(measure, FinetuningEntry) else ""
+    return next((table for table in _MAIN if table.task == task), None)
+
+
+def _main_figure(measure: Measure, found: Iterable[str]) -> str:
+    """The figure that counts: the paper's first one, where it has the task."""
+    if isinstance(measure, ProbeEntry):
+        return measure.main_figure
+    table = _main_table(measure)
+    return table.figures[0] if table else next(iter(found), "")
+
+
+def _title(measure: Measure, name: str) -> str:
+    """A figure in words; those of probes have names of their own."""
+    words = name.replace("_", " ")
+    return TITLES.get(name, words) if isinstance(measure, ProbeEntry) else words
+
+
+def _our_figure(results: Results, name: str, paper: float | None) -> OurFigure | None:
+    measured = results.figures.get(name)
+    if not measured:
+        return None
+    summary = summarize(measured)
+    error = summary.standard_error
+    return OurFigure(
+        mean=summary.mean,
+        deviation=summary.deviation,
+        standard_error=error,
+        basis=summary.basis,
+        count=summary.count,
+        differs=paper is not None and exceeds(summary.mean - paper, error),
+    )
+
+
+def _row_of_paper(line: PaperRow) -> StudyRow:
+    return StudyRow(line.name, line.epochs, tuple(Pair(value, None) for value in line.values))
+
+
+def _name(entry: PretrainingEntry, line: PaperRow | None) -> str:
+    return entry.label if line is None else f"{line.name} ({entry.label})"
+
+
+def _note(paper: PaperTable | None, *, same_measure: bool) -> str:
+    if paper is None:
+        return "The paper has no such table."
+    if not same_measure:
+        return (
+            f"The variants of the paper's table {paper.label}, measured in another way: its "
+            "figures (AP on VOC) cannot stand beside these."
+        )
+    return (
+        f"The paper's figures are those of {paper.label}, as printed: means of {paper.runs} runs, "
+        "but for those of other methods that it takes from their own papers."
+    )

@@ -1,0 +1,152 @@
+"""A study in its folder: its cells, their configs, and whether they still agree with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from clove_ssl.atomic import write_text
+from clove_ssl.config import files
+from clove_ssl.config.finetuning import FinetuneConfig
+from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.config.probing import ProbeConfig
+from clove_ssl.errors import UserError
+from clove_ssl.study.cells import Cell, list_cells, state_of
+from clove_ssl.study.config import FinetuningEntry, ProbeEntry, StudyConfig
+from clove_ssl.study.configs import (
+    SCENES,
+    StudyConfigs,
+    backbone_of,
+    differing,
+    plain,
+    without_folders,
+)
+from clove_ssl.study.folder import StudyFolder
+from clove_ssl.study.timing import read_timing
+
+CellConfig = PretrainConfig | ProbeConfig | FinetuneConfig
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """What is to be done, and where."""
+
+    configs: StudyConfigs
+    folder: StudyFolder
+    cells: tuple[Cell, ...]
+
+    @property
+    def config(self) -> StudyConfig:
+        """The study as it was asked for."""
+        return self.configs.study
+
+    def config_of(self, cell: Cell) -> CellConfig:
+        """The complete config of a cell; that of a timed pre-training needs its timing."""
+        run = self.folder.run(cell.name)
+        if isinstance(cell.measure, ProbeEntry):
+            return self.configs.probe(cell.measure, backbone=self._backbone_file(cell))
+        if isinstance(cell.measure, FinetuningEntry):
+            return self.configs.finetuning(
+                cell.measure,
+                backbone=self._backbone(cell),
+                seed=cell.finetuning_seed,
+                out=run.path,
+            )
+        return self.configs.pretraining(
+            cell.entry, seed=cell.seed, out=run.path, steps_in_time=self._steps_in_time(cell)
+        )
+
+    def missing(self, cell: Cell) -> list[str]:
+        """The cells that have to be done before this one and are not."""
+        by_name = {each.name: each for each in self.cells}
+        return [n for n in cell.needs if state_of(by_name[n], self.folder) != "done"]
+
+    def keep(self, cell: Cell) -> None:
+        """Write down what a cell is started with; refuse what differs from an earlier start."""
+        self.check_unchanged([cell])
+        path = self.folder.wanted(cell.name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, yaml.safe_dump(plain(self.config_of(cell)), sort_keys=False))
+
+    def check_unchanged(self, cells: Iterable[Cell]) -> None:
+        """Refuse cells that were begun, or done, with other values than the study has now."""
+        for cell in cells:
+            path = self.folder.wanted(cell.name)
+            if state_of(cell, self.folder) == "open" or not path.is_file():
+                continue
+            before, now = files.read_values(path), plain(self.config_of(cell))
+            if changed := sorted(differing(without_folders(before), without_folders(now))):
+                raise UserError(
+                    f"{cell.name} was begun with other values of {', '.join(changed)}. Give the "
+                    "study another --out, change them back, or delete "
+                    f"{self.folder.run(cell.name).path}."
+                )
+
+    def _steps_in_time(self, cell: Cell) -> int | None:
+        if self.config.budget.kind != "seconds" or not cell.needs:
+            return None
+        timing = read_timing(self.folder.run(cell.needs[0]))
+        assert self.config.budget.amount is not None
+        return timing.steps_in(self.config.budget.amount) if timing else None
+
+    def _backbone(self, cell: Cell) -> str:
+        if cell.entry.backbone is not None:
+            return backbone_of(cell.entry, cell.seed)
+        return str(self.folder.run(cell.needs[0]).path)
+
+    def _backbone_file(self, cell: Cell) -> str:
+        """The file and not the run: probes of one run may go on side by side."""
+        if cell.entry.backbone is not None:
+            return backbone_of(cell.entry, cell.seed)
+        return str(self.folder.run(cell.needs[0]).backbone)
+
+
+def make_plan(config: StudyConfig, out: Path) -> StudyPlan:
+    """Lay out a study, and find what is wrong with any of its configs."""
+    configs = StudyConfigs(config)
+    plan = StudyPlan(configs, StudyFolder(out), list_cells(configs))
+    for cell in plan.cells:
+        plan.config_of(cell)
+    return plan
+
+
+def check_data(plan: StudyPlan, cells: tuple[Cell, ...]) -> None:
+    """Refuse folders that are not there, before hours have gone into other cells."""
+    problems = sorted({problem for cell in cells for problem in _missing_data(plan, cell)})
+    if problems:
+        raise UserError(
+            "The study needs images that are not there:\n  "
+            + "\n  ".join(problems)
+            + "\nName them with --data PHOTOS and --labelled NAME FOLDER, for example: --labelled "
+            "voc VOCdevkit"
+        )
+
+
+def save_study(plan: StudyPlan) -> None:
+    """Write ``study.yaml``, from which the study can be started again."""
+    try:
+        plan.folder.path.mkdir(parents=True, exist_ok=True)
+        files.save(plan.config, plan.folder.study)
+    except OSError as error:
+        raise UserError(
+            f"{plan.folder.path} cannot be written: {error.strerror}. Give --out a folder you may "
+            "write to."
+        ) from None
+
+
+def _missing_data(plan: StudyPlan, cell: Cell) -> Iterator[str]:
+    known = plan.config.data.labelled
+    if isinstance(cell.measure, FinetuningEntry):
+        name, root = cell.measure.data_name, known.get(cell.measure.data_name, SCENES)
+    elif isinstance(cell.measure, ProbeEntry):
+        name, root = cell.measure.data, known.get(cell.measure.data, cell.measure.data)
+    elif plan.config.data.pretrain is not None:
+        name, root = "images to pre-train on", plan.config.data.pretrain
+    else:
+        return
+    is_pattern = any(sign in root for sign in "*?[{:")  # shards, perhaps behind a URL
+    if root != SCENES and not is_pattern and not Path(root).expanduser().exists():
+        yield name if name == root else f"{name}: {root}"

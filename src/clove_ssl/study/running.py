@@ -1,0 +1,221 @@
+"""One cell of a study: started, or continued where it was interrupted."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from types import FrameType
+from typing import IO, Literal
+
+import torch
+
+from clove_ssl.atomic import write_text
+from clove_ssl.config import files
+from clove_ssl.config.finetuning import FinetuneConfig
+from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.config.probing import ProbeConfig
+from clove_ssl.errors import UserError
+from clove_ssl.finetuning import seeds as finetuning
+from clove_ssl.finetuning.run import FinetuneResult
+from clove_ssl.pretraining import run as pretraining
+from clove_ssl.pretraining.run import PretrainResult
+from clove_ssl.probes.command import open_suite, probe_backbones
+from clove_ssl.probes.suite import ProbeSuite
+from clove_ssl.resuming import resume
+from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.study.cells import Cell, find_cell, state_of
+from clove_ssl.study.folder import CellInUse
+from clove_ssl.study.plan import StudyPlan
+from clove_ssl.study.timing import time_steps
+
+
+def run_cell(plan: StudyPlan, cell: Cell, *, gpus: int = 1) -> None:
+    """Do the work of a cell, unless it is done; a stop signal raises ``KeyboardInterrupt``."""
+    with plan.folder.working_on(cell.name):
+        if state_of(cell, plan.folder) == "done":
+            return
+        if missing := plan.missing(cell):
+            raise UserError(f"{cell.name} needs {', '.join(missing)}, which is not done yet.")
+        plan.keep(cell)
+        plan.folder.failure(cell.name).unlink(missing_ok=True)
+        _do(plan, cell, gpus)
+
+
+def record_failure(plan: StudyPlan, cell: Cell, error: Exception) -> str:
+    """Write down why a cell failed; gives the first line of it."""
+    told = str(error) if isinstance(error, UserError) else traceback.format_exc()
+    path = plan.folder.failure(cell.name)
+    with suppress(OSError):  # a full disk may be why it failed; the other cells go on
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, told.rstrip() + "\n")
+    return f"{type(error).__name__}: {error}" if not isinstance(error, UserError) else str(error)
+
+
+@contextmanager
+def terminated_like_interrupted() -> Iterator[None]:
+    """Let SIGTERM end this process as Ctrl-C does, so that cells it has started are ended too."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _do(plan: StudyPlan, cell: Cell, gpus: int) -> None:
+    config, run = plan.config_of(cell), plan.folder.run(cell.name)
+    if isinstance(config, ProbeConfig):
+        _probe(config, run)
+    elif cell.kind == "timing":
+        assert isinstance(config, PretrainConfig)
+        time_steps(run, config, plan.config.budget)
+    elif gpus > 1:
+        _run_together(config, run, gpus)
+    else:
+        _train(config, run)
+
+
+def _train(config: PretrainConfig | FinetuneConfig, run: RunDirectory) -> None:
+    if _is_begun(run):
+        result: PretrainResult | FinetuneResult = resume(run.path)
+    elif isinstance(config, FinetuneConfig):
+        result = finetuning.finetune(config)
+    else:
+        result = pretraining.pretrain(config)
+    if not result.finished:
+        raise KeyboardInterrupt
+
+
+def _is_begun(run: RunDirectory) -> bool:
+    """Whether there is a run to continue; what died before its config was written is removed."""
+    if run.path.exists() and not run.config.is_file():
+        shutil.rmtree(run.path)
+    return run.config.is_file()
+
+
+def _probe(config: ProbeConfig, run: RunDirectory) -> None:
+    """Measure one backbone and write its figures as a run writes its scores."""
+    suite = _kept_suite(replace(config, backbones=(), stages=()))
+    (scores,) = probe_backbones(config, suite).values()
+    run.path.mkdir(parents=True, exist_ok=True)
+    files.save(config, run.config)
+    content = {
+        name: {"value": score.value, "interval": score.interval, "is_share": score.is_share}
+        for name, score in scores.items()
+    }
+    write_text(run.scores, json.dumps(content, indent=1) + "\n")
+
+
+@lru_cache(maxsize=4)
+def _kept_suite(config: ProbeConfig) -> ProbeSuite:
+    """The images of a probe stay in memory for the next backbone."""
+    return open_suite(config)
+
+
+def _run_together(config: PretrainConfig | FinetuneConfig, run: RunDirectory, gpus: int) -> None:
+    """The same on several GPUs, with one process each."""
+    if _is_begun(run):
+        arguments = ["resume", str(run.path)]
+    else:
+        file = run.path.with_name(f"{run.path.name}.yaml")  # a label may have dots of its own
+        file.parent.mkdir(parents=True, exist_ok=True)
+        files.save(config, file)
+        verb = "finetune" if isinstance(config, FinetuneConfig) else "pretrain"
+        arguments = [verb, "--config", str(file), "--out", str(run.path)]
+    code = call(torchrun_command(gpus, arguments))
+    if code:
+        raise UserError(
+            f"torchrun ended with code {code}; what it said is above. Go on with the same command."
+        )
+
+
+def torchrun_command(gpus: int, arguments: Sequence[str]) -> list[str]:
+    """A ``clove`` command on several GPUs of this machine."""
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    return [*start, "--nproc-per-node", str(gpus), "-m", "clove_ssl", *arguments]
+
+
+def call(command: Sequence[str]) -> int:
+    """Run a command to its end, or end it with this process."""
+    process = subprocess.Popen(command)
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        process.terminate()
+        process.wait()
+        raise
+
+
+FROM_INPUT = "-"
+"""Stands for the name of a cell where names come from standard input."""
+Answer = Literal["done", "in-use", "failed", "broken"]
+"""After ``broken`` the process ends: nobody knows what such an error leaves behind on a GPU."""
+
+
+def work(plan: StudyPlan, orders: Iterable[str], *, gpus: int) -> None:
+    """Run the cells whose names come in, and answer each."""
+    with os.fdopen(os.dup(1), "w") as answers:
+        for order in orders:
+            cell = find_cell(plan.cells, order.strip())
+            with said_to(plan.folder.output(cell.name)):
+                answer = _attempt(plan, cell, gpus)
+            print(answer, file=answers, flush=True)
+            if answer == "broken":
+                return
+            _tidy_up()
+
+
+def _attempt(plan: StudyPlan, cell: Cell, gpus: int) -> Answer:
+    try:
+        with terminated_like_interrupted() if gpus > 1 else nullcontext():
+            run_cell(plan, cell, gpus=gpus)
+    except CellInUse as error:
+        print(error)
+        return "in-use"
+    except Exception as error:
+        print(record_failure(plan, cell, error))
+        return "failed" if isinstance(error, UserError) else "broken"
+    return "done"
+
+
+def _tidy_up() -> None:
+    """Leave the next cell the memory of the last, and none of its compiled networks."""
+    torch.compiler.reset()
+    gc.collect()
+    torch.cuda.empty_cache()  # does nothing where no GPU was opened
+
+
+@contextmanager
+def said_to(log: Path) -> Iterator[None]:
+    """Append to a file what this process says, also what it says beside Python."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    streams = (sys.stdout, sys.stderr)
+    with log.open("ab") as file:
+        before = [os.dup(number) for number in (1, 2)]
+        _point(streams, [file.fileno()] * 2)
+        try:
+            yield
+        finally:
+            _point(streams, before)
+            for handle in before:
+                os.close(handle)
+
+
+def _point(streams: tuple[IO[str], IO[str]], handles: list[int]) -> None:
+    for number, (stream, handle) in enumerate(zip(streams, handles, strict=True), start=1):
+        stream.flush()
+        os.dup2(handle, number)

@@ -1,0 +1,5 @@
+"""Cityscapes: instance segmentation of street scenes."""
+
+CONFIGS = {
+    "cityscapes-fpn": "config:CityscapesConfig",
+}

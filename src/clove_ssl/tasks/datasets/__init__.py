@@ -1,1 +1,0 @@
-"""Labelled images of downstream tasks: readers, and scenes written in their formats."""

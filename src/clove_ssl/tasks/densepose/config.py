@@ -1,0 +1,117 @@
+"""DensePose R-CNN on DensePose-COCO: the s1x protocol of the DensePose project."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from clove_ssl.config.detection import BoxHeadConfig, DetectorConfig
+from clove_ssl.config.finetuning import FinetuneConfig, SolverConfig
+from clove_ssl.config.limits import check_below_one, check_least
+from clove_ssl.errors import UserError
+from clove_ssl.tasks.detection.config import DetectionConfig
+
+if TYPE_CHECKING:
+    from clove_ssl.tasks.base import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class DensePoseHeadConfig:
+    """The branch that predicts part, U and V of every pixel of a person."""
+
+    decoder_width: int = 256
+    """Channels of the map into which the pyramid is merged."""
+    convs: int = 8
+    """3 x 3 convolutions on a pooled region."""
+    width: int = 512
+    """Channels of these convolutions."""
+    pooled_side: int = 28
+    """Cells of the side of a pooled region; its maps have four times as many pixels."""
+    overlap_above: float = 0.7
+    """Regions learn from a person whose box they overlap by more than this."""
+    person_weight: float = 5.0
+    """Weight of the cross entropy between person and background."""
+    part_weight: float = 1.0
+    """Weight of the cross entropy of parts at labelled points."""
+    surface_weight: float = 0.01
+    """Weight of the summed smooth L1 distances of U and of V."""
+    surface_images: int = 2
+    """Images that these sums run over, whatever a process holds: Detectron2 sums over the images
+    of one GPU, which were 2 in the published runs (16 on 8 GPUs)."""
+
+    def __post_init__(self) -> None:
+        section = "task.surface_head"
+        check_least(
+            1,
+            section,
+            decoder_width=self.decoder_width,
+            width=self.width,
+            pooled_side=self.pooled_side,
+            surface_images=self.surface_images,
+        )
+        check_least(
+            0,
+            section,
+            convs=self.convs,
+            person_weight=self.person_weight,
+            part_weight=self.part_weight,
+            surface_weight=self.surface_weight,
+        )
+        check_below_one(section, overlap_above=self.overlap_above)
+
+
+def densepose_detector() -> DetectorConfig:
+    """Faster R-CNN with a pyramid, two fully connected layers, the older RoIAlign, and norms in
+    backbone and pyramid."""
+    return DetectorConfig(
+        masks=False,
+        head_norm="none",
+        box=BoxHeadConfig(convs=0, fcs=2, pooling="legacy"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class COCODensePoseConfig(DetectionConfig):
+    """Surface coordinates of COCO's persons with DensePose R-CNN and a pyramid, s1x; GPSm AP."""
+
+    name: ClassVar[str] = "coco-densepose"
+
+    detector: DetectorConfig = field(default_factory=densepose_detector)
+    surface_head: DensePoseHeadConfig = field(default_factory=DensePoseHeadConfig)
+    surface: Path | None = None
+    """Folder with the surface files of the DensePose project; built-in scenes need none."""
+    scores: tuple[Literal["gpsm", "gps", "segm"], ...] = ("gpsm", "gps", "segm")
+    """How persons are scored besides their boxes; ``segm`` alone needs no surface."""
+    mirror: bool = True
+    """Mirror half of the training images, as published; needs UV_symmetry_transforms.mat."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.scores or len(set(self.scores)) < len(self.scores):
+            raise UserError(
+                f"task.scores={self.scores}: expected some of gpsm, gps and segm, each once. Leave "
+                "it out for all of them."
+            )
+
+    @property
+    def scores_surface(self) -> bool:
+        """Whether a score needs ways along the surface."""
+        return self.scores != ("segm",)
+
+    @classmethod
+    def protocol(cls, out: Path, backbone: str) -> FinetuneConfig:
+        """130k iterations of 16 images at a learning rate of 0.01."""
+        return FinetuneConfig(
+            out=out,
+            backbone=backbone,
+            task=cls(),
+            solver=SolverConfig(
+                lr=0.01, iterations=130_000, steps=(100_000, 120_000), warmup_factor=0.1
+            ),
+        )
+
+    def build(self) -> Task:
+        from clove_ssl.tasks.densepose.task import DensePoseTask
+
+        return DensePoseTask(self)

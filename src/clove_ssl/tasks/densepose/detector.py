@@ -1,0 +1,181 @@
+"""DensePose R-CNN: a Faster R-CNN for persons with a branch for their surface.
+
+Dimensions: B images, R regions on labelled persons, G objects of the batch, D detections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from clove_ssl.backbones.build import Backbone
+from clove_ssl.config.detection import DetectorConfig
+from clove_ssl.errors import UserError
+from clove_ssl.tasks.densepose.branch import DensePoseHead, SurfaceMaps
+from clove_ssl.tasks.densepose.config import DensePoseHeadConfig
+from clove_ssl.tasks.densepose.losses import LossWeights, densepose_losses, region_labels
+from clove_ssl.tasks.densepose.maps import DensePoseDetections, read_surfaces
+from clove_ssl.tasks.densepose.targets import DensePoseBatch, SurfaceLabels, join_labels
+from clove_ssl.tasks.rcnn.boxes import box_areas, clip_boxes, has_area
+from clove_ssl.tasks.rcnn.detector import Detector
+from clove_ssl.tasks.rcnn.draws import Priorities, RandomPriorities
+from clove_ssl.tasks.rcnn.instances import DetectionBatch
+from clove_ssl.tasks.rcnn.layers import wide
+from clove_ssl.tasks.rcnn.pixels import resize_boxes
+from clove_ssl.tasks.rcnn.read_out import Found, in_original_pixels
+from clove_ssl.tasks.rcnn.regions.pooling import batched_regions
+from clove_ssl.tasks.rcnn.regions.targets import TrainingRegions, object_boxes
+from clove_ssl.tasks.training_parts import freeze_norms, freeze_stages
+
+SCORED = 20
+"""Detections of an image that scores look at, the best ones; only they get a surface."""
+
+
+class DensePoseDetector(Detector):
+    """A detector of persons and of their surface.
+
+    Args:
+        config: The detector without the branch.
+        head: The branch.
+        backbone: The network; the detector takes it over.
+        priorities: How anchors and regions are chosen for the losses.
+    """
+
+    def __init__(
+        self,
+        config: DetectorConfig,
+        head: DensePoseHeadConfig,
+        backbone: Backbone,
+        *,
+        priorities: Priorities,
+    ) -> None:
+        super().__init__(config, backbone, classes=1, keypoints=0, priorities=priorities)
+        self.surface_config = head
+        self.surface_head = DensePoseHead(head, self.features.level_channels)
+
+    def region_losses(
+        self, levels: Sequence[Tensor], regions: TrainingRegions, batch: DetectionBatch
+    ) -> dict[str, Tensor]:
+        """The losses of the second stage, with those of the surface."""
+        assert isinstance(batch, DensePoseBatch)
+        losses = super().region_losses(levels, regions, batch)
+        return losses | self.surface_losses(levels, regions, batch)
+
+    def surface_losses(
+        self, levels: Sequence[Tensor], regions: TrainingRegions, batch: DensePoseBatch
+    ) -> dict[str, Tensor]:
+        """The losses of the branch; without a labelled person they are 0, with a gradient."""
+        config = self.surface_config
+        labels = join_labels(batch.labels, [len(objects) for objects in batch.targets])
+        chosen = choose_regions(regions, labels, batch, overlap_above=config.overlap_above)
+        maps = self._surface_maps(levels, chosen.regions.regions)
+        targets = region_labels(
+            labels,
+            chosen.owners,
+            boxes=chosen.regions.boxes,
+            truth=chosen.truth,
+            side=maps.part.shape[-1],
+        )
+        surface = config.surface_weight * config.surface_images / len(batch)
+        weights = LossWeights(config.person_weight, config.part_weight, surface)
+        return densepose_losses(maps, targets, weights=weights)
+
+    @torch.no_grad()
+    def detect(self, batch: DetectionBatch) -> list[DensePoseDetections]:  # type: ignore[override]
+        """The persons in the images, in the pixels of the originals."""
+        levels = self.maps(batch)
+        found = [
+            _with_area(each, seen=seen, original=original)
+            for each, seen, original in zip(
+                self.find_in(levels, batch.sizes), batch.sizes, batch.original_sizes, strict=True
+            )
+        ]
+        best = [each.boxes[:SCORED] for each in found]
+        maps = self._surface_maps(levels, batched_regions(best))
+        counts = [len(boxes) for boxes in best]
+        per_image = zip(*(torch.split(each, counts) for each in maps), strict=True)
+        return [
+            _in_original_pixels(each, SurfaceMaps(*own), seen=seen, original=original)
+            for each, own, seen, original in zip(
+                found, per_image, batch.sizes, batch.original_sizes, strict=True
+            )
+        ]
+
+    def _surface_maps(self, levels: Sequence[Tensor], regions: Tensor) -> SurfaceMaps:
+        # The coarsest map is for proposals only.
+        maps: SurfaceMaps = self.surface_head(levels[:-1], regions)
+        return SurfaceMaps(*(wide(each) for each in maps))
+
+
+class ChosenRegions(NamedTuple):
+    """Regions that the branch learns from."""
+
+    regions: TrainingRegions  # R
+    owners: Tensor  # (R,) which of the labelled persons they show
+    truth: Tensor  # (R, 4) boxes of these persons
+
+
+def choose_regions(
+    regions: TrainingRegions,
+    labels: SurfaceLabels,
+    batch: DetectionBatch,
+    *,
+    overlap_above: float,
+) -> ChosenRegions:
+    """Regions on labelled persons that overlap their boxes enough."""
+    owner = labels.persons.new_full((sum(map(len, batch.targets)) + 1,), -1)  # (G + 1,)
+    owner[labels.persons] = torch.arange(len(labels.persons), device=owner.device)
+    truth = object_boxes(batch.targets, regions)
+    labelled = (regions.classes == 0) & (owner[regions.objects] >= 0)
+    enough = _overlaps(regions.boxes, truth) > overlap_above
+    rows = torch.nonzero(labelled & enough).squeeze(1)  # (R,)
+    chosen = regions.take(rows)
+    return ChosenRegions(chosen, owner[chosen.objects], truth[rows])
+
+
+def build_densepose_detector(
+    config: DetectorConfig, head: DensePoseHeadConfig, backbone: Backbone, *, seed: int = 0
+) -> DensePoseDetector:
+    """Build a detector with fresh heads around a backbone, and freeze what the config says."""
+    if config.kind != "fpn" or config.masks or config.keypoints:
+        raise UserError(
+            f"task.detector is a {config.kind} detector with masks={config.masks} and "
+            f"keypoints={config.keypoints}, but DensePose needs a pyramid and no other head. Give "
+            "kind fpn and leave masks and keypoints out."
+        )
+    backbone.requires_grad_(True)
+    if config.backbone_norm == "frozen":
+        freeze_norms(backbone.body)
+    freeze_stages(backbone, config.frozen_stages)
+    return DensePoseDetector(config, head, backbone, priorities=RandomPriorities(seed))
+
+
+def _with_area(found: Found, *, seen: tuple[int, int], original: tuple[int, int]) -> Found:
+    """The detections of which something is left in the original image."""
+    boxes = clip_boxes(resize_boxes(found.boxes, seen, original), original)  # (D, 4)
+    kept = has_area(boxes)
+    return Found(found.boxes[kept], found.scores[kept], found.classes[kept])
+
+
+def _in_original_pixels(
+    found: Found, maps: SurfaceMaps, *, seen: tuple[int, int], original: tuple[int, int]
+) -> DensePoseDetections:
+    """Boxes in the original image, and the surface of the first of them."""
+    persons = in_original_pixels(found, seen=seen, original=original)
+    surfaces = read_surfaces(maps, persons.boxes[: len(maps.part)])
+    return DensePoseDetections(
+        persons.boxes, persons.scores, persons.classes, surfaces=tuple(surfaces)
+    )
+
+
+def _overlaps(first: Tensor, second: Tensor) -> Tensor:
+    """Intersection over union of boxes (N, 4), row by row: (N,)."""
+    low, high = (
+        torch.maximum(first[:, :2], second[:, :2]),
+        torch.minimum(first[:, 2:], second[:, 2:]),
+    )
+    shared = (high - low).clamp(min=0).prod(dim=1)
+    return shared / (box_areas(first) + box_areas(second) - shared).clamp(min=1e-12)

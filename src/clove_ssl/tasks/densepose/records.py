@@ -1,0 +1,123 @@
+"""Predictions of persons and their surface: records in files, and what scores are made from.
+
+A record is one of COCO's result format with one more field, ``iuv``: the part, U and V of every
+pixel of the box as the three channels of a PNG, in base64. The box is cut to whole pixels.
+
+Dimensions: h x w pixels of a box.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from io import BytesIO
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from clove_ssl.errors import UserError
+from clove_ssl.tasks.densepose.reader import DensePoseDataset, labels_of
+from clove_ssl.tasks.densepose.scores import DETECTIONS, ImagePersons
+from clove_ssl.tasks.densepose.similarity import (
+    Box,
+    FoundPerson,
+    LabelledPerson,
+    PlacedMask,
+    mask_in_box,
+    whole_mask,
+)
+from clove_ssl.tasks.densepose.surfaces import PART_COUNT
+from clove_ssl.tasks.labels.polygons import fill_polygons
+from clove_ssl.tasks.labels.rle import RLE, decode_mask
+from clove_ssl.tasks.labels.samples import Annotation, Sample
+from clove_ssl.tasks.predictions import PREDICT_AGAIN, Record
+
+IUV = "iuv"
+# What reading base64 and PNGs raises; broken chunks are syntax errors to Pillow.
+_DAMAGE = (KeyError, TypeError, ValueError, SyntaxError, OSError, Image.DecompressionBombError)
+
+
+def image_persons(dataset: DensePoseDataset, records: Sequence[Record]) -> Iterator[ImagePersons]:
+    """Truth and the best predictions of every image."""
+    by_image: dict[int | str, list[int]] = defaultdict(list)
+    for number, record in enumerate(records):
+        by_image[record["image_id"]].append(number)
+    for sample in dataset.samples:
+        own = by_image[sample.identifier]
+        best = sorted(own, key=lambda number: -records[number]["score"])[:DETECTIONS]
+        yield ImagePersons(
+            size=(sample.height, sample.width),
+            truth=tuple(_labelled(person, sample) for person in sample.annotations),
+            found=tuple(_found(records[number], number) for number in best),
+        )
+
+
+def _found(record: Record, number: int) -> FoundPerson:
+    x, y, width, height = (float(value) for value in record["bbox"])
+    box = (x, y, width, height)
+    return FoundPerson(box, float(record["score"]), decode_surface(record, number))
+
+
+def _labelled(person: Annotation, sample: Sample) -> LabelledPerson:
+    x0, y0, x1, y1 = person.box
+    box = (x0, y0, x1 - x0, y1 - y0)
+    labels = labels_of(person)
+    return LabelledPerson(
+        box,
+        person.area,
+        crowd=person.crowd,
+        points=None if labels is None else labels.points,
+        places=None if labels is None else labels.places,
+        mask=true_mask(person, sample, box),
+    )
+
+
+def true_mask(person: Annotation, sample: Sample, box: Box) -> PlacedMask | None:
+    """The mask of the labels, or else that of the object."""
+    size = (sample.height, sample.width)
+    labels = labels_of(person)
+    bits = None if labels is None else labels.mask()
+    if bits is not None:
+        return mask_in_box(bits, box, size)
+    if person.mask is None:
+        return None
+    if isinstance(person.mask, RLE):
+        return whole_mask(decode_mask(person.mask))
+    outlines = [np.array(polygon) for polygon in person.mask]
+    return whole_mask(fill_polygons(outlines, height=size[0], width=size[1]))
+
+
+def encode_surface(surface: Tensor) -> str:
+    """Part, U and V (3, h, w) as text."""
+    file = BytesIO()
+    Image.fromarray(surface.permute(1, 2, 0).contiguous().cpu().numpy()).save(file, format="PNG")
+    return base64.b64encode(file.getvalue()).decode("ascii")
+
+
+def decode_surface(record: Record, number: int) -> NDArray[np.uint8]:
+    """Part, U and V (3, h, w) of prediction ``number``."""
+    try:
+        data = base64.b64decode(record[IUV], validate=True)
+        with Image.open(BytesIO(data), formats=("PNG",)) as image:
+            pixels = np.asarray(image)
+    except _DAMAGE as error:
+        raise UserError(
+            f"Prediction {number} has no readable {IUV} ({type(error).__name__}); expected part, U "
+            f"and V of its box as a PNG in base64. {PREDICT_AGAIN}"
+        ) from None
+    expected = tuple(max(int(side), 1) for side in reversed(record["bbox"][2:]))
+    if pixels.shape != (*expected, 3) or pixels.dtype != np.uint8:
+        raise UserError(
+            f"Prediction {number} has an {IUV} of {pixels.shape}; expected {(*expected, 3)}, the "
+            f"height and width of its box and three channels of 8 bits. {PREDICT_AGAIN}"
+        )
+    surface: NDArray[np.uint8] = pixels.transpose(2, 0, 1)
+    if surface[0].max() > PART_COUNT:
+        raise UserError(
+            f"Prediction {number} has part {surface[0].max()} in its {IUV}; expected 1 to "
+            f"{PART_COUNT}, or 0 for none. {PREDICT_AGAIN}"
+        )
+    return surface

@@ -1,0 +1,68 @@
+"""A detector as the engine sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from clove_ssl.backbones.build import Backbone
+from clove_ssl.tasks.base import TaskModel
+from clove_ssl.tasks.labels.samples import DetectionDataset
+from clove_ssl.tasks.predictions import Record, detection_records
+from clove_ssl.tasks.rcnn.detector import Detector
+from clove_ssl.tasks.rcnn.instances import DetectionBatch
+from clove_ssl.tasks.training_parts import parameter_groups
+
+_STAGES = ("stem", "c2", "c3", "c4", "c5")
+
+
+class DetectionNetwork(TaskModel):
+    """Trains a detector, and turns what it finds into records of COCO's result format.
+
+    Args:
+        detector: The model.
+        test: Whose images the keys of test batches count.
+    """
+
+    headline = ("loss_cls", "loss_box_reg")
+    predictors: tuple[str, ...] = (
+        *("objectness_logits", "anchor_deltas", "cls_score", "bbox_pred", "predictor"),
+    )
+
+    def __init__(self, detector: Detector, test: DetectionDataset) -> None:
+        super().__init__()
+        self.detector = detector
+        self._test = test
+
+    @property
+    def backbone(self) -> Backbone:
+        """The network that is fine-tuned."""
+        return self.detector.backbone
+
+    def losses(self, batch: DetectionBatch, *, step: int) -> dict[str, Tensor]:
+        """The losses of both stages by name."""
+        return self.detector.losses(batch, step=step)
+
+    def predict(self, batch: DetectionBatch) -> list[Record]:
+        """The detections of all images of a test batch."""
+        records: list[Record] = []
+        for key, found in zip(batch.keys.tolist(), self.detector.detect(batch), strict=True):
+            sample = self._test.samples[key]
+            records += detection_records(found, sample, category_ids=self._test.category_ids)
+        return records
+
+    def parameter_groups(self, weight_decay: float) -> list[dict[str, Any]]:
+        """Norms get no decay, biases do."""
+        return parameter_groups(self, weight_decay)
+
+    def facts(self) -> Mapping[str, str]:
+        """What the self-check shows."""
+        config = self.detector.config
+        heads = ["boxes", *["masks"] * config.masks, *["keypoints"] * config.keypoints]
+        frozen = _STAGES[: config.frozen_stages]
+        return {
+            "frozen stages": ", ".join(frozen) or "none",
+            "detector": f"{config.kind} with {', '.join(heads)}",
+        }

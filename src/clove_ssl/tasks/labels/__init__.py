@@ -1,0 +1,1 @@
+"""Labels as plain values, whatever file they came from: boxes, masks, polygons."""

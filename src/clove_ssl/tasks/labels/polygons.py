@@ -1,0 +1,195 @@
+"""Polygons to binary masks, with the filling rule of the COCO tools.
+
+That rule draws the outline on a grid five times finer, keeps the places where it passes from one
+column of pixel centres to the next, and fills the runs between them, column by column. It decides
+single pixels, so masks are comparable with the published ones only if it is the same. Here only
+these places are computed, and not the outline between them.
+
+All polygons of a call are filled together, on any device, because a training step needs the masks
+of hundreds of regions. Rows of different lengths lie behind each other: a table of lengths says
+where each begins.
+
+Dimensions: R regions, G objects, Q polygons, V corners (and edges from each to the next one),
+E places where edges pass from a column to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from clove_ssl.layers.transfers import send_tensor
+
+Polygon = npt.NDArray[np.float64]  # (2k,) x0, y0, x1, y1, ... in pixels
+Mask = npt.NDArray[np.bool_]
+
+FINER = 5
+SMALLEST_SIDE = 0.1
+
+
+class PackedOutlines(NamedTuple):
+    """The polygons of many objects; an object may have several."""
+
+    corners: Tensor  # (V, 2) float64, x, y
+    following: Tensor  # (V,) int64, how far away the next corner of the same polygon is
+    polygon: Tensor  # (V,) int64, counted in every object
+    object_sizes: Tensor  # (2, G) int64, corners and polygons of each object
+
+    def to(self, device: torch.device) -> PackedOutlines:
+        """The outlines on a device."""
+        return PackedOutlines(*(send_tensor(column, device) for column in self))
+
+
+class _Edges(NamedTuple):
+    """Edges on the finer grid, drawn from their lower end on the longer axis."""
+
+    first_column: Tensor  # (V,) int64, of those that they leave or enter
+    columns: Tensor  # (V,) int64, how many
+    steep: Tensor  # (V,) bool, the longer axis is y
+    along: Tensor  # (V,) float64, the lower end on the longer axis
+    across: Tensor  # (V,) float64, the same end on the shorter axis
+    slope: Tensor  # (V,) float64, rise of the shorter axis along the longer one
+
+
+def pack_outlines(objects: Sequence[Sequence[Polygon]]) -> PackedOutlines:
+    """Put the polygons of G objects behind each other."""
+    polygons = [polygon for each in objects for polygon in each]
+    sizes = np.array([len(polygon) // 2 for polygon in polygons], np.int64)  # (Q,)
+    ends = sizes.cumsum()
+    flat = np.concatenate(polygons) if polygons else np.zeros(0)
+    following = np.ones(len(flat) // 2, np.int64)
+    following[ends[sizes > 0] - 1] = 1 - sizes[sizes > 0]
+    number = np.array([number for each in objects for number in range(len(each))], np.int64)
+    per_object = [[sum(len(polygon) // 2 for polygon in each), len(each)] for each in objects]
+    return PackedOutlines(
+        torch.from_numpy(np.asarray(flat, np.float64)).view(-1, 2),
+        torch.from_numpy(following),
+        torch.from_numpy(np.repeat(number, sizes)),
+        torch.tensor(per_object, dtype=torch.int64).view(-1, 2).T,
+    )
+
+
+def join_outlines(parts: Sequence[PackedOutlines]) -> PackedOutlines:
+    """The outlines of the objects of several images, one image behind the other."""
+    return PackedOutlines(
+        corners=torch.cat([part.corners for part in parts]),
+        following=torch.cat([part.following for part in parts]),
+        polygon=torch.cat([part.polygon for part in parts]),
+        object_sizes=torch.cat([part.object_sizes for part in parts], dim=1),
+    )
+
+
+def masks_in_boxes(
+    outlines: PackedOutlines,
+    objects: Tensor,  # (R,) which object a region shows
+    boxes: Tensor,  # (R, 4)
+    *,
+    size: int,
+) -> Tensor:
+    """The part of an object inside a box, stretched to ``size x size``: (R, size, size) bool.
+
+    A side of a box counts as 0.1 pixels at least.
+    """
+    sizes = outlines.object_sizes[:, objects]  # (2, R)
+    firsts = (outlines.object_sizes.cumsum(1) - outlines.object_sizes)[0, objects]  # (R,)
+    before = sizes.cumsum(1) - sizes  # (2, R) corners and polygons of the regions before
+    corners, polygons = sizes.sum(dim=1).tolist()
+    region = torch.repeat_interleave(sizes[0], output_size=corners)  # (V,)
+    corner = torch.arange(corners, device=region.device) + (firsts - before[0])[region]  # (V,)
+    low = boxes[:, :2]  # (R, 2)
+    scale = size / (boxes[:, 2:] - low).clamp(min=SMALLEST_SIDE)  # (R, 2)
+    start, end = (
+        (outlines.corners[each] - low[region]) * scale[region]
+        for each in (corner, corner + outlines.following[corner])
+    )  # (V, 2)
+    number = outlines.polygon[corner] + before[1, region]  # (V,)
+    filled = _fill(start, end, number, polygons, height=size, width=size)  # (Q, size, size)
+    owner = torch.repeat_interleave(sizes[1], output_size=polygons)  # (Q,)
+    union = torch.zeros(len(boxes), size, size, dtype=torch.int32, device=boxes.device)
+    return union.index_add_(0, owner, filled.int()) > 0
+
+
+def fill_polygons(polygons: Sequence[Polygon], *, height: int, width: int) -> Mask:
+    """The union of some polygons: (height, width)."""
+    outlines = pack_outlines([polygons])
+    filled = _fill(
+        outlines.corners,
+        outlines.corners[torch.arange(len(outlines.corners)) + outlines.following],
+        outlines.polygon,
+        len(polygons),
+        height=height,
+        width=width,
+    )
+    union: Mask = filled.any(dim=0).numpy()
+    return union
+
+
+def _fill(
+    start: Tensor,  # (V, 2)
+    end: Tensor,  # (V, 2)
+    polygon: Tensor,  # (V,) of each edge
+    polygons: int,
+    *,
+    height: int,
+    width: int,
+) -> Tensor:
+    """Switch between outside and inside at every crossing, down the columns: (Q, h, w) bool."""
+    edges = _draw(start, end, width=width)
+    edge = torch.repeat_interleave(edges.columns)  # (E,)
+    before = edges.columns.cumsum(0) - edges.columns  # (V,)
+    column = torch.arange(len(edge), device=edge.device) + (edges.first_column - before)[edge]
+    row = (_heights(_Edges(*(each[edge] for each in edges)), column) + 0.5) / FINER - 0.5
+    # A switch below the last row begins the next column, hence one place more than pixels.
+    places = height * width + 1
+    switch = polygon[edge] * places + column * height + row.clamp(0, height).ceil().long()
+    count = torch.zeros(polygons * places, dtype=torch.int32, device=edge.device)
+    count.index_add_(0, switch, torch.ones_like(switch, dtype=torch.int32))
+    inside = count.view(polygons, places)[:, :-1].cumsum(dim=1, dtype=torch.int32) % 2 == 1
+    return inside.view(polygons, width, height).mT
+
+
+def _draw(start: Tensor, end: Tensor, *, width: int) -> _Edges:
+    """Edges from ``start`` (V, 2) to ``end`` (V, 2) in pixels."""
+    start, end = ((FINER * each + 0.5).trunc() for each in (start, end))  # (V, 2) whole numbers
+    low, high = torch.minimum(start[:, 0], end[:, 0]), torch.maximum(start[:, 0], end[:, 0])
+    # The centre of column c lies between the places 5c + 2 and 5c + 3.
+    first = ((low - 2) / FINER).ceil().clamp(min=0)
+    last = ((high - 3) / FINER).floor().clamp(max=width - 1)
+    extent = (end - start).abs()  # (V, 2)
+    steep = extent[:, 0] < extent[:, 1]  # (V,)
+    # Along and across the longer axis of each edge instead of x and y.
+    start, end = (each.where(~steep[:, None], each.flip(1)) for each in (start, end))
+    # Drawn from the lower end, so that rounding does not depend on the direction.
+    backwards = (start[:, 0] > end[:, 0])[:, None]  # (V, 1)
+    start, end = end.where(backwards, start), start.where(backwards, end)
+    length, rise = (end - start).unbind(1)  # (V,)
+    return _Edges(
+        first_column=first.long(),
+        columns=(last - first + 1).clamp(min=0).long(),
+        steep=steep,
+        along=start[:, 0],
+        across=start[:, 1],
+        slope=rise / length.clamp(min=1),
+    )
+
+
+def _heights(edges: _Edges, column: Tensor) -> Tensor:
+    """The lower y, on the finer grid, of the two points around the centre of a column: (E,)."""
+    place = (FINER * column + 2).to(edges.along.dtype)  # (E,) x of the left point
+
+    def across(steps: Tensor) -> Tensor:
+        return (edges.across + edges.slope * steps + 0.5).trunc()
+
+    # Flat edges have one point per x.
+    flat = place - edges.along
+    y = torch.minimum(across(flat), across(flat + 1))
+    # Steep ones have one per y: here the last point before x passes the centre of the column.
+    guess = ((place + 0.5 - edges.across) / edges.slope).floor()
+    passed = [(across(guess + more) > place) == (edges.slope > 0) for more in (0, 1)]
+    steps = guess + 1 - passed[0].to(guess.dtype) - passed[1].to(guess.dtype)
+    return torch.where(edges.steep, edges.along + steps, y)

@@ -1,0 +1,5 @@
+"""LVIS: over a thousand classes, most of them rare, not all of them looked for everywhere."""
+
+CONFIGS = {
+    "lvis-fpn": "config:LVISConfig",
+}

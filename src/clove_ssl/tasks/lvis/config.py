@@ -1,0 +1,56 @@
+"""Instance segmentation of LVIS: Detectron2's 1x protocol, over a thousand classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from clove_ssl.config.detection import DetectorConfig, ReadOutConfig, frozen_detector
+from clove_ssl.config.finetuning import EvaluationConfig, FinetuneConfig, SolverConfig
+from clove_ssl.errors import UserError
+from clove_ssl.tasks.detection.config import DetectionConfig
+
+if TYPE_CHECKING:
+    from clove_ssl.tasks.base import Task
+
+
+def lvis_detector() -> DetectorConfig:
+    """Three hundred detections of an image, also those with tiny scores."""
+    return frozen_detector(ReadOutConfig(score_above=1e-4, detections=300))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LVISConfig(DetectionConfig):
+    """Boxes and masks of LVIS v1 or v0.5 with Mask R-CNN and a pyramid, 1x; LVIS's AP."""
+
+    name: ClassVar[str] = "lvis-fpn"
+
+    detector: DetectorConfig = field(default_factory=lvis_detector)
+    repeat_threshold: float = 0.001
+    """An image with a class that is in a smaller share of the training images comes more often;
+    0 lets every image come once in an epoch."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.repeat_threshold <= 1:
+            raise UserError(
+                f"task.repeat_threshold={self.repeat_threshold:g} is no share of the images. Give "
+                "a number from 0 to 1, for example the protocol's --task.repeat-threshold 0.001."
+            )
+
+    @classmethod
+    def protocol(cls, out: Path, backbone: str) -> FinetuneConfig:
+        """180k iterations of 16 images; no norms are trained, so none are measured anew."""
+        return FinetuneConfig(
+            out=out,
+            backbone=backbone,
+            task=cls(),
+            solver=SolverConfig(iterations=180_000, steps=(120_000, 160_000)),
+            evaluation=EvaluationConfig(precise_norm_batches=0),
+        )
+
+    def build(self) -> Task:
+        from clove_ssl.tasks.lvis.task import LVISTask
+
+        return LVISTask(self)

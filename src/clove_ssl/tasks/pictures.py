@@ -1,0 +1,206 @@
+"""Pictures of test images: the truth on the left, what a model predicted on the right."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from clove_ssl.painting.predictions import Things, draw_classes, draw_things, write_sheet
+from clove_ssl.tasks.labels.polygons import fill_polygons
+from clove_ssl.tasks.labels.rle import RLE, decode_mask, read_counts
+from clove_ssl.tasks.labels.samples import (
+    PIXEL_MIDDLE,
+    Annotation,
+    DetectionDataset,
+    Polygons,
+    Sample,
+)
+from clove_ssl.tasks.loading.images import read_image
+from clove_ssl.tasks.predictions import Record
+
+LEAST_SCORE = 0.5
+ROWS = 4
+"""Images on a sheet."""
+
+_BONES = (
+    *(("left_ankle", "left_knee"), ("left_knee", "left_hip"), ("left_hip", "left_shoulder")),
+    *(("left_shoulder", "left_elbow"), ("left_elbow", "left_wrist")),
+    *(("right_ankle", "right_knee"), ("right_knee", "right_hip"), ("right_hip", "right_shoulder")),
+    *(("right_shoulder", "right_elbow"), ("right_elbow", "right_wrist")),
+    *(("left_hip", "right_hip"), ("left_shoulder", "right_shoulder")),
+    *(("nose", "left_eye"), ("nose", "right_eye"), ("left_eye", "left_ear")),
+    *(("right_eye", "right_ear"),),
+)
+
+
+def draw_detections(
+    dataset: DetectionDataset,
+    records: Sequence[Record],
+    folder: Path,
+    *,
+    count: int = 12,
+    least_score: float = LEAST_SCORE,
+    name: str = "predictions",
+) -> list[Path]:
+    """Draw some images of a test set, spread over it, those with objects first."""
+    by_image: dict[int | str, list[Record]] = defaultdict(list)
+    for record in records:
+        by_image[record["image_id"]].append(record)
+    full = [sample for sample in dataset.samples if sample.annotations]
+    samples = spread(full or dataset.samples, count)
+    shown = {name for record in records for name in record}  # of the truth, what was predicted
+
+    def draw(number: int) -> list[Image.Image]:
+        sample = samples[number]
+        found = by_image[sample.identifier]
+        return _draw_pair(sample, found, dataset, shown=shown, least_score=least_score)
+
+    return write_sheets(folder, len(samples), draw, name=name)
+
+
+def draw_label_maps(
+    images: Sequence[tuple[str, NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8]]],
+    class_names: Sequence[str],
+    folder: Path,
+) -> list[Path]:
+    """Draw images, given as name, pixels (H, W, 3), true and predicted classes (H, W)."""
+
+    def draw(number: int) -> list[Image.Image]:
+        name, pixels, truth, predicted = images[number]
+        return [
+            draw_classes(pixels, truth, class_names, caption=f"{name}: truth"),
+            draw_classes(pixels, predicted, class_names, caption="prediction"),
+        ]
+
+    return write_sheets(folder, len(images), draw)
+
+
+def spread(samples: Sequence[Sample], count: int) -> list[Sample]:
+    """Up to ``count`` samples at equal distances."""
+    count = min(count, len(samples))
+    return [samples[number * len(samples) // count] for number in range(count)]
+
+
+def write_sheets(
+    folder: Path,
+    count: int,
+    draw: Callable[[int], list[Image.Image]],
+    *,
+    name: str = "predictions",
+) -> list[Path]:
+    """Draw image 0, 1, ... in rows; only one sheet is in memory."""
+    return [
+        write_sheet(
+            folder / f"{name}_{start // ROWS + 1}.png",
+            [draw(number) for number in range(start, min(start + ROWS, count))],
+        )
+        for start in range(0, count, ROWS)
+    ]
+
+
+def _draw_pair(
+    sample: Sample,
+    records: Sequence[Record],
+    dataset: DetectionDataset,
+    *,
+    shown: Collection[str],
+    least_score: float,
+) -> list[Image.Image]:
+    pixels = read_image(sample.image, (sample.height, sample.width))
+    strong = [record for record in records if record["score"] >= least_score]
+    strong.sort(key=lambda record: float(record["score"]))  # the best one is drawn last, on top
+    caption = f"prediction: {len(strong)} of {len(records)} with a score of {least_score:g} or more"
+    truth = _true_things(sample, dataset, shown=shown)
+    return [
+        draw_things(pixels, truth, caption=f"{sample.identifier}: truth"),
+        draw_things(pixels, _found_things(strong, sample, dataset), caption=caption),
+    ]
+
+
+def _true_things(sample: Sample, dataset: DetectionDataset, *, shown: Collection[str]) -> Things:
+    things = sample.annotations
+    masks = [_true_mask(thing.mask, sample) for thing in things]
+    points = [_points(thing.keypoints or ()) for thing in things]
+    return Things(
+        boxes=np.array([thing.box for thing in things], np.float64).reshape(-1, 4),
+        labels=tuple(_true_label(thing, dataset) for thing in things),
+        tones=_tones([thing.category for thing in things], dataset),
+        masks=np.stack(masks) if masks and "segmentation" in shown else None,
+        keypoints=_stacked(points, dataset) if "keypoints" in shown else None,
+        bones=_bones(dataset),
+    )
+
+
+def _found_things(records: Sequence[Record], sample: Sample, dataset: DetectionDataset) -> Things:
+    boxes = np.array([record["bbox"] for record in records], np.float64).reshape(-1, 4)
+    boxes[:, 2:] += boxes[:, :2]
+    classes = [dataset.class_of(record["category_id"]) for record in records]
+    masks = [_found_mask(record) for record in records if "segmentation" in record]
+    points = [
+        _points(np.reshape(record["keypoints"], (-1, 3)).tolist())
+        for record in records
+        if "keypoints" in record
+    ]
+    return Things(
+        boxes=boxes,
+        labels=tuple(
+            f"{dataset.class_names[number]} {record['score']:.2f}"
+            for number, record in zip(classes, records, strict=True)
+        ),
+        tones=_tones(classes, dataset),
+        masks=np.stack(masks) if masks and len(masks) == len(records) else None,
+        keypoints=_stacked(points, dataset) if points and len(points) == len(records) else None,
+        bones=_bones(dataset),
+    )
+
+
+def _true_label(thing: Annotation, dataset: DetectionDataset) -> str:
+    marks = " (crowd)" * thing.crowd + " (difficult)" * thing.difficult
+    return dataset.class_names[thing.category] + marks
+
+
+def _tones(classes: Sequence[int], dataset: DetectionDataset) -> tuple[int, ...]:
+    """A colour for every class, or for every object where there is one class."""
+    return tuple(range(len(classes)) if len(dataset.class_names) == 1 else classes)
+
+
+def _true_mask(mask: Polygons | RLE | None, sample: Sample) -> NDArray[np.bool_]:
+    if isinstance(mask, RLE):
+        return decode_mask(mask)
+    outlines = [np.array(polygon) for polygon in mask or ()]
+    return fill_polygons(outlines, height=sample.height, width=sample.width)
+
+
+def _found_mask(record: Mapping[str, Any]) -> NDArray[np.bool_]:
+    height, width = record["segmentation"]["size"]
+    return decode_mask(RLE(height, width, read_counts(record["segmentation"]["counts"])))
+
+
+def _points(points: Sequence[Sequence[float]]) -> NDArray[np.float64]:
+    """Keypoints of a file in the middle of their pixels: (P, 3)."""
+    return np.array(points, np.float64).reshape(-1, 3) + [PIXEL_MIDDLE, PIXEL_MIDDLE, 0]
+
+
+def _stacked(
+    points: Sequence[NDArray[np.float64]], dataset: DetectionDataset
+) -> NDArray[np.float64]:
+    """(N, P, 3), with zeros for objects without keypoints."""
+    stacked = np.zeros((len(points), len(dataset.keypoint_names), 3))
+    for row, some in zip(stacked, points, strict=True):
+        row[: len(some)] = some
+    return stacked
+
+
+def _bones(dataset: DetectionDataset) -> tuple[tuple[int, int], ...]:
+    names = dataset.keypoint_names
+    return tuple(
+        (names.index(start), names.index(end))
+        for start, end in _BONES
+        if start in names and end in names
+    )

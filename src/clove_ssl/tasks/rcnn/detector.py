@@ -1,0 +1,259 @@
+"""Faster, Mask and Keypoint R-CNN around a backbone, as Detectron2 0.6 computes them.
+
+Training and tests go through the same parts: pixels to maps, maps to proposals, regions to
+classes and boxes, and, for those that show an object, to masks and keypoints.
+
+Dimensions: B images, R regions over all images, F of them on objects, K classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from clove_ssl.backbones.build import Backbone
+from clove_ssl.config.detection import DetectorConfig
+from clove_ssl.errors import UserError
+from clove_ssl.tasks.rcnn.draws import Priorities, RandomPriorities
+from clove_ssl.tasks.rcnn.features import C4Features, PyramidFeatures
+from clove_ssl.tasks.rcnn.instances import DetectionBatch, ImageDetections
+from clove_ssl.tasks.rcnn.layers import wide
+from clove_ssl.tasks.rcnn.pixels import stack_images
+from clove_ssl.tasks.rcnn.proposals.choose import Proposals
+from clove_ssl.tasks.rcnn.proposals.stage import RegionProposer, Scored
+from clove_ssl.tasks.rcnn.read_out import Found, in_original_pixels
+from clove_ssl.tasks.rcnn.regions.heads import KeypointHead, MaskHead
+from clove_ssl.tasks.rcnn.regions.keypoints import find_keypoints
+from clove_ssl.tasks.rcnn.regions.losses import (
+    RegionTask,
+    box_terms,
+    keypoint_term,
+    mask_term,
+    plan_losses,
+)
+from clove_ssl.tasks.rcnn.regions.pooling import batched_regions
+from clove_ssl.tasks.rcnn.regions.roi_heads import BoxPredictor, Detections, detect
+from clove_ssl.tasks.rcnn.regions.targets import TrainingRegions, draw_regions
+from clove_ssl.tasks.training_parts import freeze_norms, freeze_stages
+
+
+class Detector(nn.Module):
+    """A two-stage detector.
+
+    Args:
+        config: Everything but the numbers of classes and keypoints.
+        backbone: The network; the detector takes it over.
+        classes: Classes without the background.
+        keypoints: Keypoints of an object.
+        priorities: How anchors and regions are chosen for the losses.
+    """
+
+    def __init__(
+        self,
+        config: DetectorConfig,
+        backbone: Backbone,
+        *,
+        classes: int,
+        keypoints: int,
+        priorities: Priorities,
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.classes = classes
+        self.priorities = priorities
+        kind = C4Features if config.kind == "c4" else PyramidFeatures
+        self.features = features = kind(config, backbone)
+        self.proposer = RegionProposer(
+            config.proposals, features.level_channels, strides=features.strides
+        )
+        self.box_predictor = BoxPredictor(features.vector_length, classes)
+        self.mask_head = (
+            MaskHead(config.mask, features.map_channels, num_classes=classes, norm=config.head_norm)
+            if config.masks
+            else None
+        )
+        self.keypoint_head = (
+            KeypointHead(config.keypoint, features.map_channels, num_keypoints=keypoints)
+            if config.keypoints
+            else None
+        )
+
+    @property
+    def backbone(self) -> Backbone:
+        """The network that was fine-tuned."""
+        return self.features.backbone
+
+    def losses(self, batch: DetectionBatch, *, step: int) -> dict[str, Tensor]:
+        """The losses of a batch by name; their sum is what is trained."""
+        levels = self.maps(batch)
+        scored: Scored = self.proposer(levels)
+        anchors = sum(len(each) for each in scored.anchors)
+        first = self.proposer.losses(
+            scored,
+            batch.targets,
+            priority=self.priorities(
+                batch.keys, anchors, step=step, stage="anchors", device=levels[0].device
+            ),
+        )
+        regions = self.draw_regions(batch, self.proposer.propose(scored, batch.sizes), step=step)
+        return {
+            "loss_rpn_cls": first.objectness,
+            "loss_rpn_loc": first.offsets,
+            **self.region_losses(levels, regions, batch),
+        }
+
+    @torch.no_grad()
+    def detect(self, batch: DetectionBatch) -> list[ImageDetections]:
+        """What is in the images, in the pixels of the originals."""
+        found = self.find(batch)
+        return [
+            in_original_pixels(each, seen=seen, original=original)
+            for each, seen, original in zip(found, batch.sizes, batch.original_sizes, strict=True)
+        ]
+
+    def maps(self, batch: DetectionBatch) -> list[Tensor]:
+        """The feature maps of all levels, the finest first."""
+        dtype = self.box_predictor.cls_score.weight.dtype
+        pixels = stack_images(batch.images, multiple=self.config.size_multiple, dtype=dtype)
+        levels: list[Tensor] = self.features(pixels)
+        return levels
+
+    def draw_regions(
+        self, batch: DetectionBatch, proposals: Sequence[Proposals], *, step: int
+    ) -> TrainingRegions:
+        """The regions of a training step."""
+        most = max(
+            len(proposed.logits) + len(objects)
+            for proposed, objects in zip(proposals, batch.targets, strict=True)
+        )
+        priority = self.priorities(
+            batch.keys, most, step=step, stage="regions", device=proposals[0].boxes.device
+        )
+        return draw_regions(
+            proposals, batch.targets, priority, config=self.config.box, num_classes=self.classes
+        )
+
+    def region_losses(
+        self, levels: Sequence[Tensor], regions: TrainingRegions, batch: DetectionBatch
+    ) -> dict[str, Tensor]:
+        """The losses of the second stage."""
+        # First all whose size depends on values, for which the host waits; then the networks,
+        # which it can queue without a pause.
+        task = plan_losses(
+            regions,
+            batch.targets,
+            num_classes=self.classes,
+            mask_side=self.features.mask_side if self.mask_head is not None else None,
+            keypoints=self.keypoint_head is not None,
+        )
+        maps = self.features.region_maps(levels, regions.regions)
+        mask_maps = self._mask_maps(levels, maps, task)
+        keypoint_maps = self._keypoint_maps(levels, task)
+        logits, offsets = self.predict_boxes(maps)
+        losses = box_terms(logits, offsets, task, beta=self.config.box.loss_beta)
+        if self.mask_head is not None and mask_maps is not None:
+            losses["loss_mask"] = mask_term(self.mask_head, mask_maps, task)
+        if self.keypoint_head is not None and keypoint_maps is not None:
+            losses["loss_keypoint"] = keypoint_term(self.keypoint_head, keypoint_maps, task)
+        return losses
+
+    def _mask_maps(self, levels: Sequence[Tensor], maps: Tensor, task: RegionTask) -> Tensor | None:
+        """What the mask head sees, if there is one."""
+        if self.mask_head is None:
+            return None
+        if self.features.shares_maps:
+            return maps[task.foreground]
+        return self.features.head_maps(levels, task.on_objects.regions)
+
+    def _keypoint_maps(self, levels: Sequence[Tensor], task: RegionTask) -> Tensor | None:
+        """What the keypoint head sees, if there is one."""
+        if task.with_keypoints is None:
+            return None
+        return self.features.head_maps(levels, task.with_keypoints.regions)
+
+    def predict_boxes(self, maps: Tensor) -> tuple[Tensor, Tensor]:
+        """Maps of regions (R, C, S, S) -> class logits (R, K+1) and offsets (R, 4K), in fp32."""
+        logits, offsets = self.box_predictor(self.features.region_vectors(maps))
+        return wide(logits), wide(offsets)
+
+    @torch.no_grad()
+    def find(self, batch: DetectionBatch) -> list[Found]:
+        """What is in the images, in the pixels the detector sees; masks stay in their boxes."""
+        return self.find_in(self.maps(batch), batch.sizes)
+
+    @torch.no_grad()
+    def find_in(self, levels: list[Tensor], sizes: Sequence[tuple[int, int]]) -> list[Found]:
+        """What is in images of these heights and widths, given their feature maps."""
+        proposals = self.proposer.propose(self.proposer(levels), sizes)
+        boxes = [proposed.boxes for proposed in proposals]
+        maps = self.features.region_maps(levels, batched_regions(boxes))
+        counts = [len(each) for each in boxes]
+        logits, offsets = (torch.split(column, counts) for column in self.predict_boxes(maps))
+        read_out = self.config.read_out
+        detections = [
+            detect(
+                *outputs,
+                boxes=each,
+                image_size=size,
+                score_above=read_out.score_above,
+                nms_overlap=read_out.nms_overlap,
+                count=read_out.detections,
+            )
+            for *outputs, each, size in zip(logits, offsets, boxes, sizes, strict=True)
+        ]
+        return self._with_heads(levels, detections)
+
+    def _with_heads(self, levels: Sequence[Tensor], detections: list[Detections]) -> list[Found]:
+        """Add masks and keypoints to the detections of all images."""
+        counts = [len(each.scores) for each in detections]
+        masks: Sequence[Tensor | None] = [None] * len(detections)
+        keypoints: Sequence[Tensor | None] = [None] * len(detections)
+        if self.mask_head is not None or self.keypoint_head is not None:
+            regions = batched_regions([each.boxes for each in detections])
+            maps = self.features.head_maps(levels, regions)
+            if self.mask_head is not None:
+                classes = torch.cat([each.classes for each in detections])
+                logits = wide(self.mask_head(maps, classes))
+                masks = torch.split(logits.sigmoid(), counts)
+            if self.keypoint_head is not None:
+                points = find_keypoints(wide(self.keypoint_head(maps)), regions[:, 1:])
+                joined = torch.cat([points.points, points.scores[..., None]], dim=-1)
+                keypoints = torch.split(joined, counts)
+        return [
+            Found(each.boxes, each.scores, each.classes, *heads)
+            for each, *heads in zip(detections, masks, keypoints, strict=True)
+        ]
+
+
+def build_detector(
+    config: DetectorConfig,
+    backbone: Backbone,
+    *,
+    classes: int,
+    keypoints: int = 0,
+    seed: int = 0,
+) -> Detector:
+    """Build a detector with fresh heads around a backbone, and freeze what the config says.
+
+    The weights of the backbone stay as they are; batch norms of the backbone that are frozen keep
+    their statistics, so load weights before. Norms are shared between processes by
+    ``synchronize_norms``, afterwards.
+    """
+    if config.keypoints and keypoints < 1:
+        raise UserError(
+            "The detector has a keypoint head, but the data has no keypoints. Give data with "
+            "keypoints, or a detector without that head."
+        )
+    backbone.requires_grad_(True)
+    if config.backbone_norm == "frozen":
+        freeze_norms(backbone.body)
+    freeze_stages(backbone, config.frozen_stages)
+    return Detector(
+        config,
+        backbone,
+        classes=classes,
+        keypoints=keypoints,
+        priorities=RandomPriorities(seed),
+    )

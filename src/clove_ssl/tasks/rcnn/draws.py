@@ -1,0 +1,78 @@
+"""Random choices of a training step that follow from the seed, the step and the image alone.
+
+A choice is made by priorities: every candidate gets a number, and the lowest numbers are taken.
+The numbers of an image are a SplitMix64 sequence whose start comes from Philox, so that they are
+looked up rather than drawn from a common generator: the number of processes, the order within a
+batch, the device and restarts cannot change them.
+
+Dimensions: B images, N candidates of an image.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clove_ssl.layers.transfers import send
+
+Stage = Literal["anchors", "regions"]
+
+# Streams of one seed must not overlap with those of ``data.sampling``, which are 1 and 2.
+_STREAMS: dict[Stage, int] = {"anchors": 11, "regions": 12}
+
+
+class Priorities(Protocol):
+    """Numbers that say which candidates come first."""
+
+    def __call__(
+        self, keys: Tensor, count: int, *, step: int, stage: Stage, device: torch.device
+    ) -> Tensor:
+        """Priorities of ``count`` candidates of the images ``keys`` (B,): (B, N) int64."""
+
+
+@dataclass(frozen=True)
+class RandomPriorities:
+    """Priorities that look random."""
+
+    seed: int
+
+    def __call__(
+        self, keys: Tensor, count: int, *, step: int, stage: Stage, device: torch.device
+    ) -> Tensor:
+        """Priorities of ``count`` candidates of the images ``keys`` (B,): (B, N) int64."""
+        starts = [self._start(key, step, _STREAMS[stage]) for key in keys.tolist()]
+        start = send(starts, device, dtype=torch.int64)  # (B,)
+        place = torch.arange(1, count + 1, device=device)  # (N,)
+        return _mix(start[:, None] + place * _signed(0x9E3779B97F4A7C15)) & 0x7FFFFFFFFFFFFFFF
+
+    def _start(self, key: int, step: int, stream: int) -> int:
+        words = np.array([self.seed, stream], np.uint64), np.array([0, 0, key, step], np.uint64)
+        return _signed(int(np.random.Philox(key=words[0], counter=words[1]).random_raw()))
+
+
+def lowest_first(
+    keys: Tensor, count: int, *, step: int, stage: Stage, device: torch.device
+) -> Tensor:
+    """Priorities that take candidates in their order, to compare programs: (B, N) int64."""
+    return torch.arange(count, device=device).expand(len(keys), count)
+
+
+def _mix(state: Tensor) -> Tensor:
+    """The output function of SplitMix64; int64 multiplication wraps around like that of uint64."""
+    state = (state ^ _shifted(state, 30)) * _signed(0xBF58476D1CE4E5B9)
+    state = (state ^ _shifted(state, 27)) * _signed(0x94D049BB133111EB)
+    return state ^ _shifted(state, 31)
+
+
+def _shifted(state: Tensor, bits: int) -> Tensor:
+    """Shift right and fill with zeros, where torch would copy the sign."""
+    return (state >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _signed(word: int) -> int:
+    """The int64 with the bits of an unsigned word."""
+    return word - (1 << 64) if word >= 1 << 63 else word

@@ -1,0 +1,181 @@
+"""From pixels to the maps of a detector, and from a map to the vector of a region.
+
+There are two kinds. ``C4Features`` has one map of stride 16 and sends every region through the
+last stage of the backbone; ``PyramidFeatures`` has five maps and a small head. Both hold the
+backbone, so its weights are in one place, whichever part of it runs where.
+
+Dimensions: B images, H x W pixels, R regions, C channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from clove_ssl.backbones.build import STAGES, Backbone
+from clove_ssl.config.detection import DetectorConfig
+from clove_ssl.errors import UserError
+from clove_ssl.tasks.rcnn.layers import Norm, NormedConv, start_linear
+from clove_ssl.tasks.rcnn.regions.heads import BoxHead
+from clove_ssl.tasks.rcnn.regions.pooling import ALIGNED, LEGACY, pool_pyramid, pool_regions
+
+BOX_SIDE = 7
+HEAD_SIDE = 14
+
+
+class C4Features(nn.Module):
+    """One map of stride 16; the last stage of the backbone turns regions into vectors.
+
+    Args:
+        config: The detector.
+        backbone: A network whose last stage can run on its own.
+    """
+
+    shares_maps = True
+    """The mask head sees the same maps of a region as the box head."""
+    mask_side = HEAD_SIDE
+    """Pixels of a mask; the last stage of the backbone halves, the mask head doubles."""
+
+    def __init__(self, config: DetectorConfig, backbone: Backbone) -> None:
+        super().__init__()
+        _check_strides(backbone)
+        if not backbone.parts["c5"]:
+            raise UserError(
+                f"A c4 detector runs the last stage of the backbone on regions, but that of "
+                f"{backbone.name} does not come apart. Take an fpn detector, or a torchvision "
+                "backbone such as resnet50."
+            )
+        self.backbone = Backbone(
+            backbone.body, name=backbone.name, parts=backbone.parts, stage="c4"
+        )
+        channels = backbone.channels["c5"]
+        self.norm = nn.BatchNorm2d(channels) if config.neck_norm == "batch" else None
+        self.rule = ALIGNED if config.box.pooling == "aligned" else LEGACY
+        self.strides = (backbone.strides["c4"],)
+        self.level_channels = backbone.channels["c4"]
+        self.map_channels = self.vector_length = channels
+
+    def forward(self, pixels: Tensor) -> list[Tensor]:
+        """(B, 3, H, W) -> the map of stride 16 (B, C, H / 16, W / 16)."""
+        return [self.backbone.features(pixels)]
+
+    def region_maps(self, levels: Sequence[Tensor], regions: Tensor) -> Tensor:
+        """Regions (R, 5) as the box head sees them: (R, C, 7, 7)."""
+        maps = pool_regions(
+            levels[0], regions, stride=self.strides[0], size=HEAD_SIDE, rule=self.rule
+        )
+        for path in self.backbone.parts["c5"]:
+            maps = self.backbone.body.get_submodule(path)(maps)
+        return maps if self.norm is None else self.norm(maps)
+
+    def region_vectors(self, maps: Tensor) -> Tensor:
+        """(R, C, 7, 7) -> (R, vector_length)."""
+        return maps.mean(dim=(2, 3))
+
+    def head_maps(self, levels: Sequence[Tensor], regions: Tensor) -> Tensor:
+        """Regions (R, 5) as the mask head sees them: (R, C, 7, 7)."""
+        return self.region_maps(levels, regions)
+
+
+class PyramidFeatures(nn.Module):
+    """Five maps of strides 4 to 64; regions are pooled from the level of their size.
+
+    Args:
+        config: The detector.
+        backbone: Any network with the stages c2 to c5.
+    """
+
+    shares_maps = False
+    """The mask and the keypoint head pool regions of their own."""
+    mask_side = 2 * HEAD_SIDE
+    """Pixels of a mask, which the head doubles."""
+
+    def __init__(self, config: DetectorConfig, backbone: Backbone) -> None:
+        super().__init__()
+        _check_strides(backbone)
+        self.backbone = backbone
+        channels = {stage: backbone.channels[stage] for stage in STAGES}
+        self.pyramid = FeaturePyramid(channels, width=config.pyramid_width, norm=config.neck_norm)
+        self.box_head = BoxHead(
+            config.box, config.pyramid_width, side=BOX_SIDE, norm=config.head_norm
+        )
+        self.rule = ALIGNED if config.box.pooling == "aligned" else LEGACY
+        stage_strides = [backbone.strides[stage] for stage in STAGES]
+        self.strides = (*stage_strides, 2 * stage_strides[-1])
+        self.level_channels = self.map_channels = config.pyramid_width
+        self.vector_length = self.box_head.out_features
+
+    def forward(self, pixels: Tensor) -> list[Tensor]:
+        """(B, 3, H, W) -> the five maps of the pyramid, the finest first."""
+        maps = self.backbone(pixels)
+        levels: list[Tensor] = self.pyramid(maps)
+        return levels
+
+    def region_maps(self, levels: Sequence[Tensor], regions: Tensor) -> Tensor:
+        """Regions (R, 5) as the box head sees them: (R, C, 7, 7)."""
+        return self._pool(levels, regions, BOX_SIDE)
+
+    def region_vectors(self, maps: Tensor) -> Tensor:
+        """(R, C, 7, 7) -> (R, vector_length)."""
+        vectors: Tensor = self.box_head(maps)
+        return vectors
+
+    def head_maps(self, levels: Sequence[Tensor], regions: Tensor) -> Tensor:
+        """Regions (R, 5) as the mask and the keypoint head see them: (R, C, 14, 14)."""
+        return self._pool(levels, regions, HEAD_SIDE)
+
+    def _pool(self, levels: Sequence[Tensor], regions: Tensor, size: int) -> Tensor:
+        # The coarsest map is for proposals only.
+        return pool_pyramid(
+            levels[:-1], regions, strides=self.strides[:-1], size=size, rule=self.rule
+        )
+
+
+def _check_strides(backbone: Backbone) -> None:
+    strides = [backbone.strides.get(stage) for stage in STAGES]
+    if strides != [4, 8, 16, 32]:
+        raise UserError(
+            f"A detector needs maps of strides 4, 8, 16 and 32, but {backbone.name} gives "
+            f"{', '.join(str(stride) for stride in strides)}. Build it with stage last and "
+            "output_stride 32; the weights stay the same."
+        )
+
+
+class FeaturePyramid(nn.Module):
+    """Lateral 1 x 1 convolutions, added from the top down, smoothed by 3 x 3 convolutions.
+
+    Args:
+        channels: Channels of the backbone's maps by stage, the finest first.
+        width: Channels of all maps of the pyramid.
+        norm: Norm after each convolution.
+    """
+
+    def __init__(self, channels: Mapping[str, int], *, width: int, norm: Norm) -> None:
+        super().__init__()
+        self.stages = tuple(channels)
+        self.laterals = nn.ModuleDict(
+            {
+                stage: NormedConv(count, width, 1, norm=norm, relu=False)
+                for stage, count in channels.items()
+            }
+        )
+        self.outputs = nn.ModuleDict(
+            {stage: NormedConv(width, width, 3, norm=norm, relu=False) for stage in channels}
+        )
+        for layer in (*self.laterals.values(), *self.outputs.values()):
+            assert isinstance(layer, NormedConv)
+            start_linear(layer)
+
+    def forward(self, maps: Mapping[str, Tensor]) -> list[Tensor]:
+        """Maps by stage (B, C, H, W) -> (B, width, H, W) of each stage and one at half the last."""
+        levels: list[Tensor] = []
+        running: Tensor | None = None
+        for stage in reversed(self.stages):
+            lateral = self.laterals[stage](maps[stage])
+            if running is not None:
+                lateral = lateral + F.interpolate(running, scale_factor=2, mode="nearest")
+            running = lateral
+            levels.insert(0, self.outputs[stage](lateral))
+        return [*levels, F.max_pool2d(levels[-1], kernel_size=1, stride=2)]

@@ -1,0 +1,106 @@
+"""From scores and offsets of anchors to the few regions that the second stage looks at.
+
+Scores stay logits to the end, because the probabilities of sure regions would be equal.
+
+Dimensions: B images, N_l anchors of a level, P regions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from clove_ssl.tasks.rcnn.boxes import RPN_WEIGHTS, clip_to_images, decode_boxes, has_area
+from clove_ssl.tasks.rcnn.proposals.suppression import survivors
+
+# The logit of a probability that differs from 1 by 1e-10, as float64 rounds it.
+GROUND_TRUTH_LOGIT = math.log((1 - 1e-10) / (1 - (1 - 1e-10)))
+
+
+class Proposals(NamedTuple):
+    """Regions of one image that may show an object."""
+
+    boxes: Tensor  # (P, 4)
+    logits: Tensor  # (P,)
+
+
+class _Ranked(NamedTuple):
+    """The best regions of all levels, level by level."""
+
+    boxes: Tensor  # (B, P, 4)
+    logits: Tensor  # (B, P)
+    level_sizes: list[int]  # P in all
+
+
+@dataclass(frozen=True)
+class ProposalLimits:
+    """How many proposals survive."""
+
+    before_nms: int
+    """Best scores that are kept in every level."""
+    after_nms: int
+    """Best scores that are kept in an image, over all levels."""
+    nms_overlap: float = 0.7
+
+
+@torch.no_grad()
+def propose(
+    logits: Sequence[Tensor],  # levels x (B, N_l)
+    offsets: Sequence[Tensor],  # levels x (B, N_l, 4)
+    *,
+    anchors: Sequence[Tensor],  # levels x (N_l, 4)
+    image_sizes: Sequence[tuple[int, int]],
+    limits: ProposalLimits,
+    not_finite: Literal["raise", "drop"],
+) -> list[Proposals]:
+    """The best regions of every image, best first; no gradient flows through them.
+
+    Non-maximum suppression works inside a level; then all levels compete. Numbers that are not
+    finite mean a diverged training (``raise``) or a region less (``drop``).
+    """
+    best = _best_of_levels(logits, offsets, anchors, count=limits.before_nms)
+    boxes = clip_to_images(best.boxes, image_sizes)  # (B, P, 4)
+    finite = best.boxes.isfinite().all(dim=-1) & best.logits.isfinite()  # (B, P)
+    usable = finite & has_area(boxes)  # (B, P)
+    boxes = boxes.where(usable[..., None], 0)  # what has no area suppresses nothing
+    kept = usable & survivors(boxes, best.level_sizes, limits.nms_overlap)  # (B, P)
+    # The only numbers that the host must know, read at once.
+    all_finite, *counts = torch.cat([finite.all()[None], kept.sum(dim=1)]).tolist()
+    if not_finite == "raise" and not all_finite:
+        raise FloatingPointError("Training diverged: a proposed box or its score is not finite")
+    ranked = best.logits.where(kept, -math.inf).topk(min(limits.after_nms, kept.shape[1]), dim=1)
+    chosen = boxes.gather(1, ranked.indices[..., None].expand(-1, -1, 4))
+    return [
+        Proposals(image[:count], scores[:count])
+        for image, scores, count in zip(chosen, ranked.values, counts, strict=True)
+    ]
+
+
+def append_ground_truth(proposals: Proposals, truth: Tensor) -> Proposals:
+    """Put the ground truth (G, 4) of a training image behind its proposals, as sure ones."""
+    return Proposals(
+        torch.cat([proposals.boxes, truth.to(proposals.boxes.dtype)]),
+        torch.cat([proposals.logits, proposals.logits.new_full((len(truth),), GROUND_TRUTH_LOGIT)]),
+    )
+
+
+def _best_of_levels(
+    logits: Sequence[Tensor], offsets: Sequence[Tensor], anchors: Sequence[Tensor], *, count: int
+) -> _Ranked:
+    """The ``count`` best regions of every level of each image."""
+    tops = [each.topk(min(count, each.shape[1]), dim=1) for each in logits]  # (B, P_l)
+    moves = [
+        each.gather(1, top.indices[..., None].expand(-1, -1, 4))
+        for each, top in zip(offsets, tops, strict=True)
+    ]
+    starts = [each[top.indices] for each, top in zip(anchors, tops, strict=True)]
+    boxes = decode_boxes(
+        torch.cat(starts, dim=1), torch.cat(moves, dim=1), weights=RPN_WEIGHTS
+    )  # (B, P, 4)
+    scores = torch.cat([top.values for top in tops], dim=1)  # (B, P)
+    return _Ranked(boxes, scores.to(boxes.dtype), [each.shape[1] for each in starts])

@@ -1,0 +1,138 @@
+"""The region proposal network: head, targets and losses. Its output is in ``proposals``.
+
+Levels are flattened in the order of their anchors (row, column, anchor) and joined from the finest
+to the coarsest, so that anchors, scores and offsets of an image are rows of the same number.
+
+Dimensions: B images, A anchors per location, H x W cells, N anchors over all levels,
+G ground-truth boxes of an image, k sampled anchors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from clove_ssl.tasks.rcnn.boxes import RPN_WEIGHTS, encode_boxes
+from clove_ssl.tasks.rcnn.layers import start_small
+from clove_ssl.tasks.rcnn.matching import (
+    Candidates,
+    Match,
+    MatchRule,
+    match_same_boxes,
+    sample_labels,
+)
+
+ANCHORS_PER_IMAGE = 256
+ANCHOR_RULE = MatchRule(background_below=0.3, foreground_from=0.7, rescue=True)
+
+
+class SampledAnchors(NamedTuple):
+    """The anchors that a step learns from; those that are not valid only fill up."""
+
+    foreground: Candidates  # (B, k)
+    background: Candidates  # (B, k)
+
+
+class RPNLosses(NamedTuple):
+    """The two terms of the loss."""
+
+    objectness: Tensor  # scalar
+    offsets: Tensor  # scalar
+
+
+class RPNHead(nn.Module):
+    """Scores and offsets of the anchors of every location, shared by all levels.
+
+    Args:
+        in_channels: Channels of the maps, kept by the hidden convolution.
+        anchors: Anchors per location.
+    """
+
+    def __init__(self, in_channels: int, anchors: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(in_channels, in_channels, 3, padding=1)
+        self.objectness_logits = nn.Conv2d(in_channels, anchors, 1)
+        self.anchor_deltas = nn.Conv2d(in_channels, 4 * anchors, 1)
+        for layer in (self.conv, self.objectness_logits, self.anchor_deltas):
+            start_small(layer, std=0.01)
+
+    def forward(self, feature_map: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, C, H, W) -> logits (B, H*W*A) and offsets (B, H*W*A, 4)."""
+        hidden = F.relu(self.conv(feature_map))
+        logits = flatten_logits(self.objectness_logits(hidden))
+        return logits, flatten_offsets(self.anchor_deltas(hidden))
+
+
+def flatten_logits(logits: Tensor) -> Tensor:
+    """(B, A, H, W) -> (B, H*W*A)."""
+    return logits.permute(0, 2, 3, 1).flatten(1)
+
+
+def flatten_offsets(offsets: Tensor) -> Tensor:
+    """(B, 4A, H, W), four channels per anchor -> (B, H*W*A, 4)."""
+    images, channels, height, width = offsets.shape
+    per_anchor = offsets.reshape(images, channels // 4, 4, height, width)
+    return per_anchor.permute(0, 3, 4, 1, 2).flatten(1, 3)
+
+
+def label_anchors(anchors: Tensor, truth: Sequence[Tensor]) -> Match:
+    """Match the anchors (N, 4) of B images with their ground truth (G_b, 4): (B, N).
+
+    Anchors that reach over the border of the image take part like all others.
+    """
+    return match_same_boxes(anchors, truth, ANCHOR_RULE)
+
+
+def sample_anchors(
+    label: Tensor,  # (B, N)
+    priority: Tensor,  # (B, N)
+    *,
+    count: int = ANCHORS_PER_IMAGE,
+) -> SampledAnchors:
+    """Choose up to ``count`` anchors per image, at most half of them foreground."""
+    kinds = sample_labels(label, priority, count=count, foreground_share=0.5)
+    return SampledAnchors(*kinds)
+
+
+def rpn_losses(
+    logits: Tensor,  # (B, N)
+    offsets: Tensor,  # (B, N, 4)
+    *,
+    anchors: Tensor,  # (N, 4)
+    sampled: SampledAnchors,
+    matched: Tensor,  # (B, N) rows of the ground truth
+    truth: Sequence[Tensor],  # B x (G_b, 4)
+    anchors_per_image: int = ANCHORS_PER_IMAGE,
+) -> RPNLosses:
+    """Cross entropy of the sampled anchors and L1 distance of the foreground's offsets.
+
+    Both are sums over ``anchors_per_image`` times B, however many anchors were sampled.
+    """
+    total = anchors_per_image * len(logits)
+    rows, used = (torch.cat(column, dim=1) for column in zip(*sampled, strict=True))
+    wanted = torch.zeros_like(rows, dtype=logits.dtype)  # (B, k)
+    wanted[:, : sampled.foreground.rows.shape[1]] = 1
+    objectness = F.binary_cross_entropy_with_logits(
+        logits.gather(1, rows), wanted, weight=used.to(logits.dtype), reduction="sum"
+    )
+    target = _offset_targets(sampled.foreground, anchors=anchors, matched=matched, truth=truth)
+    columns = sampled.foreground.rows[..., None].expand(-1, -1, 4)  # (B, k, 4)
+    own = offsets.gather(1, columns).where(sampled.foreground.valid[..., None], 0)
+    return RPNLosses(objectness / total, F.l1_loss(own, target, reduction="sum") / total)
+
+
+def _offset_targets(
+    foreground: Candidates, *, anchors: Tensor, matched: Tensor, truth: Sequence[Tensor]
+) -> Tensor:
+    """Where foreground anchors should move; 0 for candidates that only fill up: (B, k, 4)."""
+    boxes = pad_sequence(list(truth), batch_first=True)  # (B, G, 4)
+    if boxes.shape[1] == 0:
+        return boxes.new_zeros(*foreground.rows.shape, 4)
+    objects = matched.gather(1, foreground.rows)[..., None].expand(-1, -1, 4)  # (B, k, 4)
+    target = encode_boxes(anchors[foreground.rows], boxes.gather(1, objects), weights=RPN_WEIGHTS)
+    return target.where(foreground.valid[..., None], 0)

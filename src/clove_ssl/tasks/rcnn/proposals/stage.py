@@ -1,0 +1,102 @@
+"""The first stage as a module: anchors, head, losses and proposals in one place.
+
+Dimensions: B images, N_l anchors of a level, N of all levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from clove_ssl.config.detection import ProposalConfig
+from clove_ssl.tasks.rcnn.instances import ImageTargets
+from clove_ssl.tasks.rcnn.layers import wide
+from clove_ssl.tasks.rcnn.proposals.anchors import AnchorLayout
+from clove_ssl.tasks.rcnn.proposals.choose import ProposalLimits, Proposals, propose
+from clove_ssl.tasks.rcnn.proposals.rpn import (
+    RPNHead,
+    RPNLosses,
+    label_anchors,
+    rpn_losses,
+    sample_anchors,
+)
+
+
+class Scored(NamedTuple):
+    """The anchors of all levels and what the head says about them."""
+
+    logits: list[Tensor]  # levels x (B, N_l)
+    offsets: list[Tensor]  # levels x (B, N_l, 4)
+    anchors: list[Tensor]  # levels x (N_l, 4)
+
+
+class RegionProposer(nn.Module):
+    """The region proposal network.
+
+    Args:
+        config: Anchors and counts.
+        in_channels: Channels of the maps.
+        strides: Strides of the maps, the finest first; with several of them each has one size of
+            anchors.
+    """
+
+    def __init__(
+        self, config: ProposalConfig, in_channels: int, *, strides: tuple[int, ...]
+    ) -> None:
+        super().__init__()
+        self.config = config
+        sizes = config.anchor_sizes
+        of_level = (sizes,) if len(strides) == 1 else tuple((size,) for size in sizes)
+        self.layout = AnchorLayout(strides=strides, sizes=of_level, ratios=config.anchor_ratios)
+        self.head = RPNHead(in_channels, self.layout.anchors_per_cell()[0])
+
+    def forward(self, levels: Sequence[Tensor]) -> Scored:
+        """Maps (B, C, H, W) of all levels -> scores and offsets of their anchors."""
+        outputs = [self.head(level) for level in levels]
+        grids = [(level.shape[2], level.shape[3]) for level in levels]
+        return Scored(
+            logits=[wide(logits) for logits, _ in outputs],
+            offsets=[wide(offsets) for _, offsets in outputs],
+            anchors=self.layout.grids(grids, device=levels[0].device),
+        )
+
+    def losses(
+        self, scored: Scored, targets: Sequence[ImageTargets], *, priority: Tensor
+    ) -> RPNLosses:
+        """The two losses; anchors are sampled by ``priority`` (B, N)."""
+        anchors = torch.cat(scored.anchors)  # (N, 4)
+        truth = [objects.boxes for objects in targets]
+        match = label_anchors(anchors, truth)  # (B, N)
+        count = self.config.anchors_per_image
+        return rpn_losses(
+            torch.cat(scored.logits, dim=1),
+            torch.cat(scored.offsets, dim=1),
+            anchors=anchors,
+            sampled=sample_anchors(match.label, priority, count=count),
+            matched=match.matched,
+            truth=truth,
+            anchors_per_image=count,
+        )
+
+    def propose(self, scored: Scored, image_sizes: Sequence[tuple[int, int]]) -> list[Proposals]:
+        """The best regions of every image, by the counts of training or of tests."""
+        return propose(
+            [logits.detach() for logits in scored.logits],
+            [offsets.detach() for offsets in scored.offsets],
+            anchors=scored.anchors,
+            image_sizes=image_sizes,
+            limits=self.limits(),
+            not_finite="raise" if self.training else "drop",
+        )
+
+    def limits(self) -> ProposalLimits:
+        """How many regions survive, in training or in tests."""
+        config = self.config
+        if self.training:
+            return ProposalLimits(
+                config.train_before_nms, config.train_after_nms, config.nms_overlap
+            )
+        return ProposalLimits(config.test_before_nms, config.test_after_nms, config.nms_overlap)

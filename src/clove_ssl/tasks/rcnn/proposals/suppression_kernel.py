@@ -1,0 +1,81 @@
+"""Suppression on a GPU: one program per image and level, which goes through its boxes once.
+
+A block of boxes first meets all blocks before it, whose survivors are known. Inside the
+block every box waits for the better ones, so the rule is applied to the whole block until
+nothing changes: after k rounds the first k boxes are final.
+"""
+# mypy: ignore-errors
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from clove_ssl.layers.transfers import send
+
+BLOCK = 64
+
+
+def survivors_on_gpu(boxes: Tensor, level_sizes: Sequence[int], overlap: float) -> Tensor:
+    """As ``survivors`` of ``suppression.py``, without waiting for the GPU."""
+    images, count = boxes.shape[:2]
+    kept = torch.zeros(images, count, dtype=torch.int8, device=boxes.device)
+    starts = send([0, *accumulate(level_sizes)], boxes.device, dtype=torch.int32)
+    grid = (images, len(level_sizes))
+    _suppress[grid](boxes.float().contiguous(), kept, starts, count, overlap, BLOCK=BLOCK)
+    return kept.bool()
+
+
+@triton.jit
+def _load(boxes, places, inside):
+    """Corners and area of boxes; those outside are empty."""
+    x0 = tl.load(boxes + 4 * places, mask=inside, other=0.0)
+    y0 = tl.load(boxes + 4 * places + 1, mask=inside, other=0.0)
+    x1 = tl.load(boxes + 4 * places + 2, mask=inside, other=0.0)
+    y1 = tl.load(boxes + 4 * places + 3, mask=inside, other=0.0)
+    return x0, y0, x1, y1, (x1 - x0) * (y1 - y0)
+
+
+@triton.jit
+def _covers(a0, b0, a1, b1, area, c0, d0, c1, d1, other_area, overlap):
+    """Whether boxes (N,) and others (M,) overlap by more than ``overlap``: (N, M)."""
+    width = tl.minimum(a1[:, None], c1[None, :]) - tl.maximum(a0[:, None], c0[None, :])
+    height = tl.minimum(b1[:, None], d1[None, :]) - tl.maximum(b0[:, None], d0[None, :])
+    shared = tl.maximum(width, 0.0) * tl.maximum(height, 0.0)
+    return shared / (area[:, None] + other_area[None, :] - shared) > overlap
+
+
+@triton.jit(do_not_specialize=["count"])  # it changes with the size of images
+def _suppress(boxes, kept, starts, count, overlap, BLOCK: tl.constexpr):
+    """Mark the survivors of one level of one image."""
+    first = tl.load(starts + tl.program_id(1))
+    last = tl.load(starts + tl.program_id(1) + 1)
+    boxes += tl.program_id(0).to(tl.int64) * count * 4
+    kept += tl.program_id(0).to(tl.int64) * count
+    for start in range(first, last, BLOCK):
+        here = start + tl.arange(0, BLOCK)
+        inside = here < last
+        a0, b0, a1, b1, area = _load(boxes, here, inside)
+        possible = inside.to(tl.int32)
+        for earlier in range(first, start, BLOCK):
+            there = earlier + tl.arange(0, BLOCK)
+            c0, d0, c1, d1, other_area = _load(boxes, there, there < last)
+            better = tl.load(kept + there) != 0
+            covered = _covers(c0, d0, c1, d1, other_area, a0, b0, a1, b1, area, overlap)
+            possible &= 1 - tl.max((covered & better[:, None]).to(tl.int32), axis=0)
+        inner = _covers(a0, b0, a1, b1, area, a0, b0, a1, b1, area, overlap)
+        inner &= here[:, None] < here[None, :]
+        survives = possible
+        changed = 1
+        while changed > 0:
+            beaten = tl.max((inner & (survives[:, None] != 0)).to(tl.int32), axis=0)
+            again = possible & (1 - beaten)
+            changed = tl.sum((again != survives).to(tl.int32), axis=0)
+            survives = again
+        tl.store(kept + here, survives.to(tl.int8), mask=inside)
+        tl.debug_barrier()  # the next block reads what all threads of this one wrote

@@ -1,0 +1,1 @@
+"""The second stage of a detector: what every region shows, its mask and its keypoints."""

@@ -1,0 +1,134 @@
+"""The losses of the second stage, over the regions of all images at once.
+
+Every sum is divided by a count of the whole batch: all regions for boxes, those on objects for
+masks, visible keypoints for keypoints. With several processes it is their mean count.
+
+Dimensions: R regions, F of them on objects, V of those with a visible keypoint, C channels,
+S x S cells, K classes, P keypoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from clove_ssl.layers.normalization import SynchronizedBatchNorm2d
+from clove_ssl.layers.transfers import send_like
+from clove_ssl.tasks.normalizers import mean_over_processes
+from clove_ssl.tasks.rcnn.instances import ImageTargets
+from clove_ssl.tasks.rcnn.layers import wide
+from clove_ssl.tasks.rcnn.regions.keypoints import (
+    KeypointTargets,
+    keypoint_loss,
+    keypoint_targets,
+    regions_with_keypoints,
+)
+from clove_ssl.tasks.rcnn.regions.masks import mask_loss
+from clove_ssl.tasks.rcnn.regions.roi_heads import box_losses
+from clove_ssl.tasks.rcnn.regions.targets import (
+    TrainingRegions,
+    object_boxes,
+    object_keypoints,
+    object_masks,
+)
+
+
+@dataclass(frozen=True)
+class RegionTask:
+    """Sampled regions, which of them the heads work on, and what the losses are divided by."""
+
+    regions: TrainingRegions  # R
+    objects: Sequence[ImageTargets]
+    foreground: Tensor  # (F,) rows of ``regions``
+    on_objects: TrainingRegions  # F
+    masks: Tensor | None  # (F, M, M) bool
+    with_keypoints: TrainingRegions | None  # V
+    keypoints: KeypointTargets | None  # (V, P)
+    counts: Tensor  # (3,) R, F and visible keypoints, the mean over processes
+
+    @property
+    def divisors(self) -> Tensor:
+        """What the losses of boxes, masks and keypoints are divided by: (3,)."""
+        return torch.where(self.counts > 0, self.counts, 1.0)  # where it is 0, so are the sums
+
+
+def plan_losses(
+    regions: TrainingRegions,
+    objects: Sequence[ImageTargets],
+    *,
+    num_classes: int,
+    mask_side: int | None,
+    keypoints: bool,
+) -> RegionTask:
+    """Find the regions that the mask and the keypoint head learn from, and their targets."""
+    foreground = torch.nonzero(regions.classes < num_classes).squeeze(1)  # (F,)
+    on_objects = regions.take(foreground)
+    shown, cells = _with_keypoints(on_objects, objects) if keypoints else (None, None)
+    visible = foreground.new_zeros(()) if cells is None else cells.valid.sum()
+    known = send_like([len(regions.classes), len(foreground)], foreground)  # (2,)
+    return RegionTask(
+        regions=regions,
+        objects=objects,
+        foreground=foreground,
+        on_objects=on_objects,
+        masks=None if mask_side is None else object_masks(objects, on_objects, size=mask_side),
+        with_keypoints=shown,
+        keypoints=cells,
+        counts=mean_over_processes(torch.cat([known, visible[None]])),
+    )
+
+
+def box_terms(
+    logits: Tensor, offsets: Tensor, task: RegionTask, *, beta: float
+) -> dict[str, Tensor]:
+    """The losses of class logits (R, K+1) and box offsets (R, 4K)."""
+    losses = box_losses(
+        logits,
+        offsets,
+        boxes=task.regions.boxes,
+        classes=task.regions.classes,
+        truth=object_boxes(task.objects, task.regions),
+        beta=beta,
+        normalizer=task.divisors[0],
+    )
+    return {"loss_cls": losses.classes, "loss_box_reg": losses.offsets}
+
+
+def mask_term(head: nn.Module, maps: Tensor, task: RegionTask) -> Tensor:
+    """The loss of the mask head on the maps (F, C, S, S) of regions that show objects."""
+    # Without regions a batch norm would make its statistics NaN, unless it shares them with a
+    # process that has some and waits for this one.
+    if len(maps) == 0 and (not _shares_statistics(head) or not bool(task.counts[1] > 0)):
+        return idle_loss(head)
+    logits = wide(head(maps, task.on_objects.classes))  # (F, M, M)
+    assert task.masks is not None
+    return mask_loss(logits, task.masks, normalizer=task.divisors[1])
+
+
+def keypoint_term(head: nn.Module, maps: Tensor, task: RegionTask) -> Tensor:
+    """The loss of the keypoint head on the maps (V, C, S, S) of regions with keypoints."""
+    assert task.keypoints is not None
+    return keypoint_loss(wide(head(maps)), task.keypoints, normalizer=task.divisors[2])
+
+
+def idle_loss(head: nn.Module) -> Tensor:
+    """Zero, with a gradient of zero for all parameters: processes expect one for each."""
+    return torch.stack([parameter.sum() for parameter in head.parameters()]).sum() * 0
+
+
+def _with_keypoints(
+    on_objects: TrainingRegions, objects: Sequence[ImageTargets]
+) -> tuple[TrainingRegions, KeypointTargets]:
+    keypoints = object_keypoints(objects, on_objects)  # (F, P, 3)
+    chosen = torch.nonzero(regions_with_keypoints(keypoints, on_objects.boxes)).squeeze(1)
+    shown = on_objects.take(chosen)  # V
+    return shown, keypoint_targets(keypoints[chosen], shown.boxes)
+
+
+def _shares_statistics(head: nn.Module) -> bool:
+    norms = [each for each in head.modules() if isinstance(each, _BatchNorm)]
+    return all(isinstance(norm, nn.SyncBatchNorm | SynchronizedBatchNorm2d) for norm in norms)

@@ -1,0 +1,167 @@
+"""The second stage: which class a region shows and where exactly its object ends.
+
+With K classes, class K is the background. There is one set of box offsets per class, none for the
+background, in columns ``4 * class`` to ``4 * class + 3``.
+
+Dimensions: R regions (of one image, or of all), G ground-truth boxes, D detections.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchvision.ops import batched_nms
+
+from clove_ssl.tasks.rcnn.boxes import ROI_WEIGHTS, clip_boxes, decode_boxes, encode_boxes
+from clove_ssl.tasks.rcnn.layers import start_small
+from clove_ssl.tasks.rcnn.matching import (
+    FOREGROUND,
+    UNUSED,
+    Candidates,
+    MatchRule,
+    match_boxes,
+    sample_labels,
+)
+
+REGIONS_PER_IMAGE = 512
+FOREGROUND_SHARE = 0.25
+REGION_RULE = MatchRule(background_below=0.5, foreground_from=0.5)
+
+
+class LabelledRegions(NamedTuple):
+    """Regions of one image, or of several, and what they should become."""
+
+    boxes: Tensor  # (..., R, 4)
+    classes: Tensor  # (..., R) int64, K = background
+    matched: Tensor  # (..., R) int64, rows of the ground truth; meaningless for background
+
+
+class BoxLosses(NamedTuple):
+    """The two terms of the loss."""
+
+    classes: Tensor  # scalar
+    offsets: Tensor  # scalar
+
+
+class Detections(NamedTuple):
+    """What was found in one image, the best first."""
+
+    boxes: Tensor  # (D, 4)
+    scores: Tensor  # (D,)
+    classes: Tensor  # (D,) int64
+    rows: Tensor  # (D,) int64, among the regions with finite numbers
+
+
+class BoxPredictor(nn.Module):
+    """Class scores and box offsets from the vector of a region.
+
+    Args:
+        in_features: Length of the vector.
+        num_classes: Classes without the background.
+    """
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        self.cls_score = nn.Linear(in_features, num_classes + 1)
+        self.bbox_pred = nn.Linear(in_features, 4 * num_classes)
+        start_small(self.cls_score, std=0.01)
+        start_small(self.bbox_pred, std=0.001)
+
+    def forward(self, regions: Tensor) -> tuple[Tensor, Tensor]:
+        """(R, C) -> class logits (R, K+1) and offsets (R, 4K)."""
+        return self.cls_score(regions), self.bbox_pred(regions)
+
+
+def label_regions(
+    boxes: Tensor,  # (..., R, 4) proposals, the ground truth among them
+    truth: Tensor,  # (..., G, 4); rows without an area may fill up
+    truth_classes: Tensor,  # (..., G)
+    *,
+    num_classes: int,
+) -> LabelledRegions:
+    """Give every region the class of its best ground truth, from an overlap of 0.5 on."""
+    match = match_boxes(boxes, truth, REGION_RULE)
+    background = match.label != FOREGROUND  # (..., R)
+    if truth_classes.shape[-1] == 0:
+        return LabelledRegions(boxes, torch.full_like(match.matched, num_classes), match.matched)
+    classes = truth_classes.gather(-1, match.matched).masked_fill_(background, num_classes)
+    return LabelledRegions(boxes, classes, match.matched)
+
+
+def sample_regions(
+    regions: LabelledRegions,
+    priority: Tensor,  # (..., R)
+    *,
+    num_classes: int,
+    count: int = REGIONS_PER_IMAGE,
+    foreground_share: float = FOREGROUND_SHARE,
+) -> Candidates:
+    """Up to ``count`` regions of every image to train on, foreground first.
+
+    Regions of a negative class are never taken.
+    """
+    label = (regions.classes != num_classes).to(torch.int8)  # (..., R)
+    label.masked_fill_(regions.classes < 0, UNUSED)
+    kinds = sample_labels(label, priority, count=count, foreground_share=foreground_share)
+    return Candidates(*(torch.cat(column, dim=-1) for column in zip(*kinds, strict=True)))
+
+
+def box_losses(
+    logits: Tensor,  # (R, K+1)
+    offsets: Tensor,  # (R, 4K)
+    *,
+    boxes: Tensor,  # (R, 4)
+    classes: Tensor,  # (R,)
+    truth: Tensor,  # (R, 4) matched; anything for background
+    beta: float = 0.0,
+    normalizer: Tensor | float | None = None,
+) -> BoxLosses:
+    """Cross entropy and smooth L1 of the foreground's offsets, both over *all* regions.
+
+    ``beta`` is where smooth L1 turns from a parabola into a line; 0 is plain L1. Sums are divided
+    by R or by ``normalizer``. A batch without regions has the loss 0, with a gradient.
+    """
+    num_classes = logits.shape[1] - 1
+    foreground = (classes < num_classes)[:, None]  # (R, 1)
+    columns = classes.clamp(max=num_classes - 1)[:, None, None].expand(-1, 1, 4)  # (R, 1, 4)
+    per_class = offsets.reshape(len(offsets), num_classes, 4)  # (R, K, 4)
+    own = per_class.gather(1, columns)[:, 0]  # (R, 4)
+    target = encode_boxes(boxes, truth, weights=ROI_WEIGHTS)  # (R, 4)
+    # Background counts as moved right. Its target may be NaN, so it must not reach the loss.
+    distance = F.smooth_l1_loss(
+        own.where(foreground, 0), target.where(foreground, 0), beta=beta, reduction="sum"
+    )
+    entropy = F.cross_entropy(logits, classes, reduction="sum")
+    total = max(len(classes), 1) if normalizer is None else normalizer
+    return BoxLosses(entropy / total, distance / total)
+
+
+@torch.no_grad()
+def detect(
+    logits: Tensor,  # (R, K+1)
+    offsets: Tensor,  # (R, 4K)
+    *,
+    boxes: Tensor,  # (R, 4) of one image
+    image_size: tuple[int, int],
+    score_above: float = 0.05,
+    nms_overlap: float = 0.5,
+    count: int = 100,
+) -> Detections:
+    """The objects of one image: at most ``count``, not twice the same object of a class.
+
+    A region may become several objects of different classes. One with a box or score that is not
+    finite is left out for all its classes, and ``rows`` counts the regions without it.
+    """
+    decoded = decode_boxes(boxes, offsets, weights=ROI_WEIGHTS)  # (R, 4K)
+    scores = logits.to(decoded.dtype).softmax(dim=1)  # (R, K+1)
+    finite = decoded.isfinite().all(dim=1) & scores.isfinite().all(dim=1)  # (R,)
+    scores = scores[:, :-1]  # (R, K)
+    decoded = clip_boxes(decoded.reshape(*scores.shape, 4), image_size)  # (R, K, 4)
+    rows, classes = torch.nonzero((scores > score_above) & finite[:, None], as_tuple=True)
+    candidates, candidate_scores = decoded[rows, classes], scores[rows, classes]
+    keep = batched_nms(candidates, candidate_scores, classes, nms_overlap)[:count]
+    among_finite = (finite.cumsum(0) - 1)[rows[keep]]
+    return Detections(candidates[keep], candidate_scores[keep], classes[keep], among_finite)

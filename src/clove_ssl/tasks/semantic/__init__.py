@@ -1,0 +1,5 @@
+"""Semantic segmentation: a class for every pixel."""
+
+CONFIGS = {
+    "voc-semantic": "config:VOCSemanticConfig",
+}

@@ -1,0 +1,225 @@
+"""Semantic segmentation in VOC's layout: the quick downstream task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from clove_ssl.backbones.build import Backbone, dilatable_names
+from clove_ssl.config.finetuning import LabelledDataConfig
+from clove_ssl.config.pretraining import BackboneConfig
+from clove_ssl.data.labels.pixels import IGNORE, SceneLabels, VOCLabels
+from clove_ssl.data.order import ImageOrder
+from clove_ssl.errors import UserError
+from clove_ssl.tasks.base import Reading, Task, TaskData, TaskModel
+from clove_ssl.tasks.detection.finding import AUGMENTED_LISTS, find_segmentation_lists
+from clove_ssl.tasks.detection.scenes import write_voc_scenes
+from clove_ssl.tasks.loading.images import check_in_threads, size_of_file
+from clove_ssl.tasks.pictures import draw_label_maps
+from clove_ssl.tasks.predictions import PREDICT_AGAIN, LabelMap, read_label_maps, write_label_maps
+from clove_ssl.tasks.scoring.judging import score_label_maps
+from clove_ssl.tasks.scoring.scores import Scores
+from clove_ssl.tasks.semantic.config import VOCSemanticConfig
+from clove_ssl.tasks.semantic.loading import (
+    SemanticBatch,
+    SomeLabels,
+    load_crops,
+    load_whole_images,
+    whole_image,
+)
+from clove_ssl.tasks.semantic.model import SemanticNetwork
+
+Split = Literal["train", "test"]
+SPLITS: tuple[Split, Split] = ("train", "test")
+FILE = "classes.npz"
+
+
+class SemanticTask(Task):
+    """A class for every pixel, scored by mean intersection over union."""
+
+    def __init__(self, config: VOCSemanticConfig) -> None:
+        self.config = config
+
+    def write_scenes(self, config: LabelledDataConfig, folder: Path) -> None:
+        """Write the built-in scenes in VOC's layout, unless they are there."""
+        for split, count in zip(SPLITS, (config.scenes_train, config.scenes_test), strict=True):
+            written = folder / "VOC2012" / "ImageSets" / "Segmentation" / f"{split}.txt"
+            if not written.is_file():
+                write_voc_scenes(folder, split, count=count, size=config.scenes_size)
+
+    def read_scenes(self, folder: Path) -> TaskData:
+        """Read what :meth:`write_scenes` wrote."""
+        names = SceneLabels.class_names
+        train, test = (VOCLabels(folder, split, class_names=names) for split in SPLITS)
+        return _task_data(train, test, notes=("Built-in scenes, since no --data was given.",))
+
+    def read(self, config: LabelledDataConfig) -> TaskData:
+        """Read a VOC folder, and refuse lists with files that are missing."""
+        root, lists = _root(config), _lists(config)
+        train, test = (VOCLabels(root, lists[split]) for split in SPLITS)
+        for labels in (train, test):
+            _check_files(labels)
+        shown = f"Lists: {lists['train']} and {lists['test']}"
+        other = " (the protocol has train_aug and val)" * (lists["train"] not in AUGMENTED_LISTS)
+        return _task_data(train, test, notes=(f"{shown}{other}.",))
+
+    def read_test(self, config: LabelledDataConfig, scenes: Path) -> VOCLabels:
+        """The test part alone."""
+        if config.uses_scenes:
+            return VOCLabels(scenes, "test", class_names=SceneLabels.class_names)
+        return VOCLabels(_root(config), _lists(config)["test"])
+
+    def take_fraction(self, data: TaskData, share: float, *, seed: int) -> TaskData:
+        """The same data with a random share of the training images."""
+        count = max(1, round(share * data.train_images))
+        chosen = ImageOrder(data.train_images, seed).draws(0, count).indices.tolist()
+        return replace(data, train=SomeLabels(data.train, sorted(chosen)), train_images=count)
+
+    def backbone_config(self, architecture: str) -> BackboneConfig:
+        """Dilated to stride 16 where the network can be, as in the protocol."""
+        stride: Literal[16, 32] = 16 if architecture in dilatable_names() else 32
+        return BackboneConfig(name=architecture, output_stride=stride, zero_init_last=False)
+
+    def build_model(self, backbone: Backbone, data: TaskData, *, seed: int) -> SemanticNetwork:
+        """The network with a fresh head."""
+        return SemanticNetwork(self.config, backbone, classes=len(data.class_names))
+
+    def training_batches(self, data: TaskData, reading: Reading) -> Iterable[SemanticBatch]:
+        """Random crops in an order that the seed alone decides."""
+        return load_crops(data.train, self.config, reading)
+
+    def test_batches(self, data: TaskData, reading: Reading) -> Iterable[SemanticBatch]:
+        """Every test image once, as a whole."""
+        return load_whole_images(data.test, self.config, reading)
+
+    def write_predictions(
+        self,
+        folder: Path,
+        predictions: Sequence[tuple[int, Tensor]],
+        data: TaskData,
+        *,
+        header: Mapping[str, Any],
+    ) -> None:
+        """Write the classes of all pixels, by the names of the images."""
+        maps = {
+            data.test.name(index): classes.numpy()
+            for index, classes in sorted(predictions, key=lambda pair: pair[0])
+        }
+        write_label_maps(folder / FILE, maps, header=header)
+
+    def score(self, folder: Path, test: VOCLabels) -> Scores:
+        """Mean intersection over union."""
+        predicted = read_label_maps(folder / FILE)
+        _check_maps(predicted, test, folder / FILE)
+        return score_label_maps(_pairs(test, predicted, folder / FILE), test.class_names)
+
+    def draw(self, folder: Path, test: VOCLabels, pictures: Path, *, count: int) -> list[Path]:
+        """Draw predictions beside the truth, for images spread over the test set."""
+        predicted = read_label_maps(folder / FILE)
+        count = min(count, len(test))
+        images = []
+        for index in (number * len(test) // count for number in range(count)):
+            name, (image, truth) = test.name(index), test.load(index)
+            pixels = image.permute(1, 2, 0).numpy()
+            images.append((name, pixels, truth.numpy(), predicted[name]))
+        return draw_label_maps(images, test.class_names, pictures)
+
+    def predict_image(self, model: TaskModel, image: Tensor) -> Tensor:
+        """The class of every pixel, uint8 (H, W)."""
+        labels = torch.full(image.shape[1:], IGNORE, dtype=torch.uint8)
+        batch = whole_image(image, labels, longest=self.config.test_longest, number=0)
+        ((_, classes),) = model.predict(batch.to(next(model.parameters()).device))
+        assert isinstance(classes, Tensor)
+        return classes
+
+
+def _check_maps(predicted: Mapping[str, LabelMap], test: VOCLabels, path: Path) -> None:
+    """Refuse maps of other images, and values that are no class."""
+    for name in predicted.keys() - {test.name(index) for index in range(len(test))}:
+        raise UserError(
+            f"{path} has classes for {name}, which is no test image. Score predictions with the "
+            "images they were made for."
+        )
+    for name, classes in predicted.items():
+        if classes.dtype.kind not in "iu" or not 0 <= classes.max(initial=0) < len(
+            test.class_names
+        ):
+            raise UserError(
+                f"{path} has {classes.max(initial=0)} of type {classes.dtype} for a pixel of "
+                f"{name}; expected whole numbers from 0 to {len(test.class_names) - 1}. "
+                f"{PREDICT_AGAIN}"
+            )
+
+
+def _pairs(
+    test: VOCLabels, predicted: Mapping[str, LabelMap], path: Path
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """True and predicted classes of every test image."""
+    for index in range(len(test)):
+        name, (_, truth) = test.name(index), test.load(index)
+        if name not in predicted or predicted[name].shape != tuple(truth.shape):
+            raise UserError(
+                f"{path} has no classes for the {' x '.join(map(str, truth.shape))} pixels of "
+                f"{name}. Score predictions with the images they were made for."
+            )
+        yield truth, torch.from_numpy(predicted[name])
+
+
+def _root(config: LabelledDataConfig) -> Path:
+    if config.root is None or any(config.files("train") + config.files("test")):
+        raise UserError(
+            "voc-semantic reads label maps of a VOC folder, not annotation files. Give "
+            "--data VOCdevkit and, if its lists have other names, --data.train-lists 2012:NAME."
+        )
+    return config.root
+
+
+def _lists(config: LabelledDataConfig) -> dict[Split, str]:
+    """Names of the lists of VOC 2012 to learn from and to be tested on."""
+    return {
+        split: _one_list(config.lists(split))
+        if config.lists(split)
+        else find_segmentation_lists(_root(config))[split]
+        for split in SPLITS
+    }
+
+
+def _one_list(lists: Sequence[str]) -> str:
+    if len(lists) != 1 or not lists[0].removeprefix("2012:"):
+        raise UserError(
+            f"voc-semantic takes one list of VOC 2012, not {' '.join(lists)!r}. Write the names "
+            "into one file in ImageSets/Segmentation and give it, such as 2012:train_aug."
+        )
+    return lists[0].removeprefix("2012:")
+
+
+def _check_files(labels: VOCLabels) -> None:
+    """Look at every file, so that a bad one stops a run before it begins."""
+    check_in_threads(lambda index: _check_pair(labels, index), range(len(labels)))
+
+
+def _check_pair(labels: VOCLabels, index: int) -> None:
+    image, path = labels.paths(index)
+    if not path.is_file():
+        raise UserError(
+            f"{path} does not exist, but {labels.name(index)} is in the list of its split. Unpack "
+            "the VOC archive again, take the name off the list, or name another list, such as "
+            "--data.train-lists 2012:train."
+        )
+    labels.labels(index, size=size_of_file(image))
+
+
+def _task_data(train: VOCLabels, test: VOCLabels, *, notes: tuple[str, ...]) -> TaskData:
+    return TaskData(
+        train=train,
+        test=test,
+        train_images=len(train),
+        test_images=len(test),
+        class_names=train.class_names,
+        notes=notes,
+    )

@@ -1,0 +1,168 @@
+"""The training loop: gradients, agreement, optimizer, checkpoints, log.
+
+It drives any :class:`Learner`, a method or a fine-tuned network, so that whatever is trained has
+every safety the loop has: a loss that is not finite stops all processes before a
+weight changes, a signal ends the run with a checkpoint, and what was saved
+continues bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from clove_ssl.console import Console
+from clove_ssl.errors import UserError
+from clove_ssl.methods.base import Learner, Progress, StepOutput
+from clove_ssl.training.batches import Batches
+from clove_ssl.training.checkpoints import CheckpointStore, State
+from clove_ssl.training.observer import Observer, describe_figures, gradient_norm, mean_output
+from clove_ssl.training.plan import RunPlan
+from clove_ssl.training.precision import Precision
+from clove_ssl.training.processes import Process
+from clove_ssl.training.repeatability import random_state, set_random_state
+from clove_ssl.training.signals import StepSignals, StopRequest
+
+
+@dataclass(kw_only=True)
+class TrainingLoop:
+    """Takes a learner from its current step to the last one."""
+
+    learner: Learner
+    optimizer: Optimizer
+    lr: Callable[[int], float]
+    plan: RunPlan
+    precision: Precision
+    process: Process
+    store: CheckpointStore
+    console: Console
+    advice: str = "Try a smaller --optimizer.lr or --precision fp32 in a new run."
+    step: int = 0
+    _stop: StopRequest = field(default_factory=StopRequest)
+
+    def __post_init__(self) -> None:
+        self._model = _distributed(self.learner, self.process)
+        self._scaler = self.precision.scaler()
+        self._signals = StepSignals(self.process, self._stop)
+
+    def run(self, feed: Batches, observer: Observer, *, until: int | None = None) -> bool:
+        """Train to the end, or to step ``until``; False when asked to stop before the end."""
+        goal = self.plan.total_steps if until is None else until
+        self._model.train()
+        with self._stop.listening():
+            while self.step < goal:
+                stopping = self._train_step(feed, observer)
+                if self.plan.writes_checkpoint(self.step) or stopping:
+                    self._save(feed)
+                if stopping and self.step < self.plan.total_steps:
+                    return False
+        return True
+
+    @property
+    def asked_to_stop(self) -> bool:
+        """Whether this process was asked to stop, be it in the very last step."""
+        return self._stop.asked
+
+    def listening(self) -> AbstractContextManager[None]:
+        """Catch requests to stop between calls of :meth:`run` as well; the next step heeds them."""
+        return self._stop.listening()
+
+    def _train_step(self, feed: Batches, observer: Observer) -> bool:
+        """One optimizer step; True when the run was asked to stop after it."""
+        lr = self.lr(self.step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        try:
+            output = mean_output(self._accumulate(feed))
+        except FloatingPointError as error:
+            raise self._diverged(str(error)) from None
+        verdict = self._signals.verdict()
+        if verdict.non_finite:
+            raise self._non_finite(output)
+        self._scaler.unscale_(self.optimizer)
+        norm = gradient_norm(self.learner) if observer.wants(self.step) else None
+        self._scaler.step(self.optimizer)
+        self._scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.learner.after_step(Progress(self.step, self.plan.total_steps))
+        self.step += 1
+        observer.step_done()
+        if norm is not None:
+            observer.log(self.step, self.learner, output, lr=lr, norm=norm, feed=feed)
+        return verdict.stop
+
+    def _accumulate(self, feed: Batches) -> list[StepOutput]:
+        """Forward and backward over the micro-batches of a step."""
+        outputs: list[StepOutput] = []
+        for number in range(self.plan.micro_batches):
+            closes = number + 1 == self.plan.micro_batches
+            progress = Progress(self.step, self.plan.total_steps, closes_step=closes)
+            with self._gradients_stay_local(unless=closes):
+                with self.precision.autocast():
+                    output = self._model(feed.next(), progress)
+                outputs.append(output)
+                if closes:
+                    self._signals.send(torch.stack([o.loss.detach() for o in outputs]).sum())
+                self._scaler.scale(output.loss / self.plan.micro_batches).backward()
+        return outputs
+
+    def _gradients_stay_local(self, *, unless: bool) -> AbstractContextManager[None]:
+        if unless or not isinstance(self._model, DistributedDataParallel):
+            return nullcontext()
+        return self._model.no_sync()
+
+    def _non_finite(self, output: StepOutput) -> UserError:
+        figures = {"loss": output.loss, **output.metrics}
+        terms = describe_figures({name: float(value) for name, value in figures.items()})
+        return self._diverged("The loss is not finite", f": {terms}")
+
+    def _diverged(self, problem: str, details: str = "") -> UserError:
+        return UserError(
+            f"{problem} at step {self.step + 1}, process {self.process.rank}{details}."
+            f" No weight was changed by this step. The last checkpoint: {self.store.last_path()}. "
+            f"{self.advice}"
+        )
+
+    def _save(self, feed: Batches) -> None:
+        if not self.process.is_first:
+            return
+        state: State = {
+            "step": self.step,
+            "learner": self.learner.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self._scaler.state_dict(),
+            "random": random_state(self.process.device),
+            "feed": feed.state(),
+        }
+        self.store.save(self.step, state, milestone=self.plan.is_milestone(self.step))
+
+    def restore(self) -> State:
+        """Continue from the newest checkpoint; gives the state of the feed, empty for a new run."""
+        state = self.store.load_latest()
+        if state is None:
+            return {}
+        self.learner.load_state_dict(state["learner"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self._scaler.load_state_dict(state["scaler"])
+        set_random_state(state["random"], self.process.device)
+        self.step = state["step"]
+        feed_state: State = state["feed"]
+        return feed_state
+
+
+def _distributed(learner: nn.Module, process: Process) -> nn.Module:
+    if process.world_size == 1:
+        return learner
+    on_gpu = process.device.type == "cuda"
+    return DistributedDataParallel(
+        learner,
+        device_ids=[process.device] if on_gpu else None,
+        broadcast_buffers=False,  # queues and teacher statistics are equal by construction
+        gradient_as_bucket_view=True,
+    )

@@ -1,0 +1,157 @@
+"""What is measured and said while a run is going.
+
+Figures stay on the device until a step is logged; only then does the host wait
+for them. A figure of several processes is their mean.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from clove_ssl.config.pretraining import HealthConfig, LoggingConfig
+from clove_ssl.console import Console, duration
+from clove_ssl.methods.base import Learner, StepOutput
+from clove_ssl.runs.metrics import Metrics
+from clove_ssl.training.batches import Batches
+from clove_ssl.training.plan import RunPlan
+from clove_ssl.training.processes import Process
+
+
+class Observer:
+    """Logs steps: to the metrics file, to the console, with warnings where they are due."""
+
+    def __init__(
+        self,
+        config: LoggingConfig,
+        plan: RunPlan,
+        process: Process,
+        *,
+        console: Console,
+        metrics: Metrics | None,
+        health: HealthConfig | None = None,
+    ) -> None:
+        self._every = config.every
+        self._plan = plan
+        self._process = process
+        self._console = console
+        self._metrics = metrics
+        self._health = CollapseWatch(health, console) if health else None
+        self._clock = time.perf_counter()
+        self._steps_since = 0
+        self.latest: dict[str, float] = {}
+        if process.device.type == "cuda":  # this process may have had other runs before
+            torch.cuda.reset_peak_memory_stats(process.device)
+
+    def wants(self, step: int) -> bool:
+        """Whether the step that begins after ``step`` steps is logged."""
+        return (step + 1) % self._every == 0 or step == 0 or step + 1 == self._plan.total_steps
+
+    def step_done(self) -> None:
+        """Count a step towards the throughput."""
+        self._steps_since += 1
+
+    def log(
+        self,
+        done: int,
+        learner: Learner,
+        output: StepOutput,
+        *,
+        lr: float,
+        norm: Tensor,
+        feed: Batches,
+    ) -> None:
+        """Read the figures of step number ``done`` and pass them on; all processes call this."""
+        figures = self._figures(learner, output, norm)
+        figures |= {"lr": lr, "epoch": self._plan.epoch(done)} | self._rates(feed)
+        self.latest = figures
+        if self._metrics:
+            self._metrics.write(done, figures)
+        self._console.progress(self._line(done, figures, learner.headline))
+        if self._health:
+            self._health.check(done, figures)
+        feed.report_bad_files(self._console)
+
+    def evaluated(self, done: int, scores: Mapping[str, float]) -> None:
+        """Record what an evaluation after ``done`` steps gave; its time counts for no step."""
+        if self._metrics:
+            self._metrics.write(done, scores)
+        self._clock, self._steps_since = time.perf_counter(), 0
+
+    def close(self) -> None:
+        """Close the metrics file and its copies."""
+        if self._metrics:
+            self._metrics.close()
+
+    def _figures(self, learner: Learner, output: StepOutput, norm: Tensor) -> dict[str, float]:
+        tensors = {"loss": output.loss.detach(), **output.metrics, "gradient_norm": norm}
+        tensors |= learner.health(output)
+        values = torch.stack([value.float() for value in tensors.values()])
+        means = self._process.sum(values) / self._process.world_size
+        return dict(zip(tensors, means.tolist(), strict=True))
+
+    def _rates(self, feed: Batches) -> dict[str, float]:
+        now = time.perf_counter()
+        seconds = now - self._clock
+        images = self._steps_since * self._plan.batch_size
+        waited = feed.waiting.take_seconds()
+        rates = {"images_per_second": images / seconds, "data_wait": waited / seconds}
+        self._clock, self._steps_since = now, 0
+        if self._process.device.type == "cuda":
+            rates["memory_gib"] = torch.cuda.max_memory_allocated(self._process.device) / 2**30
+        return rates
+
+    def _line(self, done: int, figures: Mapping[str, float], headline: tuple[str, ...]) -> str:
+        left = (self._plan.total_steps - done) * self._plan.batch_size
+        terms = "  ".join(f"{name} {figures[name]:.3f}" for name in ("loss", *headline))
+        return (
+            f"step {done}/{self._plan.total_steps}  epoch {figures['epoch']:.2f}  {terms}  "
+            f"{figures['images_per_second']:.0f} img/s  wait {100 * figures['data_wait']:.0f} %  "
+            f"left {duration(left / max(figures['images_per_second'], 1e-9))}"
+        )
+
+
+class CollapseWatch:
+    """Warns when features stop telling images apart; once, until they recover."""
+
+    def __init__(self, limits: HealthConfig, console: Console) -> None:
+        self._limits = {"feature_std": limits.min_std, "effective_rank": limits.min_rank}
+        self._console = console
+        self._warned: set[str] = set()
+
+    def check(self, step: int, figures: Mapping[str, float]) -> None:
+        """Compare the figures of a logged step with the limits."""
+        for name, limit in self._limits.items():
+            low = name in figures and figures[name] < limit
+            if low and name not in self._warned:
+                self._console.warn(
+                    f"step {step}: {name} is {figures[name]:.3g}, under {limit}: the features may "
+                    "be collapsing. See docs/health.md; often a smaller --optimizer.lr helps."
+                )
+            self._warned = self._warned | {name} if low else self._warned - {name}
+
+
+def gradient_norm(module: nn.Module) -> Tensor:
+    """Length of the gradient of all parameters."""
+    gradients = [p.grad for p in module.parameters() if p.grad is not None]
+    return torch.nn.utils.get_total_norm(gradients)
+
+
+def mean_output(outputs: list[StepOutput]) -> StepOutput:
+    """One output for several micro-batches: mean loss and metrics, artifacts of the last."""
+    if len(outputs) == 1:
+        return outputs[0]
+    names = outputs[0].metrics
+    metrics = {name: torch.stack([o.metrics[name] for o in outputs]).mean() for name in names}
+    loss = torch.stack([output.loss.detach() for output in outputs]).mean()
+    return StepOutput(loss, metrics, outputs[-1].artifacts)
+
+
+def describe_figures(figures: Mapping[str, float]) -> str:
+    """Figures for an error message."""
+    shown = {name: value for name, value in figures.items() if not math.isclose(value, 0)}
+    return ", ".join(f"{name} {value:.4g}" for name, value in shown.items())

@@ -1,0 +1,129 @@
+"""One process among many: who it is, what it computes on, and how it agrees with the others.
+
+``torchrun`` sets the environment; without it there is one process and every
+function here is cheap and does nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from clove_ssl.console import Console
+from clove_ssl.errors import UserError
+from clove_ssl.runs import directory
+from clove_ssl.runs.directory import RunDirectory
+
+LONGEST_WAIT = timedelta(hours=2)
+"""How long processes wait for the first one, which scores and writes reports alone."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Process:
+    """This process's place among all of them."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    device: torch.device
+
+    @property
+    def is_first(self) -> bool:
+        """The one that speaks and writes."""
+        return self.rank == 0
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Add ``values`` over all processes, in place."""
+        if self.world_size > 1:
+            dist.all_reduce(values)
+        return values
+
+    def maximum(self, values: Tensor) -> Tensor:
+        """The largest of ``values`` over all processes, in place."""
+        if self.world_size > 1:
+            dist.all_reduce(values, op=dist.ReduceOp.MAX)
+        return values
+
+    def gather(self, item: T) -> list[T]:
+        """The items of all processes, in rank order."""
+        if self.world_size == 1:
+            return [item]
+        items: list[T | None] = [None] * self.world_size
+        dist.all_gather_object(items, item)
+        return items  # type: ignore[return-value]
+
+    def wait(self) -> None:
+        """Return when all processes have come here."""
+        if self.world_size > 1:
+            dist.barrier()
+
+
+@contextmanager
+def joined(device: Literal["auto", "cpu", "cuda"]) -> Iterator[Process]:
+    """Join the process group for the duration of a run."""
+    process = _describe(device)
+    if process.device.type == "cuda":
+        torch.cuda.set_device(process.device)
+    if process.world_size > 1:
+        on_gpu = process.device.type == "cuda"
+        dist.init_process_group(
+            "nccl" if on_gpu else "gloo",
+            timeout=LONGEST_WAIT,
+            device_id=process.device if on_gpu else None,
+        )
+    yield process
+    # Not after an error: the others may wait elsewhere, and this process has to end to tell them.
+    if process.world_size > 1:
+        dist.destroy_process_group()
+
+
+def _describe(device: Literal["auto", "cpu", "cuda"]) -> Process:
+    local_rank = int(os.environ.get("LOCAL_RANK", 0))
+    return Process(
+        rank=int(os.environ.get("RANK", 0)),
+        world_size=int(os.environ.get("WORLD_SIZE", 1)),
+        local_rank=local_rank,
+        local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", 1)),
+        device=choose_device(device, local_rank=local_rank),
+    )
+
+
+def choose_device(device: Literal["auto", "cpu", "cuda"], *, local_rank: int = 0) -> torch.device:
+    """The device of a process; ``auto`` is a GPU where there is one."""
+    available = torch.cuda.is_available()
+    if device == "cuda" and not available:
+        raise UserError(
+            "--device cuda was asked for, but torch sees no GPU. Run `clove doctor`, or leave "
+            "--device out to use the CPU."
+        )
+    if device == "cpu" or not available:
+        return torch.device("cpu")
+    if local_rank >= torch.cuda.device_count():
+        raise UserError(
+            f"Process {local_rank} of this machine has no GPU of its own; torch sees "
+            f"{torch.cuda.device_count()}. Start torchrun with --nproc-per-node "
+            f"{torch.cuda.device_count()}."
+        )
+    return torch.device("cuda", local_rank)
+
+
+@contextmanager
+def owned(run: RunDirectory, process: Process) -> Iterator[Console]:
+    """Only the first process locks and writes the run directory."""
+    with (
+        directory.locked(run) if process.is_first else nullcontext(),
+        Console(speaks=process.is_first, log=run.log if process.is_first else None) as console,
+    ):
+        process.wait()
+        yield console

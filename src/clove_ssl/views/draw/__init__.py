@@ -1,0 +1,1 @@
+"""Parameters before pixels: everything random about views, as plain numbers."""

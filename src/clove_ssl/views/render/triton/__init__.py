@@ -1,0 +1,1 @@
+"""Triton kernels that render groups of views; import only where Triton is installed."""

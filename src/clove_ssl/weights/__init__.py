@@ -1,0 +1,1 @@
+"""Weights in and out: foreign files to backbones, backbones to foreign files."""

@@ -1,0 +1,1 @@
+"""Formats in which a backbone leaves: how each is written, checked and used."""

@@ -1,0 +1,146 @@
+"""How each exported file is opened, as the model card shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from clove_ssl.weights.config import FormatName
+from clove_ssl.weights.export.exported import Exported, ResNetShape
+
+_MEAN_255 = "[123.675, 116.280, 103.530]"
+_STD_255 = "[58.395, 57.120, 57.375]"
+
+
+def describe_usage(exported: Exported, name: FormatName, file: str) -> str:
+    """A fenced example that opens ``file``."""
+    return _USAGES[name](exported, file)
+
+
+def _python(code: str) -> str:
+    return f"```python\n{code.strip()}\n```"
+
+
+def _safetensors(exported: Exported, file: str) -> str:
+    return _python(f"""
+from clove_ssl import load_backbone
+
+backbone = load_backbone("{file}").eval()
+maps = backbone(images)  # by stage: {", ".join(exported.backbone.channels)}
+""")
+
+
+def _torchvision(exported: Exported, file: str) -> str:
+    dilated = ", replace_stride_with_dilation=[False, False, True]"
+    head = "classifier" if exported.network.startswith("convnext") else "fc"
+    return _python(f"""
+import torch
+import torchvision
+
+network = torchvision.models.get_model(
+    "{exported.network}"{dilated * (exported.backbone.output_stride == 16)}
+)
+network.{head} = torch.nn.Identity()
+network.load_state_dict(torch.load("{file}", weights_only=True))
+""")
+
+
+def _timm(exported: Exported, file: str) -> str:
+    dilated = ", output_stride=16" * (exported.backbone.output_stride == 16)
+    cut = f", out_indices=range({len(exported.backbone.channels)})" * (
+        exported.is_timm and len(exported.backbone.channels) < 4
+    )
+    return _python(f"""
+import timm
+from safetensors.torch import load_file
+
+network = timm.create_model("{exported.network}", features_only=True{dilated}{cut})
+network.load_state_dict(load_file("{file}"))
+""")
+
+
+def _detectron2(exported: Exported, file: str) -> str:
+    shape = ResNetShape.of(exported.network)
+    options = {
+        "DEPTH": shape.depth,
+        **({"RES2_OUT_CHANNELS": 64} if shape.depth < 50 else {}),
+        **({"NUM_GROUPS": shape.groups} if shape.groups > 1 else {}),
+        **({"WIDTH_PER_GROUP": shape.width} if shape.width != 64 else {}),
+        **({"RES5_DILATION": 2} if exported.backbone.output_stride == 16 else {}),
+        "STRIDE_IN_1X1": False,
+        "NORM": '"SyncBN"',
+    }
+    network = "\n".join(f"    {name}: {value}" for name, value in options.items())
+    return f"""```yaml
+MODEL:
+  WEIGHTS: "{file}"
+  PIXEL_MEAN: {_MEAN_255}
+  PIXEL_STD: {_STD_255}
+  RESNETS:
+{network}
+INPUT:
+  FORMAT: "RGB"
+```"""
+
+
+def _mmdetection(exported: Exported, file: str) -> str:
+    shape = ResNetShape.of(exported.network)
+    kind = 'type="ResNet"'
+    if shape.groups > 1:
+        kind = f'type="ResNeXt", groups={shape.groups}, base_width={shape.width}'
+    dilated = "\n    strides=(1, 2, 2, 1),\n    dilations=(1, 1, 1, 2),"
+    return _python(f"""
+backbone = dict(
+    {kind},
+    depth={shape.depth},{dilated * (exported.backbone.output_stride == 16)}
+    style="pytorch",
+    norm_cfg=dict(type="SyncBN", requires_grad=True),
+    init_cfg=dict(type="Pretrained", checkpoint="{file}"),
+)
+data_preprocessor = dict(mean={_MEAN_255}, std={_STD_255}, bgr_to_rgb=True)
+""")
+
+
+def _onnx(exported: Exported, file: str) -> str:
+    return _python(f"""
+import onnxruntime
+
+session = onnxruntime.InferenceSession("{file}")
+outputs = session.run(None, {{"images": images.numpy()}})  # any batch, height and width
+""")
+
+
+def _torch_export(exported: Exported, file: str) -> str:
+    return _python(f"""
+import torch
+
+network = torch.export.load("{file}").module()
+outputs = network(images)  # any batch, height and width
+""")
+
+
+def _hub(exported: Exported, file: str) -> str:
+    own = _python(f"""
+from clove_ssl import load_backbone
+
+backbone = load_backbone("{file}")
+""")
+    if not exported.is_resnet:
+        return own
+    with_timm = _python(f"""
+import timm
+
+network = timm.create_model("local-dir:{file}", pretrained=True, num_classes=0)
+""")
+    return f"{own}\n\n{with_timm}"
+
+
+_USAGES: dict[FormatName, Callable[[Exported, str], str]] = {
+    "safetensors": _safetensors,
+    "torchvision": _torchvision,
+    "timm": _timm,
+    "detectron2": _detectron2,
+    "mmdetection": _mmdetection,
+    "onnx": _onnx,
+    "torch-export": _torch_export,
+    "hub": _hub,
+}

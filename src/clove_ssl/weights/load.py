@@ -1,0 +1,259 @@
+"""Load pre-trained backbones: our own runs and files, and those of other programs.
+
+Every tensor the network needs must be found with its shape, and nothing may be
+left over but what is known to be no part of a backbone; a wrong prefix can
+therefore not pass as a random initialisation. Files are read without running
+any code they might contain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, cast
+
+import torch
+from torch import Tensor
+
+from clove_ssl.backbones.build import (
+    CAFFE_SUFFIX,
+    STAGES,
+    TIMM_PREFIX,
+    Backbone,
+    backbone_names,
+    build_backbone,
+)
+from clove_ssl.config.pretraining import BackboneConfig
+from clove_ssl.errors import UserError
+from clove_ssl.weights.architectures import COUNTER, check_fit, find_network, fitting, shapes_of
+from clove_ssl.weights.checkpoint_files import Content, read_content
+from clove_ssl.weights.extraction import Extracted, Wanted, extract
+from clove_ssl.weights.layouts import Branch, unknown_layout, unwrap
+from clove_ssl.weights.origins import Origin, locate
+from clove_ssl.weights.safetensors_file import FORMAT
+from clove_ssl.weights.timm_states import fit_timm_state
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """How a checkpoint and a network fitted together."""
+
+    matched: int  # tensors that were loaded
+    expected: int  # tensors the network has; counters of batches are not counted
+    dropped: dict[str, int]  # tensors of the checkpoint that are no part of a backbone, by place
+    layout: str  # whose names were recognised
+    architecture: str = ""
+    method: str = ""  # that made the weights, as far as the file tells
+    branch: str = ""  # student or teacher, where the file holds both
+    licence: str = ""
+    notes: tuple[str, ...] = ()  # what was converted on the way
+
+
+def load_backbone(
+    path_or_run: str | Path, *, method: str = "", branch: Branch | None = None
+) -> Backbone:
+    """A backbone with the weights of a run, an exported file or a released checkpoint.
+
+    All its parameters can be trained. It gives the maps of all stages; its
+    ``stage`` is the one it was pre-trained at, as far as the file tells.
+
+    Args:
+        path_or_run: A run (its checkpoints, if it has not finished), or a file of any program.
+        method: Whose file it is, where its names do not tell; see ``clove import --help``.
+        branch: Student or teacher; by default what the authors hand out.
+    """
+    return read_backbone(path_or_run, method=method, branch=branch)[0]
+
+
+def read_backbone(
+    path_or_run: str | Path,
+    *,
+    method: str = "",
+    branch: Branch | None = None,
+    architecture: str = "",
+) -> tuple[Backbone, LoadReport]:
+    """Like :func:`load_backbone`, with a report; ``architecture`` where tensors do not tell."""
+    origin = locate(Path(path_or_run))
+    content = read_content(origin.path)
+    extracted = _extract(content, origin, Wanted(method=method, branch=branch))
+    config = _network(content, extracted, origin, architecture)
+    backbone = build_backbone(config)
+    report = _load(backbone, content, extracted, origin=str(origin.path))
+    return backbone.requires_grad_(True), report
+
+
+def load_weights(
+    backbone: Backbone, path_or_run: str | Path, *, partial: bool = False
+) -> LoadReport:
+    """Put the weights of a run or file into a backbone that exists; refuse another network's.
+
+    With ``partial`` the tensors that fit are loaded, of which there must be one, and the others
+    of the backbone stay as they are.
+    """
+    origin = locate(Path(path_or_run))
+    content = read_content(origin.path)
+    named = origin.network.name if origin.network else backbone.name
+    architecture = content.metadata.get("architecture", named)
+    known = _is_ours(content) or origin.network
+    if architecture != backbone.name and known and not partial:
+        raise UserError(
+            f"{origin.path} holds a {architecture}, but the backbone is a {backbone.name}. "
+            f"Type --backbone.name {architecture}, or choose another file."
+        )
+    extracted = _extract(content, origin, Wanted())
+    return _load(backbone, content, extracted, origin=str(origin.path), partial=partial)
+
+
+def load_into(backbone: Backbone, state: Mapping[str, Tensor], *, origin: str = "") -> LoadReport:
+    """Put a state of any known layout into ``backbone``, completely or not at all."""
+    content = Content({"": dict(state)})
+    return _load(backbone, content, extract(content, Wanted()), origin=origin or "The state dict")
+
+
+def _is_ours(content: Content) -> bool:
+    return content.metadata.get("format") == FORMAT
+
+
+def _extract(content: Content, origin: Origin, wanted: Wanted) -> Extracted | None:
+    if _is_ours(content):
+        return _own_file(content, wanted)
+    return extract(content, replace(wanted, branch=wanted.branch or origin.branch))
+
+
+def _own_file(content: Content, wanted: Wanted) -> Extracted:
+    metadata = content.metadata
+    branch = metadata.get("branch", "")
+    if wanted.branch not in (None, branch):
+        raise UserError(
+            f"The file holds one backbone{f', that of the {branch}' * bool(branch)}; --branch "
+            f"{wanted.branch} can be chosen in a checkpoint or run only. Leave it out."
+        )
+    return Extracted(
+        content.states[""],
+        title="clove-ssl backbone",
+        method=metadata.get("method", ""),
+        branch=branch,
+        licence=metadata.get("licence", "not stated; whoever trained it decides"),
+        own=True,
+    )
+
+
+def _network(
+    content: Content, extracted: Extracted | None, origin: Origin, architecture: str
+) -> BackboneConfig:
+    """The network of a file: as the file, the run around it or the user says, or by its shapes."""
+    known = _config_of(content.metadata, str(origin.path)) or origin.network
+    if known is not None:
+        if architecture not in ("", known.name):
+            raise UserError(
+                f"{origin.path} holds a {known.name}, not a {architecture}. Leave out "
+                "--architecture."
+            )
+        return replace(known, weights=None)
+    if architecture:
+        return BackboneConfig(name=architecture)
+    if extracted is None:
+        if origin.hint:
+            return BackboneConfig(name=origin.hint)
+        raise _unknown(content, str(origin.path))
+    name = find_network(extracted.tensors, origin=str(origin.path))
+    if extracted.caffe and name + CAFFE_SUFFIX not in backbone_names():
+        raise UserError(
+            f"{origin.path} holds a {name} whose batch norms are folded; such files are read for "
+            "ResNets as MSRA made them only. Give one with the statistics of its batch norms."
+        )
+    name += CAFFE_SUFFIX * extracted.caffe
+    return BackboneConfig(name=name, output_stride=extracted.output_stride)
+
+
+def _config_of(metadata: Mapping[str, str], origin: str) -> BackboneConfig | None:
+    """The network of a file of ours, from its metadata."""
+    if metadata.get("format") != FORMAT:
+        return None
+    name, stage, stride = (metadata.get(key) for key in ("architecture", "stage", "output_stride"))
+    if name is None or stage not in STAGES or stride not in ("16", "32"):
+        raise UserError(
+            f"{origin} says that it is from clove-ssl, but not which network it holds "
+            f"(architecture {name}, stage {stage}, output stride {stride}). Somebody changed it; "
+            "copy it again, or write it again: clove export RUN --to safetensors"
+        )
+    return BackboneConfig(
+        name=name,
+        stage=cast(Literal["c2", "c3", "c4", "c5"], stage),
+        output_stride=cast(Literal[16, 32], int(stride)),
+    )
+
+
+def _load(
+    backbone: Backbone,
+    content: Content,
+    extracted: Extracted | None,
+    *,
+    origin: str,
+    partial: bool = False,
+) -> LoadReport:
+    if backbone.name.startswith(TIMM_PREFIX) and not (extracted and extracted.own):
+        state = unwrap(next(iter(content.states.values())))
+        fitted = fit_timm_state(state, backbone)
+        extracted = Extracted(fitted.tensors, fitted.dropped, title="timm", method="timm")
+    if extracted is None:
+        raise _unknown(content, origin)
+    if extracted.caffe != backbone.name.endswith(CAFFE_SUFFIX) and not extracted.own:
+        raise _other_stride(backbone, extracted, origin)
+    expected = shapes_of(backbone.body.state_dict())
+    tensors = fitting(extracted.tensors, expected)
+    if not (partial and tensors):
+        check_fit(extracted.tensors, expected, name=backbone.name, origin=origin)
+    _check_numbers(tensors, origin)
+    counters = {
+        name: extracted.tensors.get(name, tensor.new_zeros(()))
+        for name, tensor in backbone.body.state_dict().items()
+        if name.endswith(COUNTER)
+    }
+    backbone.body.load_state_dict(counters | tensors, strict=not partial)
+    return LoadReport(
+        len(tensors),
+        len(expected),
+        extracted.dropped,
+        extracted.title,
+        backbone.name,
+        extracted.method,
+        extracted.branch,
+        extracted.licence,
+        extracted.notes,
+    )
+
+
+def _check_numbers(tensors: Mapping[str, Tensor], origin: str) -> None:
+    """Refuse weights that are no floats, or not finite."""
+    whole = [name for name, tensor in tensors.items() if tensor.dtype not in FLOATS]
+    if whole:
+        raise UserError(
+            f"{origin} holds {len(whole)} tensors of a type that is no weight (such as "
+            f"{whole[0]}, {tensors[whole[0]].dtype}). Nothing was loaded. Save them as float32."
+        )
+    broken = [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]
+    if broken:
+        raise UserError(
+            f"{origin} holds numbers that are not finite in {len(broken)} tensors (such as "
+            f"{broken[0]}), so a network would give nothing but NaN. Nothing was loaded. Take a "
+            "checkpoint from before the run broke."
+        )
+
+
+def _unknown(content: Content, origin: str) -> UserError:
+    largest = max(content.states.values(), key=len)
+    return unknown_layout(unwrap(largest), origin)
+
+
+def _other_stride(backbone: Backbone, extracted: Extracted, origin: str) -> UserError:
+    base = backbone.name.removesuffix(CAFFE_SUFFIX)
+    right = base + CAFFE_SUFFIX * extracted.caffe
+    return UserError(
+        f"{origin} does not fit {backbone.name}: the tensors have the same shapes, but the network "
+        f"({extracted.title}) strides in another convolution of its blocks, so features would be "
+        f"wrong. Nothing was loaded. Type --backbone.name {right}."
+    )
