@@ -16,8 +16,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from references.killing import run_with_kills, weights_hash  # noqa: E402
-from references.tiny_runs import tiny_config  # noqa: E402
+from builders.runs.killing import run_with_kills, weights_hash  # noqa: E402
+from builders.runs.tiny_runs import tiny_config  # noqa: E402
 
 from clove_ssl.pretraining import run as pretraining  # noqa: E402
 

@@ -2,7 +2,7 @@
 
 Run:  python docs/generate_config_page.py
 The page is made from the config classes alone, so it cannot say anything else
-than ``--help``; ``tests/unit/test_docs.py`` fails when it is out of date.
+than ``--help``; ``tests/test_docs.py`` fails when it is out of date.
 """
 
 from __future__ import annotations

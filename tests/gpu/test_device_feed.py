@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from builders.files.odd_files import write_odd_folder
+from builders.gpu_marks import NEEDS_GPU
+from builders.runs.interruptions import assert_same, crash_after, final_state
+from builders.runs.method_runs import small_method
+from builders.runs.tiny_runs import RESNET18, tiny_config
 from PIL import Image
-from references.gpu_marks import NEEDS_GPU
-from references.interruptions import assert_same, crash_after, final_state
-from references.method_runs import small_method
-from references.odd_files import write_odd_folder
-from references.tiny_runs import RESNET18, tiny_config
 from torch import Tensor
 
 from clove_ssl.config.pretraining import DataConfig, PretrainConfig

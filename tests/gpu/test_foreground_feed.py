@@ -8,11 +8,11 @@ from typing import Literal
 
 import pytest
 import torch
+from builders.batches.view_batches import draw, made_up_photos
+from builders.gpu_marks import NEEDS_GPU
+from builders.runs.interruptions import figures
+from builders.runs.method_runs import method_run, small_method
 from PIL import Image
-from references.gpu_marks import NEEDS_GPU
-from references.interruptions import figures
-from references.method_runs import method_run, small_method
-from references.view_batches import draw, made_up_photos
 
 from clove_ssl.config.pretraining import OptimizerConfig
 from clove_ssl.data.scenes import SceneSource

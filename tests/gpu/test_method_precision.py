@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from references.gpu_marks import NEEDS_GPU
-from references.method_runs import DEEP, QUEUED, TRAINED, small_method
-from references.two_view_runs import two_views
+from builders.batches.two_views import two_views
+from builders.gpu_marks import NEEDS_GPU
+from builders.runs.method_runs import DEEP, QUEUED, TRAINED, small_method
 from torch import Tensor
 
 from clove_ssl.backbones.build import build_backbone

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from references.gpu_marks import NEEDS_GPU
-from references.method_runs import DEEP, TRAINED, small_method
-from references.two_view_runs import two_views
+from builders.batches.two_views import two_views
+from builders.gpu_marks import NEEDS_GPU
+from builders.runs.method_runs import DEEP, TRAINED, small_method
 
 from clove_ssl.backbones.build import build_backbone
 from clove_ssl.config.pretraining import BackboneConfig

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from references.gpu_marks import DEVICE, NEEDS_KERNELS, full_size
-from references.view_batches import assert_close, draw, grey_levels, made_up_photos
+from builders.batches.view_batches import assert_close, draw, grey_levels, made_up_photos
+from builders.gpu_marks import DEVICE, NEEDS_KERNELS, full_size
 
 from clove_ssl.config.views import ViewsConfig, ViewSpec
 from clove_ssl.views.render.cpu import render_unrounded

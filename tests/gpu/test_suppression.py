@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from references.gpu_marks import DEVICE, NEEDS_KERNELS, full_size
+from builders.gpu_marks import DEVICE, NEEDS_KERNELS, full_size
 from torch import Tensor
 
 from clove_ssl.tasks.rcnn.proposals.suppression import survivors

@@ -3,7 +3,7 @@
 import time
 
 import torch
-from references.gpu_marks import NEEDS_GPU
+from builders.gpu_marks import NEEDS_GPU
 
 from clove_ssl.training.batches import WaitingTime
 

@@ -1,7 +1,7 @@
 """Which views of an image a method looks at.
 
 ``ViewsConfig`` is what a user sets; ``ViewSpec`` is one view of it, complete.
-Random numbers are drawn from specs in ``views/parameters.py``.
+Random numbers are drawn from specs in ``views/draw/parameters.py``.
 
 The order of operations is fixed: crop and resize, flip, colour jitter (its
 four operations in random order), grey, blur, solarise, normalise.

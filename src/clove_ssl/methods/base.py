@@ -71,7 +71,7 @@ class Method(Learner):
     def tail(self) -> tuple[nn.Module, ...]:
         """Parts behind the networks that may be compiled too: they take tensors of fixed shapes.
 
-        Or of any length, where they are so marked (``modules/any_length.py``).
+        Or of any length, where they are so marked (``layers/any_length.py``).
         """
         return ()
 

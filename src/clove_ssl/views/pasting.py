@@ -1,6 +1,6 @@
 """Copy-paste: of a view one rectangle stays, around it the same view of another image shows.
 
-The rectangle is drawn with all other numbers (``views/relations.py``); pixels
+The rectangle is drawn with all other numbers (``views/draw/relations.py``); pixels
 are put together after rendering, wherever that was done. Backgrounds come from
 the next images of the batch, within groups of four where the batch divides into
 such: a group is always together, however many processes share a step, so

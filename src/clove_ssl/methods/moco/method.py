@@ -1,7 +1,7 @@
 """MoCo v2: recognise another view of an image among the keys of earlier images.
 
 The first view is the query, the second the key; the reverse is not computed.
-Keys come from the teacher, in shuffled groups (``modules/shuffling.py``), and
+Keys come from the teacher, in shuffled groups (``methods/shuffling.py``), and
 enter the queue when the step is done.
 
 Dimensions: B images, D channels.

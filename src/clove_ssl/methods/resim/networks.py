@@ -18,7 +18,7 @@ from clove_ssl.methods.shuffling import Shuffling, forward_shuffled
 class PartialPyramid(nn.Module):
     """Lateral 1x1 convolutions, sums from coarse to fine, and 3x3 convolutions on some sums.
 
-    The pyramid of detectors (``tasks/models/pyramid.py``) is another one: it hands out all levels
+    The pyramid of detectors (``tasks/rcnn/features.py``) is another one: it hands out all levels
     and one more, may normalise them, and bears the weights of published detectors.
 
     Args:

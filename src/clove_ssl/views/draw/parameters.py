@@ -4,7 +4,7 @@ Every view consumes one row of ``UNIFORMS_PER_VIEW`` uniform numbers, each
 number in a fixed place, whatever is drawn from it. A view therefore depends on
 its own row, its image's size and its spec alone: not on the other views, the
 batch, or the number of workers. The few views that a spec ties to others of the
-same image have further rows (``views/relations.py``).
+same image have further rows (``views/draw/relations.py``).
 
 Crops are integers, and the geometry of a view is made from exactly the pixels
 that were cut out.

@@ -1,0 +1,60 @@
+"""A run that goes wrong says so, in time and in words."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from builders.runs.tiny_runs import tiny_config
+
+from clove_ssl.config.pretraining import HealthConfig
+from clove_ssl.errors import UserError
+from clove_ssl.methods.base import Progress, StepOutput
+from clove_ssl.methods.clove.method import CLoVE
+from clove_ssl.pretraining import run as pretraining
+from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.training.checkpoints import CheckpointStore
+from clove_ssl.training.observer import describe_figures
+
+
+def test_a_loss_that_is_not_finite_stops_before_any_weight_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward = CLoVE.forward
+    seen: dict[str, Any] = {}
+
+    def spoiled(method: CLoVE, batch: Any, progress: Progress) -> StepOutput:
+        output = forward(method, batch, progress)
+        if progress.step != 3:
+            return output
+        seen["method"] = method
+        seen["student"] = copy.deepcopy(method.encoder.state_dict())
+        return StepOutput(output.loss * torch.inf, output.metrics, output.artifacts)
+
+    monkeypatch.setattr(CLoVE, "forward", spoiled)
+    with pytest.raises(UserError) as error:
+        pretraining.pretrain(tiny_config(tmp_path / "run"))
+    message = str(error.value)
+    assert "not finite at step 4, process 0" in message
+    assert "cos_positive" in message
+    store = CheckpointStore(RunDirectory(tmp_path / "run").checkpoints, keep=2, warn=print)
+    assert store.last_path() in message
+    assert store.all()[0].is_intact()
+    for name, value in seen["method"].encoder.state_dict().items():
+        assert torch.equal(value, seen["student"][name]), name
+
+
+def test_a_collapse_is_warned_of_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    limits = HealthConfig(min_rank=1e6)
+    pretraining.pretrain(tiny_config(tmp_path / "run", steps=3, health=limits))
+    output = capsys.readouterr().out
+    assert output.count("features may") == 1
+    assert "effective_rank is" in output
+    assert "docs/health.md" in output
+
+
+def test_the_figures_of_an_error_leave_out_what_is_zero() -> None:
+    assert describe_figures({"loss": float("nan"), "none": 0.0, "cos": 0.5}) == "loss nan, cos 0.5"
