@@ -22,7 +22,8 @@ from clove_ssl.config.methods.clove import (
 from clove_ssl.config.views import ViewsConfig
 from clove_ssl.losses import clove_loss, matched_cosine_loss
 from clove_ssl.methods.base import Progress
-from clove_ssl.methods.clove import CLoVE, scattered_cells
+from clove_ssl.methods.cell_terms import scattered_cells
+from clove_ssl.methods.clove import CLoVE
 from clove_ssl.optimizers import LARS
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.geometry import CropGeometry, match_cells
