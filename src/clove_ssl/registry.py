@@ -60,6 +60,7 @@ METHODS: Registry[MethodConfig] = Registry(
     builtin={
         "byol": "clove_ssl.config.methods.byol:BYOLConfig",
         "clove": "clove_ssl.config.methods.clove:CLoVEConfig",
+        "clove-plus": "clove_ssl.config.methods.clove_plus:CLoVEPlusConfig",
         "cp2": "clove_ssl.config.methods.cp2:CP2Config",
         "densecl": "clove_ssl.config.methods.densecl:DenseCLConfig",
         "detco": "clove_ssl.config.methods.detco:DetCoConfig",

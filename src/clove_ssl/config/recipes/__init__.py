@@ -11,12 +11,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 from clove_ssl.config.pretraining import PretrainConfig
-from clove_ssl.config.recipes import baselines, clove, contrastive, dense, foregrounds, windows
+from clove_ssl.config.recipes import (
+    baselines,
+    clove,
+    clove_plus,
+    contrastive,
+    dense,
+    foregrounds,
+    windows,
+)
 from clove_ssl.errors import unknown_name
 
 Recipe = Callable[[Path], PretrainConfig]
 RECIPES: dict[str, Recipe] = {
     **clove.RECIPES,
+    **clove_plus.RECIPES,
     **contrastive.RECIPES,
     **dense.RECIPES,
     **foregrounds.RECIPES,
