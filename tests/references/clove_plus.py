@@ -33,13 +33,15 @@ def cell_loss(method: CLoVEPlus, batch: ViewBatch) -> Tensor:
     small = [view for view in batch.views if view.role == "local"]
     with torch.no_grad():
         targets = _projected(method.teacher.module, large)
-    students = [(view, maps) for view, maps in zip(large, _projected(method.encoder, large))]
-    students += [(view, maps) for view, maps in zip(small, _projected(method.encoder, small))]
+    students = [
+        *zip(large, _projected(method.encoder, large), strict=True),
+        *zip(small, _projected(method.encoder, small), strict=True),
+    ]
     stages = []
     for stage in method.config.stages:
         terms = []
         for view, maps in students:
-            for other, wanted in zip(large, targets):
+            for other, wanted in zip(large, targets, strict=True):
                 if view is not other:
                     mixed = method.attentions[stage](maps[stage])
                     terms.append(_term(method, mixed, wanted[stage], view, other))
@@ -105,9 +107,3 @@ def expanded(method: CLoVEPlus, batch: ViewBatch) -> list[Tensor]:
             maps = method.encoder.backbone.maps(torch.cat([view.pixels for view in views]))
             vectors += method.whole_head.expander(maps["c5"].mean((2, 3))).chunk(len(views))
     return vectors
-
-
-def first_maps(method: CLoVEPlus, batch: ViewBatch) -> Tensor:
-    """The student's map of the first stage with a local loss, of all large views."""
-    large = [view.pixels for view in batch.views if view.role == "global"]
-    return method.encoder.backbone.maps(torch.cat(large))[method.encoder.stages[0]]

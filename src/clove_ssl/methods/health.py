@@ -92,8 +92,9 @@ def place_shares(maps: Tensor) -> dict[str, Tensor]:
     )  # (D + 1, 2)
     true = places.repeat(b - b // 2, 1)
     missed = (asked @ weights - true).square().sum(0)  # (2,)
-    spread = (true - true.mean(0)).square().sum(0).clamp(min=1e-30)
-    height, width = (1 - missed / spread).clamp(min=0)
+    spread = (true - true.mean(0)).square().sum(0)
+    explained = 1 - missed / spread.clamp(min=1e-30)
+    height, width = torch.where(spread > 0, explained, 0.0).clamp(min=0)
     return {"place_share_height": height, "place_share_width": width}
 
 
