@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from references.clove_plus import cell_loss, expanded, whole_loss
-from references.compiling import method_and_batch
 from references.method_runs import small_method, tiny_built
 from references.two_view_runs import two_views
 from torch import Tensor
@@ -21,7 +20,9 @@ from clove_ssl.config.methods.clove import LossConfig, TeacherConfig
 from clove_ssl.config.methods.clove_plus import BalanceConfig, CLoVEPlusConfig, WholeConfig
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.config.recipes import recipe
+from clove_ssl.config.views import ViewsConfig
 from clove_ssl.engine.compilation import compile_method, compile_pieces, cut
+from clove_ssl.engine.synthetic import synthetic_batch
 from clove_ssl.errors import UserError
 from clove_ssl.losses.cell_contrast import contrast_cells
 from clove_ssl.losses.variance import VarianceWeights, global_terms
@@ -320,8 +321,13 @@ def test_maps_of_stages_come_from_one_pass_also_in_pieces() -> None:
 
 
 @pytest.mark.usefixtures("fresh_compiler")
-def test_a_compiled_step_that_measures_is_near_the_plain_one(tmp_path: Path) -> None:
-    method, batch = method_and_batch("clove-plus", tmp_path)
+@pytest.mark.parametrize("network", ["resnet18", "timm:test_resnet"])
+def test_a_compiled_step_that_measures_is_near_the_plain_one(network: str) -> None:
+    torch.manual_seed(0)
+    config = config_of(views=ViewsConfig(global_size=64, local_size=32, local_count=2))
+    method = config.build(build_backbone(BackboneConfig(name=network))).train()
+    cpu = torch.device("cpu")
+    batch = synthetic_batch(method.views(), 4, device=cpu, dtype=torch.float32)
     compiled = copy.deepcopy(method)
     compile_method(compiled, backend="aot_eager")
     outputs = []

@@ -178,8 +178,12 @@ class TimmBackbone(Backbone):
     """
 
     def cut(self) -> list[nn.Module]:
-        """The network as a whole: timm does not run it in parts."""
-        return [self.body]
+        """The network as a whole: timm does not run it in parts.
+
+        Or nothing, where maps besides the last are handed out: behind one graph none of them would
+        depend on another, and no gradient of a later one could be asked for at an earlier one.
+        """
+        return [] if self._wanted else [self.body]
 
     def _run(self, images: Tensor, last: str) -> dict[str, Tensor]:
         return dict(zip(self.parts, self.body(images), strict=True))
