@@ -20,7 +20,7 @@ from clove_ssl.views.batch import ViewBatch
 
 START = Progress(step=0, total_steps=10)
 OPEN = Progress(step=0, total_steps=10, closes_step=False)
-TWO_LARGE_VIEWS = tuple(name for name in TAUGHT if name != "clove")
+TWO_LARGE_VIEWS = tuple(name for name in TAUGHT if name not in ("clove", "clove-plus"))
 
 
 def train(method: Any, batch: ViewBatch, *, steps: int) -> list[float]:

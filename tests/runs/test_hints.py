@@ -143,7 +143,7 @@ def test_a_small_batch_finds_nothing_most_of_the_time() -> None:
 def test_only_methods_without_a_queue_of_images_compare_cells(name: str) -> None:
     method = METHODS.load(name)()
     assert limits_of(config_of(method=method)).compared == (
-        "cells" if name in ("clove", "pixpro", "slotcon", "random") else "images"
+        "cells" if name in ("clove", "clove-plus", "pixpro", "slotcon", "random") else "images"
     )
 
 

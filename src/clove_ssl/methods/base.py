@@ -52,6 +52,9 @@ class Method(Learner):
     """A pre-training method."""
 
     backbone: Backbone
+    goes_back_twice: bool = False
+    """Whether some steps go back through the networks several times, which compiled ones allow
+    where they know it."""
 
     def views(self) -> tuple[ViewSpec, ...]:
         """The views of one image, in the order of ``ViewBatch.views``."""

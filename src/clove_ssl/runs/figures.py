@@ -59,6 +59,9 @@ PARTS = {
     "c3": "windows of stage c3",
     "group": "groups of cells",
     "slot": "slots",
+    "whole": "whole images",
+    "cells": "cells",
+    **{f"cells_{stage}": f"cells of stage {stage}" for stage in ("c2", "c3", "c4", "c5")},
 }
 """What the parts of a loss compare, by the end of their figures' names."""
 
@@ -118,6 +121,13 @@ _KNOWN = {
             is_share=True,
         ),
         *_of_parts(),
+        Figure(
+            "balance",
+            "Balance of two losses",
+            "loss",
+            "The gradient of the loss on cells divided by that of the loss on whole images, where "
+            "both meet; it settles within some hundred steps.",
+        ),
         Figure(
             "positives_per_image_global",
             "Matches, large with large view",
@@ -199,6 +209,17 @@ _KNOWN = {
             "Effective rank",
             "features",
             "How many dimensions the embeddings use; 1 means that they all lie on one line.",
+        ),
+        *(
+            Figure(
+                f"place_share_{axis}",
+                f"Place in the features, {axis}",
+                "features",
+                f"How much of a cell's {axis} in the view a linear map reads from its feature; "
+                "less leaves more room for what the cell shows.",
+                is_share=True,
+            )
+            for axis in ("height", "width")
         ),
         Figure(
             "attention_entropy",

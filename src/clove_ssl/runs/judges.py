@@ -138,6 +138,27 @@ def _judge_accuracy(share: Series, history: History, limits: Limits) -> Verdict:
     )
 
 
+def _judge_balance(ratio: Series, history: History, limits: Limits) -> Verdict:
+    now = readable(ratio.recent)
+    usual = median(ratio.values)
+    if ratio.recent > 10 * usual or ratio.recent < usual / 10:
+        return "look", (
+            f"{now}, far from the usual {readable(usual)}: one of the two losses hardly pulls any "
+            "more. See which of them stands still."
+        )
+    return "good", f"{now} now, {readable(usual)} usually."
+
+
+def _judge_place(share: Series, history: History, limits: Limits) -> Verdict:
+    now = _percent(share.recent_mean)
+    if share.recent_mean > 0.9:
+        return "look", (
+            f"{now} of a cell's place can be read from its feature: it may be matched by where it "
+            "is, not by what it shows. More freely placed crops make that harder."
+        )
+    return "good", f"{now} of a cell's place can be read from its feature."
+
+
 def _judge_prototypes(share: Series, history: History, limits: Limits) -> Verdict:
     now = _percent(share.recent)
     if share.recent < 0.02 and share.shows_a_trend:
@@ -309,6 +330,7 @@ JUDGES: dict[str, Judge] = {
     **{f"cos_positive_{part}": _judge_matches(f"_{part}") for part in PARTS},
     **{f"cos_negative_{part}": _judge_negatives(f"_{part}") for part in PARTS},
     **{f"accuracy_{part}": _judge_accuracy for part in PARTS},
+    "balance": _judge_balance,
     "prototypes_in_use": _judge_prototypes,
     "positives_per_image_global": _judge_positives("positives_per_image_global"),
     "positives_per_image_local": _judge_positives("positives_per_image_local"),
@@ -317,6 +339,8 @@ JUDGES: dict[str, Judge] = {
     "cells_short_of_negatives": _judge_short_cells,
     "feature_std": _judge_spread,
     "effective_rank": _judge_rank,
+    "place_share_height": _judge_place,
+    "place_share_width": _judge_place,
     "attention_entropy": _judge_attention,
     "teacher_distance": _judge_teacher,
     "gradient_norm": _judge_gradient,

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from clove_ssl.config.bases import MethodConfig
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.views import ViewsConfig
 from clove_ssl.methods.clove.config import CLoVEConfig, LossConfig
+from clove_ssl.methods.clove_plus.config import CLoVEPlusConfig
 from clove_ssl.methods.config import QueuedConfig
 
 EXPECTED_POSITIVES = {0.5: (64.0, 23.0), 0.7: (122.0, 44.0), 0.9: (200.0, 70.0)}
@@ -41,17 +43,23 @@ def limits_of(config: PretrainConfig) -> Limits:
     loss = method.loss if isinstance(method, CLoVEConfig) else None
     reach = _reach(loss) if loss else 0.0
     queue_size = method.queue_size if isinstance(method, QueuedConfig) else 0
-    is_constant = loss is not None and loss.kind == "ranking" and loss.margin >= reach
+    # CLoVE Plus adds another loss, which no margin holds in place.
+    alone = not isinstance(method, CLoVEPlusConfig)
+    is_constant = loss is not None and loss.kind == "ranking" and loss.margin >= reach and alone
     return Limits(
         min_std=config.health.min_std,
         min_rank=config.health.min_rank,
         margin=loss.margin if loss and is_constant else None,
         reach=reach,
         warmup_epochs=config.optimizer.warmup_epochs,
-        compared="images" if "global" in method.kinds or method.queues else "cells",
+        compared="cells" if loss else _compared(method),
         queue_steps=queue_size / config.batch_size,
         expected_positives=_expected_positives(config),
     )
+
+
+def _compared(method: MethodConfig) -> str:
+    return "images" if "global" in method.kinds or method.queues else "cells"
 
 
 def _reach(loss: LossConfig) -> float:

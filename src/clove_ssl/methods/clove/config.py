@@ -44,8 +44,9 @@ class AttentionConfig:
 class LossConfig:
     """How matched cells attract and the others repel."""
 
-    kind: Literal["ranking", "l2"] = "ranking"
-    """``ranking``: margin ranking with hard negatives; ``l2``: attract the matches only."""
+    kind: Literal["ranking", "infonce", "l2"] = "ranking"
+    """``ranking``: margin ranking with hard negatives; ``infonce``: find a match among all cells
+    that are none; ``l2``: attract the matches only."""
     form: Literal["release", "paper"] = "release"
     """``release``: one hinge per image, with a factor 2; ``paper``: Eq. 2, one hinge per pair."""
     positive_weight: float = 2.0
@@ -69,6 +70,8 @@ class LossConfig:
     (``inter``) or of averaged maps (``inter-avg``) of other images."""
     queue_size: int = 16384
     """Entries of the queue of ``inter`` and ``inter-avg`` negatives."""
+    temperature: float = 0.2
+    """Divides the cosines of ``infonce``."""
     local_weight: float = 1.0
     """Weight of a term with a small view relative to one between large views."""
 
@@ -78,6 +81,7 @@ class LossConfig:
                 f"method.loss.drop is {self.drop} of top_k {self.top_k}, which leaves no negative. "
                 f"Give --method.loss.drop 0 to {self.top_k - 1}."
             )
+        check_positive("method.loss", temperature=self.temperature)
 
 
 @dataclass(frozen=True, kw_only=True)
