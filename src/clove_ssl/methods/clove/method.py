@@ -135,6 +135,12 @@ class CLoVE(TaughtMethod[Encoder]):
             weights = self.attention.weights(maps.to(self.attention.out.weight.dtype))
         return super().health(output) | {"attention_entropy": health.attention_entropy(weights)}
 
+    def attention_maps(self, images: Tensor) -> Tensor:
+        """What each cell of the student takes from all cells, by head."""
+        projected: Tensor = self.encoder(images)  # (B, D, h, w)
+        weights = self.attention.weights(projected)  # (B, heads, L, L)
+        return weights.reshape(*weights.shape[:2], *projected.shape[2:], *projected.shape[2:])
+
     def _contextualize(self, projected: Tensor, views: Sequence[View]) -> EncodedViews:
         return self._place(unit_vectors(self.attention(projected), dim=1), views)
 
