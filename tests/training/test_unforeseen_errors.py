@@ -20,7 +20,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from builders.runs.tiny_runs import tiny_config
-from clove_ssl.engine import pretraining
+from clove_ssl.pretraining import run as pretraining
 from clove_ssl.training.loop import TrainingLoop
 
 def fail(loop, feed):
