@@ -7,18 +7,27 @@ paper's. ``recipes.clove_release_r50_200ep`` is the release in every point.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from clove_ssl.config.bases import Kind, MethodConfig
+from clove_ssl.config.bases import Branch, Kind
 from clove_ssl.config.limits import check_least, check_positive
 from clove_ssl.config.views import ViewsConfig, ViewSpec
 from clove_ssl.errors import UserError
-from clove_ssl.methods.config import MatchingConfig, ProjectorConfig, TeacherConfig
+from clove_ssl.methods.clove.metrics import clove_metrics
+from clove_ssl.methods.config import (
+    MatchingConfig,
+    ProjectorConfig,
+    TeacherConfig,
+    TeacherStudentConfig,
+)
 
 if TYPE_CHECKING:
     from clove_ssl.backbones.build import Backbone
+    from clove_ssl.config.pretraining import PretrainConfig
     from clove_ssl.methods.base import Method
+    from clove_ssl.runs.metric_table import Metric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,14 +94,14 @@ class LossConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CLoVEConfig(MethodConfig):
+class CLoVEConfig(TeacherStudentConfig):
     """Contextualized local visual embeddings (Silva et al., 2023)."""
 
     name: ClassVar[str] = "clove"
     paper: ClassVar[str] = "Silva et al., 2023"
     kinds: ClassVar[tuple[Kind, ...]] = ("dense",)
-    has_teacher: ClassVar[bool] = True
     status: ClassVar[str] = "equal to the released code"
+    has_attention: ClassVar[bool] = True
 
     views: ViewsConfig = field(default_factory=ViewsConfig)
     projector: ProjectorConfig = field(default_factory=ProjectorConfig)
@@ -103,7 +112,7 @@ class CLoVEConfig(MethodConfig):
     joint_views: bool = True
     """Views of one size share a forward pass and so their batch statistics; otherwise each
     view is normalised on its own."""
-    export: Literal["student", "teacher"] = "student"
+    export: Branch = "student"
     """The branch whose backbone is exported."""
 
     def __post_init__(self) -> None:
@@ -131,6 +140,13 @@ class CLoVEConfig(MethodConfig):
         """Pairs of a student view and a teacher view that are compared."""
         large = self.views.global_count
         return large * (large - 1) + self.views.local_count * large
+
+    @property
+    def matching_rule(self) -> MatchingConfig:
+        return self.matching
+
+    def metrics(self, run: PretrainConfig) -> Iterable[Metric]:
+        return clove_metrics(self, run)
 
     def summary(self) -> dict[str, str]:
         tau = f", temperature {self.attention.temperature}"

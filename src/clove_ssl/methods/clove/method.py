@@ -98,6 +98,10 @@ class CLoVE(TaughtMethod[Encoder]):
             weights = self.attention.weights(maps.to(self.attention.out.weight.dtype))
         return super().health(output) | {"attention_entropy": health.attention_entropy(weights)}
 
+    def attention_maps(self, images: Tensor) -> Tensor:
+        """What each cell of the student takes from all cells, by head."""
+        return self.attention.weight_maps(self.encoder(images))
+
     def _metrics(self, loss: Tensor, comparisons: Sequence[Comparison]) -> dict[str, Tensor]:
         figures = health.match_figures([part.cells for part in comparisons])
         if self.cell_loss.ranking is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -9,10 +10,13 @@ from clove_ssl.config.bases import Kind
 from clove_ssl.config.limits import check_least, check_positive
 from clove_ssl.errors import UserError
 from clove_ssl.methods.clove.config import CLoVEConfig, LossConfig
+from clove_ssl.methods.clove_plus.metrics import clove_plus_metrics
 
 if TYPE_CHECKING:
     from clove_ssl.backbones.build import Backbone
+    from clove_ssl.config.pretraining import PretrainConfig
     from clove_ssl.methods.base import Method
+    from clove_ssl.runs.metric_table import Metric
 
 Stage = Literal["c2", "c3", "c4", "c5"]
 
@@ -113,6 +117,9 @@ class CLoVEPlusConfig(CLoVEConfig):
         from clove_ssl.methods.clove_plus.method import CLoVEPlus
 
         return CLoVEPlus(self, backbone)
+
+    def metrics(self, run: PretrainConfig) -> Iterable[Metric]:
+        return clove_plus_metrics(self, run)
 
     def summary(self) -> dict[str, str]:
         factor = "measured" if self.balance.kind == "gradient" else f"{self.balance.ratio:g}"

@@ -66,6 +66,11 @@ class StagesEncoder(BackboneEncoder):
         projected = [self.projectors[stage](maps[stage]) for stage in self.stages]
         return (*projected, maps[self.stages[0]], maps[self.backbone.stage])
 
+    def embeddings(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) -> (B, D, h, w) of the deepest stage."""
+        deepest: Tensor = self(images)[len(self.stages) - 1]
+        return deepest
+
 
 class EncodedStages(NamedTuple):
     """Views of one role behind an encoder."""
@@ -165,6 +170,10 @@ class CLoVEPlus(TaughtMethod[StagesEncoder]):
             "attention_entropy": health.attention_entropy(weights),
             **health.place_shares(output.artifacts["place_maps"]),
         }
+
+    def attention_maps(self, images: Tensor) -> Tensor:
+        """What each cell of the deepest stage takes from all cells, by head."""
+        return self._deepest.attention.weight_maps(self.encoder.embeddings(images))
 
     @property
     def _deepest(self) -> CellTerms:
