@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
+from clove_ssl.config.ranges import Ranged
 from clove_ssl.config.views import ViewSpec
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ Kind = Literal["global", "local", "dense"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class MethodConfig:
+class MethodConfig(Ranged):
     """A pre-training method; subclasses add the fields and say how to build it."""
 
     name: ClassVar[str]
@@ -58,7 +59,7 @@ class MethodConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskConfig:
+class TaskConfig(Ranged):
     """A downstream task; subclasses add the fields, the published protocol and the task itself."""
 
     name: ClassVar[str]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
 from clove_ssl.config.bases import Kind, MethodConfig
+from clove_ssl.config.ranges import PartialShare, Range
 from clove_ssl.config.views import ViewsConfig, ViewSpec
 from clove_ssl.errors import UserError
 
@@ -38,9 +39,9 @@ class SupervisedConfig(MethodConfig):
     needs_labels: ClassVar[bool] = True
 
     views: ViewsConfig = field(default_factory=plain_crop)
-    classes: int | None = None
+    classes: Annotated[int, Range(1, 2**20)] | None = None
     """Number of classes; by default as many as the data has, which the run then writes down."""
-    label_smoothing: float = 0.0
+    label_smoothing: PartialShare = 0.0
     """Share of the target that is spread evenly over all classes; 0.1 is common."""
 
     def __post_init__(self) -> None:
@@ -49,11 +50,6 @@ class SupervisedConfig(MethodConfig):
                 f"supervised classifies one view, but method.views asks for "
                 f"{self.views.global_count} large and {self.views.local_count} small ones. Give "
                 "--method.views.global-count 1 --method.views.local-count 0."
-            )
-        if not 0 <= self.label_smoothing < 1:
-            raise UserError(
-                f"method.label_smoothing is {self.label_smoothing}, but it is a share from 0 up "
-                "to, not including, 1. Leave it out for 0, or try 0.1."
             )
 
     def view_specs(self) -> tuple[ViewSpec, ...]:
