@@ -15,7 +15,7 @@ from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.data.scenes import SceneSource, draw_scene
 from clove_ssl.errors import UserError
 from clove_ssl.probes.data import open_probe_data, readable_images
-from clove_ssl.probes.persons import SMALLEST, crop_persons, persons_of_scenes
+from clove_ssl.probes.keypoints import SMALLEST, crop_persons, persons_of_scenes
 from clove_ssl.probes.suite import Amounts, ProbeSuite
 from clove_ssl.probes.views import draw_pairs
 from clove_ssl.tasks.detection.scenes import write_coco_scenes

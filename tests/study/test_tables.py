@@ -15,12 +15,12 @@ import pytest
 from builders.runs.measured_studies import finish_finetuning, finish_pretraining, finish_probe
 
 from clove_ssl.console import Console
-from clove_ssl.study.bars import draw_bars
 from clove_ssl.study.command import report_study
 from clove_ssl.study.comparing import StudyComparison
 from clove_ssl.study.config import FinetuningEntry, StudyConfig, StudyDataConfig
 from clove_ssl.study.paper_tables import IMAGENET_IMAGES, PAPER_TABLES, PaperTable
 from clove_ssl.study.plan import StudyPlan, make_plan
+from clove_ssl.study.report import draw_bars
 from clove_ssl.study.results import pretraining_rows
 from clove_ssl.study.studies import paper_ablations, paper_main, quick
 from clove_ssl.study.tables import (

@@ -219,9 +219,8 @@ class Bench:
 def run_bench(config: BenchConfig) -> list[Measurement]:
     """Measure everything and show it."""
     from clove_ssl.bench.data import measure_reading, measure_rendering, pictures, with_classes
-    from clove_ssl.bench.growth import measure_growth
     from clove_ssl.bench.run import check_cores, measure_runs
-    from clove_ssl.bench.step import measure_floor, measure_step
+    from clove_ssl.bench.step import measure_floor, measure_growth, measure_step
 
     if not config.method.trains:
         raise UserError(

@@ -27,12 +27,11 @@ from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.probing import ProbeName
 from clove_ssl.errors import UserError
 from clove_ssl.probes import dense as probes
-from clove_ssl.probes.classes import Classified, knn, linear, load_classified
+from clove_ssl.probes.classifiers import Classified, knn, linear, load_classified
 from clove_ssl.probes.data import ProbeData
 from clove_ssl.probes.features import FrozenFeatures
 from clove_ssl.probes.images import Pictures, load_pictures
-from clove_ssl.probes.keypoints import Persons, keypoint_transfer
-from clove_ssl.probes.persons import crop_persons
+from clove_ssl.probes.keypoints import Persons, crop_persons, keypoint_transfer
 from clove_ssl.probes.scores import Score
 from clove_ssl.probes.views import (
     ViewPairs,

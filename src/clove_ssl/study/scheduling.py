@@ -18,8 +18,7 @@ from typing import Literal
 
 from clove_ssl.console import Console, duration
 from clove_ssl.errors import UserError
-from clove_ssl.study.cells import KINDS, Cell, state_of
-from clove_ssl.study.folder import CellInUse
+from clove_ssl.study.cells import KINDS, Cell, CellInUse, state_of
 from clove_ssl.study.plan import StudyPlan
 from clove_ssl.study.running import FROM_INPUT, record_failure, run_cell
 

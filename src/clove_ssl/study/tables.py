@@ -65,11 +65,6 @@ class StudyTable:
     rows: tuple[StudyRow, ...]
     has_paper: bool  # whether the paper has these figures
 
-    @property
-    def is_measured(self) -> bool:
-        """Whether anything in it is ours."""
-        return any(pair.ours for row in self.rows for pair in row.pairs)
-
 
 @dataclass(frozen=True)
 class PairedRow:

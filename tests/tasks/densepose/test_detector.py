@@ -25,10 +25,10 @@ from clove_ssl.tasks.densepose.detector import (
     DensePoseDetector,
     build_densepose_detector,
     choose_regions,
+    read_surfaces,
 )
 from clove_ssl.tasks.densepose.loading import pack_labels
 from clove_ssl.tasks.densepose.losses import LossWeights, densepose_losses, region_labels
-from clove_ssl.tasks.densepose.maps import read_surfaces
 from clove_ssl.tasks.densepose.reader import DensePoseDataset, labels_of
 from clove_ssl.tasks.densepose.similarity import (
     FoundPerson,

@@ -18,11 +18,15 @@ from PIL import Image
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.data.scenes import SceneSource
 from clove_ssl.errors import UserError
-from clove_ssl.painting.densepose import SurfaceMap, draw_colour_map, draw_contours, draw_points
+from clove_ssl.painting.predictions import SurfaceMap, draw_colour_map, draw_contours, draw_points
 from clove_ssl.tasks.densepose.config import COCODensePoseConfig
-from clove_ssl.tasks.densepose.pictures import draw_surfaces
 from clove_ssl.tasks.densepose.reader import DensePoseDataset, labels_of
-from clove_ssl.tasks.densepose.records import decode_surface, encode_surface, image_persons
+from clove_ssl.tasks.densepose.records import (
+    decode_surface,
+    draw_surfaces,
+    encode_surface,
+    image_persons,
+)
 from clove_ssl.tasks.densepose.scores import score_densepose
 from clove_ssl.tasks.densepose.surface_files import MeshSurface
 from clove_ssl.tasks.densepose.surfaces import FigureSurface

@@ -23,8 +23,7 @@ from PIL import Image, ImageDraw
 from clove_ssl.data.labels.mask_folders import CITYSCAPES_CLASSES
 from clove_ssl.errors import UserError, unknown_name
 from clove_ssl.tasks.detection.coco_annotations import SLACK, Faulty
-from clove_ssl.tasks.labels.ragged import first_items
-from clove_ssl.tasks.labels.rle import RLE, encode_places
+from clove_ssl.tasks.labels.rle import RLE, encode_places, first_items
 from clove_ssl.tasks.labels.samples import Box
 
 InstanceMap = NDArray[np.int32]  # (H, W)

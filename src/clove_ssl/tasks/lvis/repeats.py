@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from clove_ssl.data.names import IntArray
 from clove_ssl.data.order import copy_uniforms, shuffled
-from clove_ssl.tasks.labels.ragged import places_in_rows
+from clove_ssl.tasks.labels.rle import places_in_rows
 from clove_ssl.tasks.labels.samples import Sample
 from clove_ssl.tasks.loading.order import GroupedOrder
 

@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from clove_ssl.tasks.detection.coco_scores import COCOScores, mean_of_present
-from clove_ssl.tasks.labels.ragged import places_in_rows
+from clove_ssl.tasks.labels.rle import places_in_rows
 from clove_ssl.tasks.lvis.federated import (
     Bits,
     Floats,

@@ -65,22 +65,6 @@ class SomeLabels:
         return self._whole.load(self._indices[index])
 
 
-class JoinedLabels:
-    """Several sets of labelled images, one after another."""
-
-    def __init__(self, parts: Sequence[DenseLabels]) -> None:
-        self.class_names = parts[0].class_names
-        self._places = [(part, index) for part in parts for index in range(len(part))]
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def load(self, index: int) -> tuple[Tensor, Tensor]:
-        """An image (3, H, W) and its label map (H, W), both uint8."""
-        part, place = self._places[index]
-        return part.load(place)
-
-
 class _TrainingCrops(Dataset[SemanticBatch | Refusal]):
     """Batches by the positions of their images in the row of training images."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from builders.tasks.detectron2_models import paste_probabilities
 from hypothesis import given
 from hypothesis import strategies as st
 from references.polygon_fill import filled
@@ -23,7 +24,6 @@ from clove_ssl.tasks.rcnn.regions.masks import (
     _paste_together,
     mask_loss,
     paste_masks,
-    paste_probabilities,
 )
 
 NONE = torch.zeros(0, 4)
