@@ -171,8 +171,7 @@ class Rule:
 
 def check_ranges(config: Ranged) -> None:
     """Refuse a config with a number that is not in its range."""
-    cls: type[Any] = type(config)
-    for name, rule in rules(cls).items():
+    for name, rule in rules(type(config)).items():  # type: ignore[arg-type]
         value = getattr(config, name)
         if not rule.allows(value):
             raise OutOfRange(config, name, rule, value)

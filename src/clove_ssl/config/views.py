@@ -153,6 +153,11 @@ class ViewsConfig(Ranged):
     solarize_threshold: PixelValue = 128
     """Pixel values from here up are inverted by solarisation."""
 
+    def shown(self) -> str:
+        """Numbers and sizes of the views in a few signs."""
+        large = f"{self.global_count}x{self.global_size}"
+        return f"{large} + {self.local_count}x{self.local_size}" if self.local_count else large
+
     def specs(self) -> tuple[ViewSpec, ...]:
         """The views in order: all large ones, then all small ones."""
         large = [self._global_spec(index) for index in range(self.global_count)]

@@ -84,8 +84,8 @@ class PooledViewsConfig(MethodConfig):
     def summary(self) -> dict[str, str]:
         first, last = self.teacher.momentum, self.teacher.final_momentum
         return {
-            "views": f"2x{self.views.global_size}",
-            "teacher": f"momentum {first}" + f" to {last}" * (first != last),
+            "views": self.views.shown(),
+            "teacher": f"momentum {first}" + (f" to {last}" if first != last else ""),
         }
 
 

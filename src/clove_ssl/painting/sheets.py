@@ -33,7 +33,7 @@ def enlarged(pixels: Pixels, width: int = TILE, *, smooth: bool = True) -> Image
 def captioned(picture: Image.Image, caption: str, *, note: str = "") -> Image.Image:
     """The picture with one line of text above it, or two."""
     font = ImageFont.load_default(size=_CAPTION)
-    lines = [(caption, _INK)] + [(note, _QUIET)] * bool(note)
+    lines = [(caption, _INK)] + ([(note, _QUIET)] if note else [])
     band = len(lines) * (_CAPTION + _LEADING) + _LEADING
     whole = Image.new("RGB", (picture.width, picture.height + band), _PAGE)
     whole.paste(picture, (0, band))

@@ -157,7 +157,7 @@ def _amounts(config: RunProbeConfig) -> Amounts:
 
 def _describe(scores: Mapping[str, Score]) -> str:
     return ", ".join(
-        f"{TITLES[name]} {score.shown()}{' %' * score.is_share}"
+        f"{TITLES[name]} {score.shown()}{(' %' if score.is_share else '')}"
         + (f" (chance {score.shown_chance()} %)" if score.chance is not None else "")
         for name, score in scores.items()
     )

@@ -158,7 +158,7 @@ def _cells_of(configs: StudyConfigs, entry: PretrainingEntry) -> Iterator[Cell]:
         run = f"{entry.label}-s{seed}"
         if entry.backbone is None:
             made = (f"pretrain/{run}",)
-            yield Cell(made[0], "pretrain", entry, seed, needs=(timed,) * is_timed)
+            yield Cell(made[0], "pretrain", entry, seed, needs=((timed,) if is_timed else ()))
         for probe in study.probes:
             yield Cell(f"probe/{probe.label}/{run}", "probe", entry, seed, made, probe)
         for task in study.finetunings:

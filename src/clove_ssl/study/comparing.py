@@ -53,8 +53,9 @@ class StudyComparison:
     def unmeasured(self) -> list[str]:
         """Tables of the paper that the study has no cells for."""
         tasks = {each.task for each in self._plan.config.finetunings}
-        measured = [t for t in (*_MAIN * bool(self._methods), *self._ablations) if t.task in tasks]
-        wanted = (*_MAIN * bool(self._methods), *_ABLATIONS * bool(self._ablations))
+        main = _MAIN if self._methods else ()
+        measured = [table for table in (*main, *self._ablations) if table.task in tasks]
+        wanted = (*main, *(_ABLATIONS if self._ablations else ()))
         return [f"{table.title} ({table.label})" for table in wanted if table not in measured]
 
     @property

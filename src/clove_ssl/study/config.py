@@ -144,7 +144,7 @@ class BudgetConfig(Ranged):
         """The budget in a few words."""
         if self.amount is None:
             return "as each recipe says"
-        return f"{self.amount:g} {self.kind}" + " on the device" * (self.kind == "seconds")
+        return f"{self.amount:g} {self.kind}" + (" on the device" if self.kind == "seconds" else "")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -165,7 +165,7 @@ def _totals(costs: Sequence[Cost]) -> Iterator[str]:
     left = [cost for cost in costs if cost.state != "done"]
     hours = sum(cost.seconds or 0.0 for cost in left) / 3600
     unknown = [cost for cost in left if cost.seconds is None]
-    without = f", without {len(unknown)} cells whose time is not known" * bool(unknown)
+    without = f", without {len(unknown)} cells whose time is not known" if unknown else ""
     yield f"{len(left)} of {len(costs)} cells to do: {hours:,.1f} GPU hours{without}"
     missing = {cost.basis.partition(":")[0]: cost.basis for cost in reversed(unknown)}
     for reason in reversed(missing.values()):
@@ -218,7 +218,7 @@ def _timed(cell: Cell, state: CellState, work: str, images: int, speed: _Speed |
 def _task_speed(cell: Cell, known: _Known) -> _Speed | str:
     assert isinstance(cell.measure, FinetuningEntry)
     task = cell.measure.task
-    measurable = "benchmarks/bench_detection.py, or " * (task == "coco-fpn")
+    measurable = "benchmarks/bench_detection.py, or " if task == "coco-fpn" else ""
     missing = f"no figure for {task}: {measurable}finish one such cell"
     return known.own.get(_kin(cell)) or known.speeds.of_task(task) or missing
 

@@ -120,7 +120,7 @@ def header(table: StudyTable) -> list[str]:
     ]
     return [
         "method",
-        *(["ep paper"] * table.has_paper),
+        *(["ep paper"] if table.has_paper else []),
         *figures,
         "n",
         "budget",
@@ -136,8 +136,8 @@ def cells(table: StudyTable, row: StudyRow) -> list[str]:
         for pair in row.pairs
         for text in ([_paper(pair)] if table.has_paper else []) + [_ours(pair)]
     ]
-    epochs = [str(row.paper_epochs or NOTHING)] * table.has_paper
-    departures = ["; ".join(row.departures) or NOTHING] * table.has_paper
+    epochs = [str(row.paper_epochs or NOTHING)] if table.has_paper else []
+    departures = ["; ".join(row.departures) or NOTHING] if table.has_paper else []
     known = [row.count or NOTHING, row.budget or NOTHING, row.data or NOTHING]
     return [row.name, *epochs, *figures, *known, *departures]
 
@@ -232,7 +232,7 @@ def latex(tables: Sequence[StudyTable]) -> str:
 
 
 def _last(table: StudyTable) -> list[str]:
-    return ["not as in the paper"] * table.has_paper
+    return ["not as in the paper"] if table.has_paper else []
 
 
 def _paper(pair: Pair) -> str:

@@ -161,7 +161,8 @@ def _found_things(records: Sequence[Record], sample: Sample, dataset: DetectionD
 
 
 def _true_label(thing: Annotation, dataset: DetectionDataset) -> str:
-    marks = " (crowd)" * thing.crowd + " (difficult)" * thing.difficult
+    known = {" (crowd)": thing.crowd, " (difficult)": thing.difficult}
+    marks = "".join(mark for mark, holds in known.items() if holds)
     return dataset.class_names[thing.category] + marks
 
 

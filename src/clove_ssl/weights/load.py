@@ -133,7 +133,7 @@ def _own_file(content: Content, wanted: Wanted) -> Extracted:
     branch = metadata.get("branch", "")
     if wanted.branch not in (None, branch):
         raise UserError(
-            f"The file holds one backbone{f', that of the {branch}' * bool(branch)}; --branch "
+            f"The file holds one backbone{(f', that of the {branch}' if branch else '')}; --branch "
             f"{wanted.branch} can be chosen in a checkpoint or run only. Leave it out."
         )
     return Extracted(

@@ -127,12 +127,8 @@ class CLoVEConfig(MethodConfig):
     def summary(self) -> dict[str, str]:
         tau = f", temperature {self.attention.temperature}"
         return {
-            "views": f"{self.views.global_count}x{self.views.global_size}"
-            + (
-                f" + {self.views.local_count}x{self.views.local_size}"
-                * bool(self.views.local_count)
-            ),
+            "views": self.views.shown(),
             "loss": f"{self.loss.kind} ({self.loss.form} form), {self.loss_terms()} terms",
             "attention": f"{self.attention.kind}, {self.attention.heads} heads"
-            + tau * (self.attention.kind == "normalized"),
+            + (tau if self.attention.kind == "normalized" else ""),
         }

@@ -81,7 +81,7 @@ class PixProConfig(MethodConfig):
     def summary(self) -> dict[str, str]:
         weight = self.instance.weight
         return {
-            "views": f"2x{self.views.global_size}",
+            "views": self.views.shown(),
             "propagation": f"power {self.propagation.power:g}, transform "
             f"{self.propagation.transform}",
             "instances": f"weight {weight:g}" if weight else "no branch for them",

@@ -82,7 +82,7 @@ class SlotConConfig(MethodConfig):
 
     def summary(self) -> dict[str, str]:
         return {
-            "views": f"2x{self.views.global_size}",
+            "views": self.views.shown(),
             "prototypes": f"{self.prototypes} of {self.head.out} channels",
             "loss": f"{self.loss.group_weight:g} groups + {1 - self.loss.group_weight:g} slots",
         }

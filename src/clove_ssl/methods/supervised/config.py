@@ -69,8 +69,8 @@ class SupervisedConfig(MethodConfig):
         return replace(self, classes=count)
 
     def summary(self) -> dict[str, str]:
-        smoothing = f", label smoothing {self.label_smoothing:g}" * bool(self.label_smoothing)
+        smoothing = f", label smoothing {self.label_smoothing:g}" if self.label_smoothing else ""
         return {
-            "views": f"1x{self.views.global_size}",
+            "views": self.views.shown(),
             "loss": f"cross entropy over {self.classes} classes{smoothing}",
         }

@@ -74,8 +74,7 @@ class VICRegLConfig(MethodConfig):
 
     def summary(self) -> dict[str, str]:
         return {
-            "views": f"2x{self.views.global_size}"
-            + f" + {self.views.local_count}x{self.views.local_size}" * bool(self.views.local_count),
+            "views": self.views.shown(),
             "loss": f"{self.loss.alpha:g} images + {1 - self.loss.alpha:g} cells",
             "cell places": "mirrored with the image" if self.mirror_grid else "never mirrored",
         }

@@ -142,13 +142,13 @@ class DensePoseTask(DetectionTask):
                     "labels (dp_x, dp_y, dp_I, dp_U, dp_V). Give annotations of DensePose-COCO."
                 )
         labelled = replace(train, samples=samples)
+        unmirrored = "Training images are not mirrored; the protocol mirrors half of them."
         notes = [
             *notes,
             f"{labelled.labelled:,} persons with DensePose labels to learn from; left out: "
             f"{len(train.samples) - len(samples):,} images without any",
             f"{test.labelled:,} persons with DensePose labels to be tested on",
-            *["Training images are not mirrored; the protocol mirrors half of them."]
-            * (train.mirror is None),
+            *([unmirrored] if train.mirror is None else []),
         ]
         return super()._task_data(labelled, test, notes)
 

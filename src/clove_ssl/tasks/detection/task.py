@@ -244,7 +244,7 @@ class DetectionTask(Task):
                     f"{year}:{name}" for year, name in find_voc_lists(config.root)[split]
                 ]
                 published = PUBLISHED_LISTS[split]
-                other = f" (the protocol has {published})" * (" ".join(shown) != published)
+                other = f" (the protocol has {published})" if " ".join(shown) != published else ""
                 notes.append(f"Lists of the {split} images: {' '.join(shown)}{other}")
         return notes
 

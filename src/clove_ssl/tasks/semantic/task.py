@@ -65,7 +65,9 @@ class SemanticTask(Task):
         for labels in (train, test):
             _check_files(labels)
         shown = f"Lists: {lists['train']} and {lists['test']}"
-        other = " (the protocol has train_aug and val)" * (lists["train"] not in AUGMENTED_LISTS)
+        other = (
+            " (the protocol has train_aug and val)" if lists["train"] not in AUGMENTED_LISTS else ""
+        )
         return _task_data(train, test, notes=(f"{shown}{other}.",))
 
     def read_test(self, config: LabelledDataConfig, scenes: Path) -> VOCLabels:
