@@ -28,59 +28,18 @@ from torch.utils.data import Dataset
 
 from clove_ssl.config.pretraining import DataConfig
 from clove_ssl.config.views import ViewSpec
+from clove_ssl.data.bad_files import BadFile, forgiven_files
 from clove_ssl.data.decode import DecodeError, decode
 from clove_ssl.data.jpeg_header import JpegHeader, read_header
 from clove_ssl.data.labels.classified import labels_at
 from clove_ssl.data.order import Draws, view_uniforms
 from clove_ssl.data.sources import ImageSource
-from clove_ssl.errors import UserError
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.draw.crops import UNIFORMS_PER_VIEW
 from clove_ssl.views.draw.parameters import ViewParameters, draw_views
 from clove_ssl.views.draw.relations import rows_of_numbers
 from clove_ssl.views.pasting import foreground_boxes, paste_views
 from clove_ssl.views.render.cpu import possible_reduction, render_views
-
-
-@dataclass(frozen=True)
-class BadFile:
-    """A file of the source that could not be read, and why."""
-
-    name: str
-    reason: str
-
-
-class BadFiles:
-    """All unreadable files a run has met, by name."""
-
-    def __init__(self, config: DataConfig, images: int) -> None:
-        self.reasons: dict[str, str] = {}
-        self.images = images
-        self._forgiven = forgiven_files(config, images)
-
-    def add(self, bad: BadFile) -> bool:
-        """Remember a file; whether it was new."""
-        is_new = bad.name not in self.reasons
-        self.reasons[bad.name] = bad.reason
-        return is_new
-
-    def check(self) -> None:
-        """Stop the run when there are too many."""
-        count = len(self.reasons)
-        if count <= self._forgiven and count < self.images:
-            return
-        examples = "\n".join(f"  {name}: {why}" for name, why in list(self.reasons.items())[:5])
-        raise UserError(
-            f"{count} of {self.images} files could not be read, more than the {self._forgiven} "
-            f"that are forgiven. The first ones:\n{examples}\nAll are named in log.txt. Repair or "
-            f"remove them, or allow more: --data.max-bad {1.5 * count / self.images:.2g}"
-        )
-
-
-def forgiven_files(config: DataConfig, images: int) -> int:
-    """How many unreadable files a run tolerates."""
-    return max(10, int(config.max_bad * images))
-
 
 T = TypeVar("T")
 Batch = TypeVar("Batch")

@@ -36,19 +36,19 @@ _PAGE, _INK, _NOBODY = (255, 255, 255), (20, 20, 20), (224, 224, 224)
 
 @dataclass(frozen=True)
 class Things:
-    """Objects of an image, as they are drawn."""
+    """Objects of an image, as they are painted."""
 
     boxes: NDArray[np.floating]  # (N, 4) x0, y0, x1, y1
     labels: tuple[str, ...]  # N
     tones: tuple[int, ...]  # N; equal numbers have one colour
     masks: NDArray[np.bool_] | None = None  # (N, H, W)
-    keypoints: NDArray[np.floating] | None = None  # (N, P, 3) x, y, drawn if above 0
+    keypoints: NDArray[np.floating] | None = None  # (N, P, 3) x, y, seen if above 0
     bones: tuple[tuple[int, int], ...] = ()  # pairs of keypoints with a line between them
 
 
 @dataclass
 class _Page:
-    """A picture in the making: its drawing, its scale, and where names stand already."""
+    """A picture in the making: its picture, its scale, and where names stand already."""
 
     picture: Image.Image
     scale: float
@@ -59,23 +59,23 @@ class _Page:
         return ImageDraw.Draw(self.picture)
 
 
-def draw_things(image: Pixels, things: Things, *, caption: str) -> Image.Image:
+def paint_things(image: Pixels, things: Things, *, caption: str) -> Image.Image:
     """An image with objects and a line of text above it."""
     if things.masks is not None:
         image = _tint(image, things.masks, things.tones)
     page = _enlarge(image)
     colours = [tone_colour(tone) for tone in things.tones]
     for number, (box, colour) in enumerate(zip(things.boxes, colours, strict=True)):
-        _draw_box(page, box, colour)
+        _paint_box(page, box, colour)
         if things.keypoints is not None:
-            _draw_keypoints(page, things.keypoints[number], things.bones, colour)
+            _paint_keypoints(page, things.keypoints[number], things.bones, colour)
     # Names come last, else the next box would cross them; the last object is the most important.
     for box, name, colour in reversed(list(zip(things.boxes, things.labels, colours, strict=True))):
-        _draw_name(page, box, name, colour)
+        _paint_name(page, box, name, colour)
     return _with_caption(page.picture, caption)
 
 
-def draw_classes(
+def paint_classes(
     image: Pixels, labels: NDArray[np.uint8], class_names: Sequence[str], *, caption: str
 ) -> Image.Image:
     """An image tinted by the class (H, W) of its pixels, with the names of those that occur.
@@ -89,7 +89,7 @@ def draw_classes(
     page = _enlarge(tinted)
     for row, number in enumerate(present):
         place = np.array([2, 2 + row * (_LETTERS + 6), 2, 2]) / page.scale
-        _draw_name(page, place, class_names[number], tone_colour(number))
+        _paint_name(page, place, class_names[number], tone_colour(number))
     return _with_caption(page.picture, caption)
 
 
@@ -136,12 +136,12 @@ def _enlarge(image: Pixels) -> _Page:
     return _Page(Image.fromarray(image).resize(size, Image.Resampling.BICUBIC), scale)
 
 
-def _draw_box(page: _Page, box: NDArray[np.floating], colour: Colour) -> None:
+def _paint_box(page: _Page, box: NDArray[np.floating], colour: Colour) -> None:
     x0, y0, x1, y1 = (box * page.scale).tolist()
     page.pen.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=colour, width=2)
 
 
-def _draw_keypoints(
+def _paint_keypoints(
     page: _Page,
     points: NDArray[np.floating],
     bones: Sequence[tuple[int, int]],
@@ -157,7 +157,7 @@ def _draw_keypoints(
             page.pen.ellipse((x - 3, y - 3, x + 3, y + 3), fill=colour, outline=_PAGE)
 
 
-def _draw_name(page: _Page, box: NDArray[np.floating], name: str, colour: Colour) -> None:
+def _paint_name(page: _Page, box: NDArray[np.floating], name: str, colour: Colour) -> None:
     """A name above its box, or at a free place near that; none where names are in the way."""
     font = ImageFont.load_default(size=_LETTERS)
     width, height = font.getlength(name) + 6, _LETTERS + 4
@@ -209,7 +209,7 @@ class SurfaceMap:
     iuv: NDArray[np.uint8]  # (3, h, w) part, U and V
 
 
-def draw_points(
+def paint_points(
     image: Pixels, points: NDArray[np.floating], parts: NDArray[np.int64], *, caption: str
 ) -> Image.Image:
     """An image with labelled points (P, 2) in the colours of their parts (P,)."""
@@ -220,7 +220,7 @@ def draw_points(
     return _with_caption(page.picture, caption)
 
 
-def draw_colour_map(image: Pixels, surfaces: Sequence[SurfaceMap], *, caption: str) -> Image.Image:
+def paint_colour_map(image: Pixels, surfaces: Sequence[SurfaceMap], *, caption: str) -> Image.Image:
     """An image on which U is red, V is green, and the part decides how blue a pixel is."""
     page, part, u, v = _enlarge_all(image, surfaces)
     colours = np.stack([u, v, part.astype(np.float32) * (255 / PARTS)], axis=-1)
@@ -228,7 +228,7 @@ def draw_colour_map(image: Pixels, surfaces: Sequence[SurfaceMap], *, caption: s
     return _picture(np.where((part > 0)[..., None], mixed, page), caption)
 
 
-def draw_contours(image: Pixels, surfaces: Sequence[SurfaceMap], *, caption: str) -> Image.Image:
+def paint_contours(image: Pixels, surfaces: Sequence[SurfaceMap], *, caption: str) -> Image.Image:
     """An image with lines of equal U (orange) and V (blue), and white borders of parts."""
     page, part, u, v = _enlarge_all(image, surfaces)
     for name, values in (("v", v), ("u", u)):

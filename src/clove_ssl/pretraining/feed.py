@@ -20,16 +20,10 @@ from torch.utils.data import DataLoader
 
 from clove_ssl.config.views import ViewSpec
 from clove_ssl.console import Console
+from clove_ssl.data.bad_files import BadFile, BadFiles
 from clove_ssl.data.decode import BatchDecoder
 from clove_ssl.data.loading import end_workers
-from clove_ssl.data.reading import (
-    BadFile,
-    BadFiles,
-    EncodedBatch,
-    EncodedImages,
-    RenderedBatch,
-    view_batch,
-)
+from clove_ssl.data.reading import EncodedBatch, EncodedImages, RenderedBatch, view_batch
 from clove_ssl.training.batches import WaitingTime
 from clove_ssl.training.processes import Process
 from clove_ssl.views.batch import View, ViewBatch

@@ -20,11 +20,12 @@ from clove_ssl.backbones.build import build_backbone
 from clove_ssl.config import files
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.console import Console
+from clove_ssl.data.bad_files import BadFiles
 from clove_ssl.data.decode import find_batch_decoder
 from clove_ssl.data.labels.classified import only_labelled
 from clove_ssl.data.loading import choose_workers, load_batches
 from clove_ssl.data.order import ImageOrder, StepPlan
-from clove_ssl.data.reading import BadFiles, BatchReader, EncodedImages, RenderedViews
+from clove_ssl.data.reading import BatchReader, EncodedImages, RenderedViews
 from clove_ssl.data.sources import ImageSource, open_source, source_warnings
 from clove_ssl.errors import UserError
 from clove_ssl.layers.normalization import synchronize_norms

@@ -79,7 +79,7 @@ class Visible:
 def read_instance_map(path: Path) -> InstanceMap:
     """The map (H, W) of a file of polygons or of instance ids."""
     if path.suffix == ".json":
-        return draw_polygons(read_polygons(path))
+        return paint_polygons(read_polygons(path))
     try:
         with Image.open(path) as picture:
             numbers = np.array(picture)
@@ -123,7 +123,7 @@ def read_polygons(path: Path, *, leave_out: bool = False) -> Polygons:
     return Polygons(height, width, shown, tuple(left_out))
 
 
-def draw_polygons(polygons: Polygons) -> InstanceMap:
+def paint_polygons(polygons: Polygons) -> InstanceMap:
     """Draw the objects in their order, so that later ones cover earlier ones."""
     picture = Image.new("I", (polygons.width, polygons.height), VOID["unlabeled"])
     pen = ImageDraw.Draw(picture)

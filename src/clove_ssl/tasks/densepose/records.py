@@ -20,7 +20,12 @@ from PIL import Image
 from torch import Tensor
 
 from clove_ssl.errors import UserError
-from clove_ssl.painting.predictions import SurfaceMap, draw_colour_map, draw_contours, draw_points
+from clove_ssl.painting.predictions import (
+    SurfaceMap,
+    paint_colour_map,
+    paint_contours,
+    paint_points,
+)
 from clove_ssl.tasks.densepose.labels import SIDE
 from clove_ssl.tasks.densepose.reader import DensePoseDataset, labels_of
 from clove_ssl.tasks.densepose.scores import DETECTIONS, ImagePersons
@@ -128,7 +133,7 @@ def decode_surface(record: Record, number: int) -> NDArray[np.uint8]:
     return surface
 
 
-def draw_surfaces(
+def paint_surfaces(
     dataset: DensePoseDataset,
     records: Sequence[Record],
     folder: Path,
@@ -144,26 +149,26 @@ def draw_surfaces(
     full = [s for s in dataset.samples if any(labels_of(p) is not None for p in s.annotations)]
     samples = spread(full or dataset.samples, count)
 
-    def draw(number: int) -> list[Image.Image]:
+    def paint(number: int) -> list[Image.Image]:
         sample = samples[number]
-        return _draw_row(sample, by_image[sample.identifier], least_score)
+        return _paint_row(sample, by_image[sample.identifier], least_score)
 
-    return write_sheets(folder, len(samples), draw)
+    return write_sheets(folder, len(samples), paint)
 
 
-def _draw_row(
+def _paint_row(
     sample: Sample, records: Sequence[tuple[int, Record]], least_score: float
 ) -> list[Image.Image]:
     pixels = read_image(sample.image, (sample.height, sample.width))
-    # The best one is drawn last, on top.
+    # The best one is painted last, on top.
     ordered = sorted(records, key=lambda entry: float(entry[1]["score"]))
     surfaces = [_surface(record, number) for number, record in ordered]
     points, parts = _labelled_points(sample)
     found = f"{len(surfaces)} with a score of {least_score:g} or more"
     return [
-        draw_points(pixels, points, parts, caption=f"{sample.identifier}: labelled points"),
-        draw_colour_map(pixels, surfaces, caption=f"prediction: {found}"),
-        draw_contours(pixels, surfaces, caption="lines of equal U (orange) and V (blue)"),
+        paint_points(pixels, points, parts, caption=f"{sample.identifier}: labelled points"),
+        paint_colour_map(pixels, surfaces, caption=f"prediction: {found}"),
+        paint_contours(pixels, surfaces, caption="lines of equal U (orange) and V (blue)"),
     ]
 
 

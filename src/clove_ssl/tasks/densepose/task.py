@@ -14,7 +14,7 @@ from clove_ssl.tasks.densepose.config import COCODensePoseConfig
 from clove_ssl.tasks.densepose.detector import DensePoseDetector, build_densepose_detector
 from clove_ssl.tasks.densepose.loading import DensePoseImages
 from clove_ssl.tasks.densepose.reader import DensePoseDataset, labels_of, open_densepose
-from clove_ssl.tasks.densepose.records import IUV, draw_surfaces, encode_surface, image_persons
+from clove_ssl.tasks.densepose.records import IUV, encode_surface, image_persons, paint_surfaces
 from clove_ssl.tasks.densepose.scenes import (
     read_densepose_scenes,
     scenes_file,
@@ -75,12 +75,12 @@ class DensePoseTask(DetectionTask):
         tables = _surface_tables(self.config.scores, test, predictions)
         return replace(boxes, tables=(*tables, *boxes.tables))
 
-    def draw(
+    def paint(
         self, folder: Path, test: DetectionDataset, pictures: Path, *, count: int
     ) -> list[Path]:
         """Draw surfaces beside the truth, for images spread over the test set."""
         assert isinstance(test, DensePoseDataset)
-        return draw_surfaces(test, read_detections(folder / FILE).records, pictures, count=count)
+        return paint_surfaces(test, read_detections(folder / FILE).records, pictures, count=count)
 
     def training_images(
         self, dataset: DetectionDataset, sizes: InputSizes, order: GroupedOrder

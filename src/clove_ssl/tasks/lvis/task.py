@@ -16,7 +16,7 @@ from clove_ssl.tasks.lvis.config import LVISConfig
 from clove_ssl.tasks.lvis.reader import LVISDataset, open_lvis
 from clove_ssl.tasks.lvis.repeats import RepeatedOrder, sample_factors
 from clove_ssl.tasks.lvis.scenes import lvis_scenes_file, read_lvis_scenes, write_lvis_scenes
-from clove_ssl.tasks.pictures import draw_detections
+from clove_ssl.tasks.pictures import paint_detections
 from clove_ssl.tasks.predictions import Record, read_detections
 
 RARE_SCORE = 0.05
@@ -42,7 +42,7 @@ class LVISTask(DetectionTask):
         factors = sample_factors(dataset.samples, threshold=self.config.repeat_threshold)
         return RepeatedOrder(aspect_kinds(dataset.samples), factors, seed, group=group)
 
-    def draw(
+    def paint(
         self, folder: Path, test: DetectionDataset, pictures: Path, *, count: int
     ) -> list[Path]:
         """Draw detections of all classes, and of rare ones alone where the test has any."""
@@ -50,9 +50,9 @@ class LVISTask(DetectionTask):
         records = read_detections(folder / FILE).records
         rare, of_rare = _rare_part(test, records)
         share = count // 2 if rare.samples else 0
-        drawn = draw_detections(test, records, pictures, count=count - share)
+        drawn = paint_detections(test, records, pictures, count=count - share)
         if share:
-            drawn += draw_detections(
+            drawn += paint_detections(
                 rare, of_rare, pictures, count=share, least_score=RARE_SCORE, name="rare"
             )
         return drawn

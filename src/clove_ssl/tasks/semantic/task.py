@@ -20,7 +20,7 @@ from clove_ssl.tasks.base import Reading, Task, TaskData, TaskModel
 from clove_ssl.tasks.detection.finding import AUGMENTED_LISTS, find_segmentation_lists
 from clove_ssl.tasks.detection.scenes import write_voc_scenes
 from clove_ssl.tasks.loading.images import check_in_threads, size_of_file
-from clove_ssl.tasks.pictures import draw_label_maps
+from clove_ssl.tasks.pictures import paint_label_maps
 from clove_ssl.tasks.predictions import PREDICT_AGAIN, LabelMap, read_label_maps, write_label_maps
 from clove_ssl.tasks.scoring.judging import score_label_maps
 from clove_ssl.tasks.scoring.scores import Scores
@@ -120,7 +120,7 @@ class SemanticTask(Task):
         _check_maps(predicted, test, folder / FILE)
         return score_label_maps(_pairs(test, predicted, folder / FILE), test.class_names)
 
-    def draw(self, folder: Path, test: VOCLabels, pictures: Path, *, count: int) -> list[Path]:
+    def paint(self, folder: Path, test: VOCLabels, pictures: Path, *, count: int) -> list[Path]:
         """Draw predictions beside the truth, for images spread over the test set."""
         predicted = read_label_maps(folder / FILE)
         count = min(count, len(test))
@@ -129,7 +129,7 @@ class SemanticTask(Task):
             name, (image, truth) = test.name(index), test.load(index)
             pixels = image.permute(1, 2, 0).numpy()
             images.append((name, pixels, truth.numpy(), predicted[name]))
-        return draw_label_maps(images, test.class_names, pictures)
+        return paint_label_maps(images, test.class_names, pictures)
 
     def predict_image(self, model: TaskModel, image: Tensor) -> Tensor:
         """The class of every pixel, uint8 (H, W)."""

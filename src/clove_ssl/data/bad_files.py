@@ -1,0 +1,48 @@
+"""Files that cannot be read: named, counted, and forgiven up to a limit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clove_ssl.config.pretraining import DataConfig
+from clove_ssl.errors import UserError
+
+
+@dataclass(frozen=True)
+class BadFile:
+    """A file of the source that could not be read, and why."""
+
+    name: str
+    reason: str
+
+
+class BadFiles:
+    """All unreadable files a run has met, by name."""
+
+    def __init__(self, config: DataConfig, images: int) -> None:
+        self.reasons: dict[str, str] = {}
+        self.images = images
+        self._forgiven = forgiven_files(config, images)
+
+    def add(self, bad: BadFile) -> bool:
+        """Remember a file; whether it was new."""
+        is_new = bad.name not in self.reasons
+        self.reasons[bad.name] = bad.reason
+        return is_new
+
+    def check(self) -> None:
+        """Stop the run when there are too many."""
+        count = len(self.reasons)
+        if count <= self._forgiven and count < self.images:
+            return
+        examples = "\n".join(f"  {name}: {why}" for name, why in list(self.reasons.items())[:5])
+        raise UserError(
+            f"{count} of {self.images} files could not be read, more than the {self._forgiven} "
+            f"that are forgiven. The first ones:\n{examples}\nAll are named in log.txt. Repair or "
+            f"remove them, or allow more: --data.max-bad {1.5 * count / self.images:.2g}"
+        )
+
+
+def forgiven_files(config: DataConfig, images: int) -> int:
+    """How many unreadable files a run tolerates."""
+    return max(10, int(config.max_bad * images))
