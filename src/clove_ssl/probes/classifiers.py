@@ -28,7 +28,7 @@ from clove_ssl.data.labels.classes import ClassLabels
 from clove_ssl.data.sources import ImageSource
 from clove_ssl.errors import UserError
 from clove_ssl.layers.normalization import unit_vectors
-from clove_ssl.probes.images import load_images, spread
+from clove_ssl.probes.features import load_images, spread
 from clove_ssl.probes.scores import Score, share
 from clove_ssl.tasks.semantic.scores import accuracy, confusion, mean_iou
 

@@ -27,7 +27,7 @@ from clove_ssl.data.scenes import SceneSource
 from clove_ssl.data.sources import FolderSource, ImageSource, open_source
 from clove_ssl.errors import UserError
 from clove_ssl.probes.classifiers import ClassSet
-from clove_ssl.probes.images import read_image
+from clove_ssl.probes.features import read_image
 from clove_ssl.probes.keypoints import Person, persons_of_dataset, persons_of_scenes
 from clove_ssl.tasks.detection.finding import open_coco
 from clove_ssl.tasks.labels.samples import DetectionDataset

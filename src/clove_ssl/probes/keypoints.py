@@ -29,8 +29,7 @@ from clove_ssl.data.decode import DecodeError, decode
 from clove_ssl.data.scenes import SceneSource
 from clove_ssl.errors import UserError
 from clove_ssl.layers.normalization import unit_vectors
-from clove_ssl.probes.features import FrozenFeatures
-from clove_ssl.probes.images import BATCH, in_threads, scale, spread
+from clove_ssl.probes.features import BATCH, FrozenFeatures, in_threads, scale, spread
 from clove_ssl.probes.scores import Score, share
 from clove_ssl.tasks.labels.samples import Annotation, Box, DetectionDataset, Keypoints
 

@@ -29,8 +29,7 @@ from clove_ssl.errors import UserError
 from clove_ssl.probes import dense as probes
 from clove_ssl.probes.classifiers import Classified, knn, linear, load_classified
 from clove_ssl.probes.data import ProbeData
-from clove_ssl.probes.features import FrozenFeatures
-from clove_ssl.probes.images import Pictures, load_pictures
+from clove_ssl.probes.features import FrozenFeatures, Pictures, load_pictures
 from clove_ssl.probes.keypoints import Persons, crop_persons, keypoint_transfer
 from clove_ssl.probes.scores import Score
 from clove_ssl.probes.views import (

@@ -14,10 +14,12 @@ from clove_ssl.study.results import (
     Measure,
     PretrainingFacts,
     Results,
+    departures,
+    describe_budget,
+    describe_data,
     pretraining_facts,
     results_of,
 )
-from clove_ssl.study.settings import departures, describe_budget, describe_data
 from clove_ssl.study.statistics import compare, exceeds, noise_of, summarize
 from clove_ssl.study.tables import OurFigure, Pair, PairedRow, StudyRow, StudyTable
 

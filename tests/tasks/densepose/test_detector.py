@@ -28,7 +28,13 @@ from clove_ssl.tasks.densepose.detector import (
     read_surfaces,
 )
 from clove_ssl.tasks.densepose.loading import pack_labels
-from clove_ssl.tasks.densepose.losses import LossWeights, densepose_losses, region_labels
+from clove_ssl.tasks.densepose.losses import (
+    DensePoseBatch,
+    LossWeights,
+    densepose_losses,
+    join_labels,
+    region_labels,
+)
 from clove_ssl.tasks.densepose.reader import DensePoseDataset, labels_of
 from clove_ssl.tasks.densepose.similarity import (
     FoundPerson,
@@ -39,7 +45,6 @@ from clove_ssl.tasks.densepose.similarity import (
     point_similarities,
 )
 from clove_ssl.tasks.densepose.surfaces import FigureSurface, Places
-from clove_ssl.tasks.densepose.targets import DensePoseBatch, join_labels
 from clove_ssl.tasks.loading.images import read_image
 from clove_ssl.tasks.rcnn.regions.pooling import batched_regions
 from clove_ssl.tasks.rcnn.regions.targets import TrainingRegions

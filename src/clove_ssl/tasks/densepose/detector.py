@@ -22,8 +22,14 @@ from clove_ssl.config.detection import DetectorConfig
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.densepose.branch import DensePoseHead, SurfaceMaps
 from clove_ssl.tasks.densepose.config import DensePoseHeadConfig
-from clove_ssl.tasks.densepose.losses import LossWeights, densepose_losses, region_labels
-from clove_ssl.tasks.densepose.targets import DensePoseBatch, SurfaceLabels, join_labels
+from clove_ssl.tasks.densepose.losses import (
+    DensePoseBatch,
+    LossWeights,
+    SurfaceLabels,
+    densepose_losses,
+    join_labels,
+    region_labels,
+)
 from clove_ssl.tasks.rcnn.boxes import box_areas, clip_boxes, has_area
 from clove_ssl.tasks.rcnn.detector import Detector, Found, in_original_pixels
 from clove_ssl.tasks.rcnn.draws import Priorities, RandomPriorities

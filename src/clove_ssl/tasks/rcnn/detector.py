@@ -26,7 +26,6 @@ from clove_ssl.tasks.rcnn.layers import wide
 from clove_ssl.tasks.rcnn.pixels import resize_boxes, stack_images
 from clove_ssl.tasks.rcnn.proposals.choose import Proposals
 from clove_ssl.tasks.rcnn.proposals.stage import RegionProposer, Scored
-from clove_ssl.tasks.rcnn.regions.heads import KeypointHead, MaskHead
 from clove_ssl.tasks.rcnn.regions.keypoints import find_keypoints
 from clove_ssl.tasks.rcnn.regions.losses import (
     RegionTask,
@@ -37,7 +36,13 @@ from clove_ssl.tasks.rcnn.regions.losses import (
 )
 from clove_ssl.tasks.rcnn.regions.masks import paste_masks
 from clove_ssl.tasks.rcnn.regions.pooling import batched_regions
-from clove_ssl.tasks.rcnn.regions.roi_heads import BoxPredictor, Detections, detect
+from clove_ssl.tasks.rcnn.regions.roi_heads import (
+    BoxPredictor,
+    Detections,
+    KeypointHead,
+    MaskHead,
+    detect,
+)
 from clove_ssl.tasks.rcnn.regions.targets import TrainingRegions, draw_regions
 from clove_ssl.tasks.training_parts import freeze_norms, freeze_stages
 

@@ -12,7 +12,6 @@ from references.polygon_fill import filled
 
 from clove_ssl.config.detection import MaskHeadConfig
 from clove_ssl.tasks.labels.polygons import fill_polygons, masks_in_boxes, pack_outlines
-from clove_ssl.tasks.rcnn.regions.heads import MaskHead
 from clove_ssl.tasks.rcnn.regions.keypoints import (
     KeypointTargets,
     find_keypoints,
@@ -25,6 +24,7 @@ from clove_ssl.tasks.rcnn.regions.masks import (
     mask_loss,
     paste_masks,
 )
+from clove_ssl.tasks.rcnn.regions.roi_heads import MaskHead
 
 NONE = torch.zeros(0, 4)
 SQUARE = np.array([2.0, 2.0, 6.0, 2.0, 6.0, 6.0, 2.0, 6.0])

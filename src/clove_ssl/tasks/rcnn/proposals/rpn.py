@@ -24,15 +24,16 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from clove_ssl.layers.transfers import send
-from clove_ssl.tasks.rcnn.boxes import RPN_WEIGHTS, encode_boxes
-from clove_ssl.tasks.rcnn.layers import start_small
-from clove_ssl.tasks.rcnn.matching import (
+from clove_ssl.tasks.rcnn.boxes import (
+    RPN_WEIGHTS,
     Candidates,
     Match,
     MatchRule,
+    encode_boxes,
     match_same_boxes,
     sample_labels,
 )
+from clove_ssl.tasks.rcnn.layers import start_small
 
 
 @dataclass(frozen=True)
