@@ -270,7 +270,7 @@ def test_a_dry_run_shows_the_price_and_writes_nothing(
     assert cli.main([*arguments, "--dry-run", "--bench", str(bench)]) == 0
     told = capsys.readouterr().out
     assert "6 of 6 cells to do" in told
-    assert "no figure for voc-semantic" in told
+    assert "nothing measured for voc-semantic" in told
     assert "2 steps of 4" in told
     assert not (tmp_path / "out").exists()
     assert cli.main([*arguments, "--dry-run", "--kinds", "finetune"]) == 0
@@ -396,4 +396,4 @@ def test_entries_know_the_folder_of_their_task() -> None:
 def test_the_first_probe_counts_unless_another_is_named(
     asked: dict[str, Any], expected: str
 ) -> None:
-    assert ProbeEntry(label="classes", **asked).main_figure == expected
+    assert ProbeEntry(label="classes", **asked).main_score == expected

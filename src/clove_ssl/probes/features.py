@@ -97,7 +97,7 @@ def load_images(source: ImageSource, indices: Sequence[int], *, size: int) -> Te
 
 
 def read_image(source: ImageSource, index: int) -> Tensor:
-    """One image of a source, uint8 (3, H, W); a figure must not depend on what was readable."""
+    """One image of a source, uint8 (3, H, W); a score must not depend on what was readable."""
     try:
         return decode(source.read(index))
     except (DecodeError, OSError) as error:

@@ -1,9 +1,9 @@
-"""All probes of a backbone: which ones the images allow, and their figures.
+"""All probes of a backbone: which ones the images allow, and their scores.
 
-Images are loaded once and shown to every backbone, so that figures can be compared.
+Images are loaded once and shown to every backbone, so that scores can be compared.
 
 =================  ======================  ==========================================
-probe              figures                 needs
+probe              scores                 needs
 =================  ======================  ==========================================
 correspondence     correspondence          images
 spread             effective_rank,         images
@@ -66,7 +66,7 @@ TITLES = {
     "retrieval": "k-NN mIoU",
     "keypoints": "keypoint PCK",
 }
-"""What figures are called in tables."""
+"""What scores are called in tables."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class ProbeSuite:
     def measure(
         self, backbone: Backbone, stages: Sequence[str], *, device: torch.device | str
     ) -> dict[str, Score]:
-        """The figures of a backbone, which is left as it is."""
+        """The scores of a backbone, which is left as it is."""
         extract = FrozenFeatures(backbone, stages, device=device)
         scores: dict[str, Score] = {}
         for need, measure in (

@@ -65,7 +65,7 @@ class ProbeEntry:
     data: str = "scenes"
     """A name under ``data.labelled``, or what ``clove probe --data`` takes."""
     figure: str | None = None
-    """The figure that counts, by default the first probe under ``changes``, or segmentation; the
+    """The score that counts, by default the first probe under ``changes``, or segmentation; the
     others are kept as well."""
     changes: Changes = field(default_factory=dict)
     """Other options of ``clove probe``."""
@@ -74,8 +74,8 @@ class ProbeEntry:
         _check_label("probes", self.label)
 
     @property
-    def main_figure(self) -> str:
-        """The figure that counts."""
+    def main_score(self) -> str:
+        """The score that counts."""
         asked_for = self.changes.get("probe") or ["segmentation"]
         return self.figure or str(asked_for[0])
 

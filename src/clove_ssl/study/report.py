@@ -24,7 +24,7 @@ from clove_ssl.study.tables import (
     PAIRED_LEGEND,
     RUNS_HEADER,
     RUNS_LEGEND,
-    OurFigure,
+    OurScore,
     PairedRow,
     PretrainingRow,
     StudyRow,
@@ -116,7 +116,7 @@ _STYLE = """
 
 
 def draw_bars(table: StudyTable) -> Markup | None:
-    """The first figure of a table, row by row; nothing where nothing is measured."""
+    """The first score of a table, row by row; nothing where nothing is measured."""
     rows = [row for row in table.rows if row.pairs[0].ours is not None]
     if not rows:
         return None
@@ -148,7 +148,7 @@ def _longest(rows: list[StudyRow]) -> float:
     return max(*ends, 1e-9) * 1.02
 
 
-def _whisker(ours: OurFigure | None) -> tuple[float, float]:
+def _whisker(ours: OurScore | None) -> tuple[float, float]:
     assert ours is not None
     reach = 2 * (ours.standard_error or 0.0)
     return ours.mean - reach, ours.mean + reach

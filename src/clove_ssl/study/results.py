@@ -37,15 +37,15 @@ from clove_ssl.study.tables import PretrainingRow
 from clove_ssl.tasks.scoring.scores import read_scores
 
 Measure = ProbeEntry | FinetuningEntry
-Figures = dict[str, dict[Seeds, float]]
-"""Values by figure, then by the seeds of pre-training and fine-tuning."""
+ScoresBySeed = dict[str, dict[Seeds, float]]
+"""Values by score, then by the seeds of pre-training and fine-tuning."""
 
 
 @dataclass(frozen=True)
 class Results:
     """Everything that was measured in one way for one pre-training."""
 
-    figures: Figures = field(default_factory=dict)
+    scores: ScoresBySeed = field(default_factory=dict)
     test_images: int | None = None
     finetuning: FinetuneConfig | None = None
 
@@ -77,15 +77,15 @@ def results_of(plan: StudyPlan, entry: PretrainingEntry, measure: Measure) -> Re
         and cell.measure_label == measure.label
         and state_of(cell, plan.folder) == "done"
     ]
-    figures: Figures = {}
+    scores: ScoresBySeed = {}
     for cell in cells:
-        for name, value in _figures(plan.folder.run(cell.name), measure).items():
-            figures.setdefault(name, {})[cell.seed, cell.finetuning_seed] = value
+        for name, value in _scores(plan.folder.run(cell.name), measure).items():
+            scores.setdefault(name, {})[cell.seed, cell.finetuning_seed] = value
     if not cells or isinstance(measure, ProbeEntry):
-        return Results(figures)
+        return Results(scores)
     run = plan.folder.run(cells[0].name)
     images = read_scores(run.scores).images
-    return Results(figures, images, files.load(FinetuneConfig, run.config))
+    return Results(scores, images, files.load(FinetuneConfig, run.config))
 
 
 def pretraining_facts(plan: StudyPlan, entry: PretrainingEntry) -> PretrainingFacts | None:
@@ -111,8 +111,8 @@ def pretraining_rows(plan: StudyPlan) -> list[PretrainingRow]:
 
 
 def _pretraining_row(name: str, history: History) -> PretrainingRow:
-    def recent(figure: str) -> float | None:
-        series = history.of(figure)
+    def recent(metric: str) -> float | None:
+        series = history.of(metric)
         return None if series is None else series.settled().recent
 
     loss, epoch = history.of("loss"), history.of("epoch")
@@ -138,14 +138,14 @@ def _pretrainings(plan: StudyPlan, entry: PretrainingEntry) -> list[Cell]:
     ]
 
 
-def _figures(run: RunDirectory, measure: Measure) -> dict[str, float]:
+def _scores(run: RunDirectory, measure: Measure) -> dict[str, float]:
     if isinstance(measure, FinetuningEntry):
         found = read_scores(run.scores).figures()
         return {name: 100 * value for name, value in found.items() if value == value}
     return {
         name: (100 if score["is_share"] else 1) * score["value"]
         for name, score in _read_json(run.scores).items()
-        if score["value"] == score["value"]  # a network that diverged has no figure
+        if score["value"] == score["value"]  # a network that diverged has no score
     }
 
 

@@ -106,7 +106,7 @@ def _is_begun(run: RunDirectory) -> bool:
 
 
 def _probe(config: ProbeConfig, run: RunDirectory) -> None:
-    """Measure one backbone and write its figures as a run writes its scores."""
+    """Measure one backbone and write its scores as a run writes its scores."""
     suite = _kept_suite(replace(config, backbones=(), stages=()))
     (scores,) = probe_backbones(config, suite).values()
     run.path.mkdir(parents=True, exist_ok=True)

@@ -48,7 +48,7 @@ class CityscapesScores:
     curves: tuple[Curve, ...]  # K, at the first threshold
 
     def summary(self) -> dict[str, float]:
-        """The two figures that are reported."""
+        """The two scores that are reported."""
         return {"AP": mean_of_present(self.table), "AP50": mean_of_present(self.table[:, 0])}
 
     def by_class(self) -> dict[str, dict[str, float]]:

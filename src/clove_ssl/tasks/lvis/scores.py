@@ -2,7 +2,7 @@
 
 Of the 300 best detections of an image only those count whose class was found there or is known to
 be absent. A detection that hits nothing is no mistake where a class is incomplete. Everything
-else is COCO's rule, without crowds; figures of rare, common and frequent classes are added.
+else is COCO's rule, without crowds; scores of rare, common and frequent classes are added.
 
 Objects and detections without area do not exist for these rules. For masks, the size of a
 detection is that of its mask, also where a box stands beside it.
@@ -49,7 +49,7 @@ _SIZES = {
 
 @dataclass(frozen=True)
 class LVISScores(COCOScores):
-    """COCO's tables, and the figures of LVIS that are read off them."""
+    """COCO's tables, and the scores of LVIS that are read off them."""
 
     frequencies: tuple[Frequency, ...] = ()  # (K,)
 
