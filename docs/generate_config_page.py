@@ -37,7 +37,8 @@ processes, nothing that is not on this page influences a run.
 
 `clove pretrain clove-demo --help` shows the same list with the values of that recipe. A run writes
 all of them, defaults included, to its `config.yaml`, and `--config FILE` reads such a file back;
-unknown keys in it are errors. `None` stands for "not given".
+unknown keys in it are errors. A file holds plain values: tags, dates and keys that come twice are
+not for it, nor are more than 100 aliases, 20 levels or 64 KiB. `None` stands for "not given".
 """
 SIMPLE_TYPES = {str: "text", Path: "path", bool: "yes or no"}
 

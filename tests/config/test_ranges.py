@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 import pkgutil
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
@@ -10,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+import numpy as np
 import pytest
 
 import clove_ssl
@@ -247,6 +249,18 @@ def test_a_plug_in_states_ranges_in_the_same_way() -> None:
     with pytest.raises(UserError, match="the same"):
         PluggedIn(share=1, other=1)
     assert PluggedIn(other=-1).other == -1
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert ViewsConfig(global_size=np.int64(64), flip_probability=np.float32(0.5)).global_size == 64
+    with pytest.raises(OutOfRange):
+        ViewsConfig(global_size=np.float64(64.0))
+
+
+def test_an_error_survives_its_way_between_processes() -> None:
+    with pytest.raises(OutOfRange) as error:
+        ViewsConfig(global_size=0)
+    assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cache, wraps
+from numbers import Integral, Real
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
@@ -129,6 +130,10 @@ class OutOfRange(UserError):
         self.usual = _default(type(config), name)
         super().__init__(self.told(f"{type(config).__name__}.{name}"))
 
+    def __reduce__(self) -> tuple[type[UserError], tuple[str]]:
+        """Another process gets the message; it knows neither config nor command line."""
+        return UserError, (str(self),)
+
     def told(self, name: str) -> str:
         """The message, with the field called ``name``."""
         value = spelled(self.value)[:60] or "empty"
@@ -158,14 +163,13 @@ class Rule:
         return all(map(self._takes, value)) and self.several.allows(value)
 
     def _takes(self, value: Any) -> bool:
-        number = isinstance(value, int if self.whole else int | float)
-        return number and value in self.range
+        return isinstance(value, Integral if self.whole else Real) and value in self.range
 
     def __str__(self) -> str:
         kind = "whole number" if self.whole else "number"
         if self.length is None:
             return f"a {kind} {self.range}"
-        count = {0: "", 2: "two ", 4: "four "}[self.length]
+        count = {0: "", 2: "two ", 4: "four "}.get(self.length, f"{self.length} ")
         return f"{count}{kind}s {self.range}{self.several}"
 
 
