@@ -207,7 +207,7 @@ def test_a_mistake_in_a_study_is_told_before_anything_runs(
         (["study", "smoke", "--out", "x", "--budget", "epochs"], "--budget seconds --amount 120"),
         (["study", "smoke", "--out", "x", "--only", "clov"], "Did you mean 'clove'?"),
         (["study", "smoke", "--out", "x", "--measures", "dens"], "Did you mean 'dense'?"),
-        (["study", "smoke", "--out", "x", "--iterations", "0"], "iterations=0"),
+        (["study", "smoke", "--out", "x", "--iterations", "0"], "--iterations is 0; expected"),
         (["study", "smoke", "--out", "x", "--cell", "99"], "0 to 11"),
         (["study", "smoke", "--out", "x", "--report"], "x does not exist"),
         (["study", "smoke", "--out", "x", "--devices", "0", "1", "2", "--gpus-per-cell", "2"], "3"),

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,7 @@ from PIL import Image
 
 from clove_ssl.painting.predictions import Things, paint_classes, paint_things, write_sheet
 from clove_ssl.tasks.labels.polygons import fill_polygons
-from clove_ssl.tasks.labels.rle import RLE, decode_mask, read_counts
+from clove_ssl.tasks.labels.rle import RLE, decode_mask, mask_of_record
 from clove_ssl.tasks.labels.samples import (
     PIXEL_MIDDLE,
     Annotation,
@@ -141,7 +140,7 @@ def _found_things(records: Sequence[Record], sample: Sample, dataset: DetectionD
     boxes = np.array([record["bbox"] for record in records], np.float64).reshape(-1, 4)
     boxes[:, 2:] += boxes[:, :2]
     classes = [dataset.class_of(record["category_id"]) for record in records]
-    masks = [_found_mask(record) for record in records if "segmentation" in record]
+    masks = [mask_of_record(record) for record in records if "segmentation" in record]
     points = [
         _points(np.reshape(record["keypoints"], (-1, 3)).tolist())
         for record in records
@@ -176,11 +175,6 @@ def _true_mask(mask: Polygons | RLE | None, sample: Sample) -> NDArray[np.bool_]
         return decode_mask(mask)
     outlines = [np.array(polygon) for polygon in mask or ()]
     return fill_polygons(outlines, height=sample.height, width=sample.width)
-
-
-def _found_mask(record: Mapping[str, Any]) -> NDArray[np.bool_]:
-    height, width = record["segmentation"]["size"]
-    return decode_mask(RLE(height, width, read_counts(record["segmentation"]["counts"])))
 
 
 def _points(points: Sequence[Sequence[float]]) -> NDArray[np.float64]:

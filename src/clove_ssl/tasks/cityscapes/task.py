@@ -30,7 +30,11 @@ from clove_ssl.tasks.cityscapes.scenes import (
 )
 from clove_ssl.tasks.cityscapes.scores import score_cityscapes
 from clove_ssl.tasks.detection.task import FAULTY, FILE, SPLITS, DetectionTask, Split
-from clove_ssl.tasks.labels.rle import RLE, decode_mask, encode_mask, read_counts, write_counts
+from clove_ssl.tasks.labels.rle import (
+    encode_mask,
+    mask_of_record,
+    write_counts,
+)
 from clove_ssl.tasks.labels.samples import DetectionDataset, Sample
 from clove_ssl.tasks.predictions import Record, read_detections
 from clove_ssl.tasks.scoring.judging import check_images, check_records
@@ -117,7 +121,7 @@ def write_results(folder: Path, records: Iterable[Record], *, samples: Sequence[
             for number, record in enumerate(by_image[sample.identifier]):
                 label = record["category_id"]
                 mask = f"{_MASKS}/{sample.identifier}_{number:03d}_{names[label]}.png"
-                Image.fromarray(_mask(record)).save(folder / mask)
+                Image.fromarray(mask_of_record(record)).save(folder / mask)
                 lines.append(f"{mask} {label} {record['score']!r}\n")
             write_text(folder / f"{sample.identifier}{_LIST_END}", "".join(lines))
     except OSError as error:
@@ -174,8 +178,3 @@ def _record(path: Path, sample: Sample, category: int, score: float) -> Record:
         "score": score,
         "segmentation": {"size": list(mask.shape), "counts": write_counts(rle.counts)},
     }
-
-
-def _mask(record: Record) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    height, width = record["segmentation"]["size"]
-    return decode_mask(RLE(height, width, read_counts(record["segmentation"]["counts"])))

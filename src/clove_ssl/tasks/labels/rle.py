@@ -17,7 +17,7 @@ Dimensions: N masks, C characters of all of them, V numbers of all of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -74,6 +74,12 @@ def decode_mask(rle: RLE) -> NDArray[np.bool_]:
     inside = np.arange(len(rle.counts)) % 2 == 1
     pixels = np.repeat(inside, rle.counts)
     return pixels.reshape((rle.height, rle.width), order="F")
+
+
+def mask_of_record(record: Mapping[str, Any]) -> NDArray[np.bool_]:
+    """The mask of a result in COCO's format: (H, W)."""
+    height, width = record["segmentation"]["size"]
+    return decode_mask(RLE(height, width, read_counts(record["segmentation"]["counts"])))
 
 
 def read_counts(text: str) -> tuple[int, ...]:

@@ -14,7 +14,13 @@ import torch
 from torch import Tensor
 
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.detection.coco_scores import COCOScores, Floats, coco_truth, score_coco
+from clove_ssl.tasks.detection.coco_scores import (
+    COCOScores,
+    Floats,
+    coco_truth,
+    mean_of_present,
+    score_coco,
+)
 from clove_ssl.tasks.detection.voc_scores import Rule, VOCDetections, VOCScores, VOCTruth, match_voc
 from clove_ssl.tasks.labels.samples import DetectionDataset
 from clove_ssl.tasks.lvis.reader import LVISDataset
@@ -157,7 +163,9 @@ def _voc_table(
         | {"objects": float(scored.objects[number])}
         for number, class_name in enumerate(dataset.class_names)
     }
-    summary = columns(scored.table) | {name: _mean(values) for name, values in sized.items()}
+    summary = columns(scored.table) | {
+        name: mean_of_present(values) for name, values in sized.items()
+    }
     curves = {
         class_name: _thinned(*curve)
         for class_name, curve, objects in zip(
@@ -227,8 +235,3 @@ def _thinned(recall: Floats, precision: Floats) -> Curve:
         return Curve((), ())
     last = np.flatnonzero(np.diff(np.floor(recall * 100), append=np.inf))
     return _curve(recall[last], precision[last])
-
-
-def _mean(values: Floats) -> float:
-    present = values[~np.isnan(values)]
-    return float(present.mean()) if present.size else float("nan")

@@ -13,7 +13,7 @@ from torch import Tensor
 from clove_ssl.backbones.build import Backbone, dilatable_names
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.config.pretraining import BackboneConfig
-from clove_ssl.data.labels.pixels import IGNORE, SceneLabels, VOCLabels
+from clove_ssl.data.labels.pixels import IGNORE, SceneLabels, SomeLabels, VOCLabels
 from clove_ssl.data.order import ImageOrder
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.base import Reading, Task, TaskData, TaskModel
@@ -27,7 +27,6 @@ from clove_ssl.tasks.scoring.scores import Scores
 from clove_ssl.tasks.semantic.config import VOCSemanticConfig
 from clove_ssl.tasks.semantic.loading import (
     SemanticBatch,
-    SomeLabels,
     load_crops,
     load_whole_images,
     whole_image,
