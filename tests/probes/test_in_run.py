@@ -76,7 +76,10 @@ def test_the_demo_spends_its_minutes_on_training() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["probe", "random:resnet18", "--size", "0"], "images below 32 pixels"),
+        (
+            ["probe", "random:resnet18", "--size", "0"],
+            "--size is 0; expected a whole number from 32",
+        ),
         (["probe", "random:resnet18", "--data", "nowhere"], "does not exist"),
         (["probe"], "needs something to probe"),
     ],

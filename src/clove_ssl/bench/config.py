@@ -29,7 +29,7 @@ class BenchConfig(Ranged):
     """Steps per measurement, after three to warm up."""
     run_steps: Steps = 60
     """Steps of the end-to-end measurement."""
-    cores: tuple[Annotated[int, Range(1, 1024)], ...] = ()
+    cores: tuple[Annotated[int, Range(1, 2**16)], ...] = ()
     """Measure the whole run again with only so many CPU cores, once for each number."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     compile: Literal["auto", "always", "never"] = "auto"

@@ -336,14 +336,6 @@ def test_other_heads_beside_the_branch_are_refused() -> None:
         build_densepose_detector(fpn_detector(), TINY_HEAD, backbone)
 
 
-@pytest.mark.parametrize(
-    "change", [{"width": 0}, {"convs": -1}, {"surface_images": 0}, {"overlap_above": 1.0}]
-)
-def test_a_branch_that_cannot_be_built_is_refused(change: dict) -> None:
-    with pytest.raises(UserError, match="task.surface_head"):
-        DensePoseHeadConfig(**change)
-
-
 def test_the_published_detector_has_two_layers_and_the_older_pooling() -> None:
     config = densepose_detector()
     assert (config.box.convs, config.box.fcs, config.box.pooling) == (0, 2, "legacy")
