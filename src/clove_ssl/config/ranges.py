@@ -163,7 +163,8 @@ class Rule:
         return all(map(self._takes, value)) and self.several.allows(value)
 
     def _takes(self, value: Any) -> bool:
-        return isinstance(value, Integral if self.whole else Real) and value in self.range
+        is_number: bool = isinstance(value, Integral if self.whole else Real)
+        return is_number and value in self.range
 
     def __str__(self) -> str:
         kind = "whole number" if self.whole else "number"
