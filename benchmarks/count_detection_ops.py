@@ -32,7 +32,7 @@ from benchmarks.bench_detection import made_up_batch, our_loss, torchvision_loss
 from clove_ssl.config.detection import BoxHeadConfig, fpn_detector
 from clove_ssl.tasks.rcnn.instances import DetectionBatch
 from clove_ssl.tasks.rcnn.proposals import choose as proposals
-from clove_ssl.tasks.rcnn.proposals.suppression import survivors
+from clove_ssl.tasks.rcnn.proposals.choose import survivors
 
 WAITING = frozenset(
     {

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from clove_ssl.config.finetuning import protocol
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.probing import ProbeConfig
+from clove_ssl.config.ranges import Rule, rules
 from clove_ssl.methods.recipes import all_recipes
 from clove_ssl.registry import METHODS, TASKS
 
@@ -36,9 +37,10 @@ processes, nothing that is not on this page influences a run.
 
 `clove pretrain clove-demo --help` shows the same list with the values of that recipe. A run writes
 all of them, defaults included, to its `config.yaml`, and `--config FILE` reads such a file back;
-unknown keys in it are errors. `None` stands for "not given".
+unknown keys in it are errors. A file holds plain values: tags, dates and keys that come twice are
+not for it, nor are more than 100 aliases, 20 levels or 64 KiB. `None` stands for "not given".
 """
-SIMPLE_TYPES = {int: "whole number", float: "number", str: "text", Path: "path", bool: "yes or no"}
+SIMPLE_TYPES = {str: "text", Path: "path", bool: "yes or no"}
 
 
 def render() -> str:
@@ -84,7 +86,8 @@ def _row(config: Any, each: Field[Any], prefix: str) -> str:
     required = each.default is MISSING and each.default_factory is MISSING
     default = "required" if required else f"`{_spelled(getattr(config, each.name))}`"
     meaning = field_docstrings(type(config)).get(each.name, "")
-    return f"| {_option(kind, prefix, each.name)} | {_values(kind)} | {default} | {meaning} |"
+    values = _values(kind, rules(type(config)).get(each.name))
+    return f"| {_option(kind, prefix, each.name)} | {values} | {default} | {meaning} |"
 
 
 def _option(kind: Any, prefix: str, name: str) -> str:
@@ -99,8 +102,10 @@ def _option(kind: Any, prefix: str, name: str) -> str:
     return "<br>".join(f"`{option}`" for option in (*aliases, f"--{dashed}"))
 
 
-def _values(kind: Any) -> str:
-    """A type in words."""
+def _values(kind: Any, rule: Rule | None = None) -> str:
+    """A type in words, or the rule that numbers of it keep to."""
+    if rule is not None:
+        return f"{str(rule).removeprefix('a ')}{', or `None`' if rule.optional else ''}"
     if get_origin(kind) is Annotated:
         return _values(get_args(kind)[0])
     if get_origin(kind) is Literal:

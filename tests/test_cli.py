@@ -48,7 +48,10 @@ def test_help_imports_no_torch() -> None:
         (["pretrain", "clove-demo"], "--out"),
         (["pretrain", "clove-demo", "--out", "x", "--epocs", "3"], "--epocs"),
         (["pretrain", "clove-demo", "--out", "x", "--epochs", "many"], "many"),
-        (["pretrain", "clove-demo", "--out", "x", "--batch-size", "0"], "--batch-size 16"),
+        (
+            ["pretrain", "clove-demo", "--out", "x", "--batch-size", "0"],
+            "--batch-size is 0; expected a whole number from 1",
+        ),
         (["pretrain", "clove-demo", "--out", "x", "--data", "nowhere"], "nowhere"),
         (["pretrain", "clove-demo", "--out", "x", "--precision", "bf16"], "needs a GPU"),
         (["pretrain", "clove-demo", "--out", "x", "--backbone.name", "resnet5"], "resnet5"),

@@ -19,6 +19,7 @@ from clove_ssl.bench.config import BenchConfig
 from clove_ssl.config.finetuning import FinetuneConfig, protocol, task_summaries
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.probing import EmbedConfig, ProbeConfig
+from clove_ssl.config.ranges import BatchSize, Ranged, as_typed
 from clove_ssl.errors import UserError, explained, unknown_name
 from clove_ssl.methods.recipes import all_recipes, recipe
 from clove_ssl.pictures.config import ReportConfig, ShowConfig, WatchConfig
@@ -76,12 +77,12 @@ def score(args: Arguments) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResumeArguments:
+class ResumeArguments(Ranged):
     """Continue a run that was interrupted."""
 
     run: Annotated[Path, tyro.conf.Positional]
     """Its run directory."""
-    micro_batch: int | None = None
+    micro_batch: BatchSize | None = None
     """Images per forward pass and process, where another number of processes needs another one
     than the run was started with."""
 
@@ -237,7 +238,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         VERBS[verb](rest)
         sys.stdout.flush()
     except UserError as error:
-        print(f"clove: {error}", file=sys.stderr)
+        print(f"clove: {as_typed(error, rest)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("clove: interrupted", file=sys.stderr)

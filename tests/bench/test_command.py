@@ -18,8 +18,8 @@ from clove_ssl.bench import data as benchmark_data
 from clove_ssl.bench import run as benchmark_run
 from clove_ssl.bench.command import Bench, run_bench
 from clove_ssl.bench.config import BenchConfig
-from clove_ssl.bench.growth import slope
 from clove_ssl.bench.run import measure_runs
+from clove_ssl.bench.step import slope
 from clove_ssl.config.pretraining import BackboneConfig, DataConfig
 from clove_ssl.config.views import ViewsConfig
 from clove_ssl.doctor.machine import available_cores

@@ -50,7 +50,7 @@ def test_a_recipe_says_how_to_start_it_and_what_to_expect(name: str) -> None:
         ("epochs: 200", "epoch: 200", "epoch"),
         ("kind: ranking", "kind: rankling", "rankling"),
         ("name: clove", "name: glove", "Did you mean 'clove'"),
-        ("threshold: 0.7", "threshold: -1", "no cell can have a positive"),
+        ("threshold: 0.7", "threshold: -1", "threshold is -1; expected a number above 0"),
         ("batch_size: 2048", "batch_size: [", "not a YAML file"),
         ("batch_size: 2048", "2048: batch_size\n~: 1", "expected lines like"),
     ],

@@ -155,8 +155,11 @@ BASE = ["finetune", "voc-semantic", "--out", "OUT", "--device", "cpu"]
         ([*BASE, "--backbone", "nowhere"], "nowhere does not exist"),
         ([*BASE, "--backbone", "random", "--architecture", "resnet5"], "resnet5"),
         ([*BASE, "--backbone", "random", "--data", "nowhere"], "nowhere"),
-        ([*BASE, "--backbone", "random", "--fraction", "2"], "fraction=2"),
-        ([*BASE, "--backbone", "random", "--iterations", "0"], "expected 1 or more"),
+        ([*BASE, "--backbone", "random", "--fraction", "2"], "--fraction is 2; expected"),
+        (
+            [*BASE, "--backbone", "random", "--iterations", "0"],
+            "--iterations is 0; expected a whole number from 1",
+        ),
         ([*BASE, "--backbone", "random", "--lr", "-1"], "above 0"),
         ([*BASE, "--backbone", "random", "--precision", "bf16"], "needs a GPU"),
         ([*BASE, "--backbone", "random", "--micro-batch", "5"], "micro_batch=5"),

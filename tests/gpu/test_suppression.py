@@ -10,7 +10,7 @@ import torch
 from builders.gpu_marks import DEVICE, NEEDS_KERNELS, full_size
 from torch import Tensor
 
-from clove_ssl.tasks.rcnn.proposals.suppression import survivors
+from clove_ssl.tasks.rcnn.proposals.choose import survivors
 
 pytest.importorskip("triton")
 

@@ -54,7 +54,7 @@ def test_attention_is_shown_where_there_is_some(name: str) -> None:
 
 KNOW_CLOVE = {
     *("__init__.py", "losses.py"),  # its parts have public names
-    *("doctor/self_test.py", "bench/growth.py"),  # it serves as an example
+    *("doctor/self_test.py", "bench/step.py"),  # it serves as an example
 }
 
 

@@ -19,7 +19,6 @@ from clove_ssl.errors import UserError
 from clove_ssl.methods.base import Progress
 from clove_ssl.methods.config import HeadConfig, TeacherConfig
 from clove_ssl.methods.contrastive import info_nce
-from clove_ssl.methods.cp2.config import PyramidConfig
 from clove_ssl.methods.cp2.loss import align_foreground
 from clove_ssl.methods.cp2.method import AtrousPyramid
 from clove_ssl.methods.detco.loss import contrast_levels, weigh_levels
@@ -116,20 +115,6 @@ def test_the_published_recipe_dilates_the_last_stage() -> None:
     config = recipe("cp2-r50-200ep", Path("unused"))
     assert config.backbone.output_stride == 16
     assert recipe("cp2-r18-small", Path("unused")).backbone.output_stride == 32
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"dense_weight": -1.0},
-        {"pyramid": PyramidConfig(dilations=())},
-        {"pyramid": PyramidConfig(dilations=(0,))},
-        {"paste_area": (0.9, 0.1)},
-    ],
-)
-def test_impossible_options_of_cp2_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="Leave them out"):
-        small_method("cp2", **wrong)
 
 
 # --- DetCo

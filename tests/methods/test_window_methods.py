@@ -190,22 +190,6 @@ def test_resim_takes_views_of_any_size_that_hold_its_windows() -> None:
         ReSimConfig(views=ViewsConfig(local_count=0, global_size=48))
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"window": 0}, {"stride": 0}, {"weight": -1.0}, {"negative_images": -1}]
-)
-def test_impossible_windows_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="must be"):
-        WindowConfig(**wrong)
-
-
-def test_impossible_sets_and_pyramids_are_refused() -> None:
-    for wrong in ({"attention": 1.5}, {"likeness": -2.0}):
-        with pytest.raises(UserError, match=r"0\.7 and 0\.2"):
-            SetsConfig(**wrong)
-    with pytest.raises(UserError, match="256"):
-        small_method("resim", pyramid_channels=0)
-
-
 def test_a_flip_of_its_own_leaves_the_first_view_of_resim_as_it_is() -> None:
     small = recipe("resim-r18-small", Path("unused")).method
     assert replace(small, shared_flip=False).view_specs()[0] == small.view_specs()[0]

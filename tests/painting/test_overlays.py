@@ -9,8 +9,18 @@ import pytest
 from PIL import Image
 
 from clove_ssl.errors import UserError
-from clove_ssl.painting.overlays import as_colours, crop_boxes, framed, heat, joined_by_lines, ring
-from clove_ssl.painting.sheets import captioned, enlarged, wrapped, write_titled_sheet
+from clove_ssl.painting.sheets import (
+    as_colours,
+    captioned,
+    crop_boxes,
+    enlarged,
+    framed,
+    heat,
+    joined_by_lines,
+    ring,
+    wrapped,
+    write_titled_sheet,
+)
 
 RED, GREEN = (255, 0, 0), (0, 255, 0)
 

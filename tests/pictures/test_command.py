@@ -166,9 +166,6 @@ def test_scenes_stand_in_for_data_that_is_gone(
         (["features", "RUN", "nowhere.jpg"], "nowhere.jpg does not exist"),
         (["features", "RUN", "RUN/config.yaml"], "config.yaml cannot be shown"),
         (["features", "RUN", "--enlarge", "16", "RUN/wide.png"], "smaller --enlarge"),
-        (["similarity", "RUN", "--at", "0.5", "2"], "outside the image"),
-        (["features", "RUN", "--slide", "0"], "must be 1 or more"),
-        (["matches", "RUN", "--threshold", "0"], "no cells match"),
         (["views", "nothing"], "nothing does not exist"),
     ],
 )

@@ -10,8 +10,7 @@ from references import probe_figures as slow
 from torch import Tensor
 
 from clove_ssl.layers.normalization import unit_vectors
-from clove_ssl.probes.classes import knn, linear
-from clove_ssl.probes.classifiers import NEIGHBOURS, TEMPERATURE, Bank
+from clove_ssl.probes.classifiers import NEIGHBOURS, TEMPERATURE, Bank, knn, linear
 from clove_ssl.probes.keypoints import count_transferred, describe_points
 from clove_ssl.probes.scores import mean, resample_counts, share
 from clove_ssl.probes.views import (

@@ -12,10 +12,10 @@ from PIL import Image
 
 from clove_ssl.backbones.build import Backbone, build_backbone
 from clove_ssl.config.pretraining import BackboneConfig
-from clove_ssl.data.scenes import SceneSource, draw_scene
+from clove_ssl.data.scenes import SceneSource, paint_scene
 from clove_ssl.errors import UserError
 from clove_ssl.probes.data import open_probe_data, readable_images
-from clove_ssl.probes.persons import SMALLEST, crop_persons, persons_of_scenes
+from clove_ssl.probes.keypoints import SMALLEST, crop_persons, persons_of_scenes
 from clove_ssl.probes.suite import Amounts, ProbeSuite
 from clove_ssl.probes.views import draw_pairs
 from clove_ssl.tasks.detection.scenes import write_coco_scenes
@@ -109,7 +109,7 @@ def test_mask_folders_have_masks(
 ) -> None:
     for split in splits:
         for number in range(10):
-            scene = draw_scene(number, size=64, seed=len(split))
+            scene = paint_scene(number, size=64, seed=len(split))
             for part, pixels in (("images", scene.image), ("masks", scene.semantic)):
                 path = tmp_path / part / split / f"{number}.png"
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ def test_mask_folders_have_masks(
 def test_cityscapes_has_masks(tmp_path: Path, backbone: Backbone) -> None:
     for split in ("train", "val"):
         for number in range(4):
-            scene = draw_scene(number, size=64, seed=len(split))
+            scene = paint_scene(number, size=64, seed=len(split))
             ids = np.where(scene.semantic == 0, 7, 24).astype(np.uint8)  # road and person
             for part, end, pixels in (
                 ("leftImg8bit", "leftImg8bit", scene.image),

@@ -158,12 +158,12 @@ PRETRAINING = {"label": "a", "recipe": "clove-demo"}
         ({"pretrainings": []}, "one pre-training at least"),
         ({"pretrainings": [{"label": "a"}]}, "exactly one of recipe, config and backbone"),
         ({"pretrainings": [{**PRETRAINING, "label": "a/b"}]}, "no name for a folder"),
-        ({"pretrainings": [{**PRETRAINING, "seeds": [1, 1]}]}, "all different"),
+        ({"pretrainings": [{**PRETRAINING, "seeds": [1, 1]}]}, "each once"),
         ({"pretrainings": [PRETRAINING, PRETRAINING]}, "a label twice"),
         ({"reference": "b"}, "no pre-training of this study"),
         ({"budget": {"kind": "seconds"}}, "kind: seconds, amount: 120"),
-        ({"budget": {"kind": "seconds", "amount": float("nan")}}, "seconds above 0"),
-        ({"budget": {"kind": "steps", "amount": float("inf")}}, "steps from 1 on"),
+        ({"budget": {"kind": "seconds", "amount": float("nan")}}, "amount is nan; expected"),
+        ({"budget": {"kind": "steps", "amount": float("inf")}}, "amount is inf; expected"),
         ({"budget": {"kind": "epochs", "amount": 0.5}}, "whole epochs"),
         ({"data": {"images": -3}}, "images is -3"),
         ({"data": {"pretrain": "gone/"}}, "images to pre-train on: gone/"),
@@ -207,7 +207,7 @@ def test_a_mistake_in_a_study_is_told_before_anything_runs(
         (["study", "smoke", "--out", "x", "--budget", "epochs"], "--budget seconds --amount 120"),
         (["study", "smoke", "--out", "x", "--only", "clov"], "Did you mean 'clove'?"),
         (["study", "smoke", "--out", "x", "--measures", "dens"], "Did you mean 'dense'?"),
-        (["study", "smoke", "--out", "x", "--iterations", "0"], "iterations=0"),
+        (["study", "smoke", "--out", "x", "--iterations", "0"], "--iterations is 0; expected"),
         (["study", "smoke", "--out", "x", "--cell", "99"], "0 to 11"),
         (["study", "smoke", "--out", "x", "--report"], "x does not exist"),
         (["study", "smoke", "--out", "x", "--devices", "0", "1", "2", "--gpus-per-cell", "2"], "3"),
@@ -270,7 +270,7 @@ def test_a_dry_run_shows_the_price_and_writes_nothing(
     assert cli.main([*arguments, "--dry-run", "--bench", str(bench)]) == 0
     told = capsys.readouterr().out
     assert "6 of 6 cells to do" in told
-    assert "no figure for voc-semantic" in told
+    assert "nothing measured for voc-semantic" in told
     assert "2 steps of 4" in told
     assert not (tmp_path / "out").exists()
     assert cli.main([*arguments, "--dry-run", "--kinds", "finetune"]) == 0
@@ -396,4 +396,4 @@ def test_entries_know_the_folder_of_their_task() -> None:
 def test_the_first_probe_counts_unless_another_is_named(
     asked: dict[str, Any], expected: str
 ) -> None:
-    assert ProbeEntry(label="classes", **asked).main_figure == expected
+    assert ProbeEntry(label="classes", **asked).main_score == expected

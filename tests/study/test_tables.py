@@ -15,16 +15,16 @@ import pytest
 from builders.runs.measured_studies import finish_finetuning, finish_pretraining, finish_probe
 
 from clove_ssl.console import Console
-from clove_ssl.study.bars import draw_bars
 from clove_ssl.study.command import report_study
 from clove_ssl.study.comparing import StudyComparison
 from clove_ssl.study.config import FinetuningEntry, StudyConfig, StudyDataConfig
 from clove_ssl.study.paper_tables import IMAGENET_IMAGES, PAPER_TABLES, PaperTable
 from clove_ssl.study.plan import StudyPlan, make_plan
+from clove_ssl.study.report import draw_bars
 from clove_ssl.study.results import pretraining_rows
 from clove_ssl.study.studies import paper_ablations, paper_main, quick
 from clove_ssl.study.tables import (
-    OurFigure,
+    OurScore,
     Pair,
     StudyRow,
     StudyTable,
@@ -231,7 +231,7 @@ def test_a_study_without_a_single_result_still_has_its_tables(
 
 @pytest.fixture
 def table() -> StudyTable:
-    ours = OurFigure(58.04, 0.36, 0.2, "pre-training", "2 x 3", differs=True)
+    ours = OurScore(58.04, 0.36, 0.2, "pre-training", "2 x 3", differs=True)
     rows = (
         StudyRow("CLoVE (a)", 200, (Pair(60.1, ours),), "5 steps", "a_b & c", "2 x 3", ("x | y",)),
         StudyRow("<b>", None, (Pair(None, None),)),

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from clove_ssl.config.finetuning import protocol
-from clove_ssl.errors import UserError
 from clove_ssl.tasks.cityscapes.config import CityscapesConfig
 from clove_ssl.tasks.lvis.config import LVISConfig
 
@@ -59,8 +58,3 @@ def test_norms_are_fixed_and_not_measured_anew(task: str) -> None:
     assert detector.frozen_stages == 2
     assert (detector.box.convs, detector.box.fcs) == (0, 2)
     assert config.evaluation.precise_norm_batches == 0
-
-
-def test_a_repeat_threshold_that_is_no_share_is_refused() -> None:
-    with pytest.raises(UserError, match=r"repeat_threshold=2 is no share"):
-        LVISConfig(repeat_threshold=2)

@@ -13,13 +13,13 @@ from clove_ssl.errors import UserError
 from clove_ssl.painting import predictions
 from clove_ssl.painting.predictions import (
     Things,
-    draw_classes,
-    draw_things,
+    paint_classes,
+    paint_things,
     tone_colour,
     write_sheet,
 )
 from clove_ssl.tasks.detection.coco_scores import coco_truth
-from clove_ssl.tasks.pictures import draw_detections, draw_label_maps, spread
+from clove_ssl.tasks.pictures import paint_detections, paint_label_maps, spread
 
 GREY = np.full((120, 240, 3), 128, np.uint8)
 BAND = 22  # pixels of the caption
@@ -36,7 +36,7 @@ def one_box(label: str = "cup", **more: object) -> Things:
 
 
 def test_a_box_has_its_colour_at_its_edges_and_none_inside() -> None:
-    picture = draw_things(GREY, one_box(), caption="truth")
+    picture = paint_things(GREY, one_box(), caption="truth")
     assert picture.size == (480, 240 + BAND)
     for x, y in ((70, 50.1), (70, 89.6), (40.1, 70), (99.6, 70)):
         assert pixel(picture, x, y) == tone_colour(3)
@@ -45,8 +45,8 @@ def test_a_box_has_its_colour_at_its_edges_and_none_inside() -> None:
 
 
 def test_a_name_stands_above_its_box() -> None:
-    with_name = np.asarray(draw_things(GREY, one_box(), caption=""))
-    without = np.asarray(draw_things(GREY, one_box(""), caption=""))
+    with_name = np.asarray(paint_things(GREY, one_box(), caption=""))
+    without = np.asarray(paint_things(GREY, one_box(""), caption=""))
     rows, columns = np.nonzero((with_name != without).any(-1))
     assert rows.min() >= BAND + 2 * 50 - 20
     assert rows.max() < BAND + 2 * 50 + 1
@@ -57,7 +57,7 @@ def test_a_name_stands_above_its_box() -> None:
 def test_a_mask_tints_its_pixels_only() -> None:
     masks = np.zeros((1, 120, 240), bool)
     masks[0, 60:80, 50:90] = True
-    picture = draw_things(GREY, one_box(masks=masks), caption="")
+    picture = paint_things(GREY, one_box(masks=masks), caption="")
     expected = [round(128 + 0.45 * (channel - 128)) for channel in tone_colour(3)]
     np.testing.assert_allclose(pixel(picture, 70, 70), expected, atol=1)
     assert pixel(picture, 45, 70) == (128, 128, 128)
@@ -66,7 +66,7 @@ def test_a_mask_tints_its_pixels_only() -> None:
 def test_keypoints_are_dots_with_lines_between_those_that_are_seen() -> None:
     points = np.array([[[50.0, 60.0, 2.0], [80.0, 60.0, 1.0], [80.0, 80.0, 0.0]]])
     things = one_box(keypoints=points, bones=((0, 1), (1, 2)))
-    picture = draw_things(GREY, things, caption="")
+    picture = paint_things(GREY, things, caption="")
     for x, y in ((50, 60), (80, 60), (65, 60)):
         assert pixel(picture, x, y) == tone_colour(3)
     for x, y in ((80, 80), (80, 70)):
@@ -80,7 +80,7 @@ def test_names_never_cover_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
         predictions, "_enlarge", lambda image: pages.append(original(image)) or pages[-1]
     )
     boxes = np.array([[5.0 * n, 3.0 * n, 5.0 * n + 30, 3.0 * n + 20] for n in range(30)])
-    draw_things(GREY, Things(boxes, ("dining table",) * 30, tuple(range(30))), caption="")
+    paint_things(GREY, Things(boxes, ("dining table",) * 30, tuple(range(30))), caption="")
     (page,) = pages
     assert len(page.taken) >= 8
     for number, place in enumerate(page.taken):
@@ -98,7 +98,7 @@ def test_neighbouring_classes_have_different_colours() -> None:
 def test_class_maps_tint_all_but_the_background() -> None:
     labels = np.zeros((120, 240), np.uint8)
     labels[40:80, 100:140], labels[100:, :] = 2, 255
-    picture = draw_classes(GREY, labels, ("none", "cup", "hat"), caption="truth")
+    picture = paint_classes(GREY, labels, ("none", "cup", "hat"), caption="truth")
     assert pixel(picture, 200, 60) == (128, 128, 128)
     assert pixel(picture, 200, 110) == (224, 224, 224)
     expected = [round(128 + 0.45 * (channel - 128)) for channel in tone_colour(2)]
@@ -133,7 +133,7 @@ def test_detections_of_every_kind_are_drawn_beside_the_truth(
         for entry in coco_truth(dataset)["annotations"]
         for score in (0.9, 0.1)
     ]
-    paths = draw_detections(dataset, records, tmp_path / "out", count=5)
+    paths = paint_detections(dataset, records, tmp_path / "out", count=5)
     assert [path.name for path in paths] == ["predictions_1.png", "predictions_2.png"]
     with Image.open(paths[0]) as sheet:
         left, right = (np.asarray(sheet)[40:300, at : at + 480] for at in (6, 492))
@@ -144,7 +144,7 @@ def test_detections_of_every_kind_are_drawn_beside_the_truth(
 
 def test_images_without_detections_are_drawn_too(tmp_path: Path) -> None:
     dataset = random_dataset(tmp_path / "images", images=1)
-    (path,) = draw_detections(dataset, [], tmp_path / "out")
+    (path,) = paint_detections(dataset, [], tmp_path / "out")
     with Image.open(path) as sheet:
         assert sheet.width == 2 * 480 + 3 * 6
 
@@ -152,7 +152,7 @@ def test_images_without_detections_are_drawn_too(tmp_path: Path) -> None:
 def test_class_maps_are_drawn_beside_the_truth(tmp_path: Path) -> None:
     labels = np.zeros((120, 240), np.uint8)
     images = [("a", GREY, labels, labels + 1)] * 5
-    assert len(draw_label_maps(images, ("none", "cup"), tmp_path)) == 2
+    assert len(paint_label_maps(images, ("none", "cup"), tmp_path)) == 2
 
 
 def test_chosen_samples_are_spread_over_the_test_set(tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ class Bench:
         self._console.say(f"{measurement.name}: {measurement.milliseconds:.1f} ms, {worth}")
         self._write(asdict(measurement))
 
-    def _write(self, figures: Mapping[str, object]) -> None:
+    def _write(self, measured: Mapping[str, object]) -> None:
         """Append a line to the file of results, if there is one."""
         if self.config.out is None:
             return
@@ -203,7 +203,7 @@ class Bench:
             "clove_ssl": __version__,
         }
         with self.config.out.open("a") as file:
-            file.write(json.dumps({**figures, **where}) + "\n")
+            file.write(json.dumps({**measured, **where}) + "\n")
 
     def _reset_memory(self) -> None:
         if self.device.type == "cuda":
@@ -219,9 +219,8 @@ class Bench:
 def run_bench(config: BenchConfig) -> list[Measurement]:
     """Measure everything and show it."""
     from clove_ssl.bench.data import measure_reading, measure_rendering, pictures, with_classes
-    from clove_ssl.bench.growth import measure_growth
     from clove_ssl.bench.run import check_cores, measure_runs
-    from clove_ssl.bench.step import measure_floor, measure_step
+    from clove_ssl.bench.step import measure_floor, measure_growth, measure_step
 
     if not config.method.trains:
         raise UserError(

@@ -4,37 +4,37 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from clove_ssl.config.bases import MethodConfig
-from clove_ssl.config.limits import check_least
-from clove_ssl.config.pretraining import BackboneConfig, check_activation_memory
+from clove_ssl.config.pretraining import BackboneConfig
+from clove_ssl.config.ranges import BatchSize, PositiveShare, Range, Ranged, Steps, Workers
 from clove_ssl.registry import METHODS
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchConfig:
+class BenchConfig(Ranged):
     """Measure the floor, the step, rendering, reading, and a whole run, side by side."""
 
     backbone: BackboneConfig = field(default_factory=BackboneConfig)
     method: MethodConfig = field(default_factory=lambda: METHODS.load("clove")())
-    batch: int = 256
+    batch: BatchSize = 256
     """Images per step."""
     data: str | None = None
     """Images to read, as for ``clove pretrain``; by default JPEGs of 427x320 made for the
     occasion."""
-    workers: int | None = None
+    workers: Workers | None = None
     """Reading processes; by default one per core, 16 at most."""
-    steps: int = 20
+    steps: Steps = 20
     """Steps per measurement, after three to warm up."""
-    run_steps: int = 60
+    run_steps: Steps = 60
     """Steps of the end-to-end measurement."""
-    cores: tuple[int, ...] = ()
+    cores: tuple[Annotated[int, Range(1, 2**16)], ...] = ()
     """Measure the whole run again with only so many CPU cores, once for each number."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     compile: Literal["auto", "always", "never"] = "auto"
     """Compile the networks; ``auto`` does on a GPU."""
-    activation_memory: float = 1.0
+    activation_memory: PositiveShare = 1.0
     """Share of the activations that the compiled networks of a method keep for the backward pass,
     as for ``clove pretrain``; the floor keeps all."""
     floor: Literal["whole", "parts"] = "whole"
@@ -48,9 +48,3 @@ class BenchConfig:
     trace: Path | None = None
     """Write a trace of three steps to this file, for chrome://tracing or Perfetto, and a table of
     their longest kernels beside it."""
-
-    def __post_init__(self) -> None:
-        check_least(1, batch=self.batch, steps=self.steps, run_steps=self.run_steps)
-        check_least(0, workers=self.workers)
-        check_least(1, cores=min(self.cores, default=None))
-        check_activation_memory(self.activation_memory)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
+from clove_ssl.config.ranges import Ranged
 from clove_ssl.config.views import ViewSpec
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ Branch = Literal["student", "teacher"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class MethodConfig:
+class MethodConfig(Ranged):
     """A pre-training method; subclasses add the fields and say how to build it."""
 
     name: ClassVar[str]
@@ -82,7 +83,7 @@ class MethodConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskConfig:
+class TaskConfig(Ranged):
     """A downstream task; subclasses add the fields, the published protocol and the task itself."""
 
     name: ClassVar[str]

@@ -8,9 +8,19 @@ classes and keypoints belong to the data and are not here.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
-from clove_ssl.config.limits import check_all_positive, check_least, check_positive, check_share
+from clove_ssl.config.ranges import (
+    Candidates,
+    Layers,
+    Positives,
+    PositiveShare,
+    Range,
+    Ranged,
+    Share,
+    Weight,
+    Width,
+)
 from clove_ssl.errors import UserError
 
 STAGE_COUNT = 5
@@ -18,120 +28,78 @@ STAGE_COUNT = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProposalConfig:
+class ProposalConfig(Ranged):
     """The region proposal network: anchors, and how many regions it hands on."""
 
-    anchor_sizes: tuple[float, ...] = (32.0, 64.0, 128.0, 256.0, 512.0)
+    anchor_sizes: Positives = (32.0, 64.0, 128.0, 256.0, 512.0)
     """Sides of square anchors in pixels: one per level of a pyramid, or all on the c4 map."""
-    anchor_ratios: tuple[float, ...] = (0.5, 1.0, 2.0)
+    anchor_ratios: Positives = (0.5, 1.0, 2.0)
     """Height over width of the anchors of a size."""
-    train_before_nms: int = 2000
+    train_before_nms: Candidates = 2000
     """Best anchors of each level that enter suppression in training."""
-    train_after_nms: int = 1000
+    train_after_nms: Candidates = 1000
     """Regions of an image that are left in training, over all levels."""
-    test_before_nms: int = 1000
+    test_before_nms: Candidates = 1000
     """Best anchors of each level that enter suppression in tests."""
-    test_after_nms: int = 1000
+    test_after_nms: Candidates = 1000
     """Regions of an image that are left in tests, over all levels."""
-    nms_overlap: float = 0.7
+    nms_overlap: Share = 0.7
     """Of two regions that overlap more than this the weaker one goes."""
-    anchors_per_image: int = 256
+    anchors_per_image: Candidates = 256
     """Anchors sampled for the loss, at most half of them on objects; also its divisor."""
-
-    def __post_init__(self) -> None:
-        section = "task.detector.proposals"
-        check_all_positive(
-            section, anchor_sizes=self.anchor_sizes, anchor_ratios=self.anchor_ratios
-        )
-        check_least(
-            1,
-            section,
-            train_before_nms=self.train_before_nms,
-            train_after_nms=self.train_after_nms,
-            test_before_nms=self.test_before_nms,
-            test_after_nms=self.test_after_nms,
-            anchors_per_image=self.anchors_per_image,
-        )
-        check_share(section, nms_overlap=self.nms_overlap)
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoxHeadConfig:
+class BoxHeadConfig(Ranged):
     """The head that classifies regions and refines their boxes."""
 
-    convs: int = 4
+    convs: Layers = 4
     """3 x 3 convolutions (pyramids only; c4 detectors use the last stage of the backbone)."""
-    conv_width: int = 256
-    fcs: int = 1
+    conv_width: Width = 256
+    fcs: Layers = 1
     """Fully connected layers after the convolutions (pyramids only)."""
-    fc_width: int = 1024
-    regions_per_image: int = 512
+    fc_width: Width = 1024
+    regions_per_image: Candidates = 512
     """Regions sampled for the losses."""
-    foreground_share: float = 0.25
+    foreground_share: PositiveShare = 0.25
     """Share of them that shows objects, at most."""
-    loss_beta: float = 0.0
+    loss_beta: Weight = 0.0
     """Where the box loss turns from a parabola into a line; 0 is plain L1."""
     pooling: Literal["aligned", "legacy"] = "aligned"
     """RoIAlign with half-pixel shift and adaptive sampling, or the older rule of DensePose."""
 
-    def __post_init__(self) -> None:
-        section = "task.detector.box"
-        check_least(0, section, convs=self.convs, fcs=self.fcs, loss_beta=self.loss_beta)
-        check_least(
-            1,
-            section,
-            conv_width=self.conv_width,
-            fc_width=self.fc_width,
-            regions_per_image=self.regions_per_image,
-        )
-        check_positive(section, foreground_share=self.foreground_share)
-        check_share(section, foreground_share=self.foreground_share)
-
 
 @dataclass(frozen=True, kw_only=True)
-class MaskHeadConfig:
+class MaskHeadConfig(Ranged):
     """The head that draws the mask of a region."""
 
-    convs: int = 4
+    convs: Layers = 4
     """3 x 3 convolutions before the upsampling."""
-    width: int = 256
-
-    def __post_init__(self) -> None:
-        check_least(0, "task.detector.mask", convs=self.convs)
-        check_least(1, "task.detector.mask", width=self.width)
+    width: Width = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeypointHeadConfig:
+class KeypointHeadConfig(Ranged):
     """The head that places keypoints in a region."""
 
-    convs: int = 8
-    width: int = 512
-
-    def __post_init__(self) -> None:
-        check_least(0, "task.detector.keypoint", convs=self.convs)
-        check_least(1, "task.detector.keypoint", width=self.width)
+    convs: Layers = 8
+    width: Width = 512
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadOutConfig:
+class ReadOutConfig(Ranged):
     """What counts as a detection."""
 
-    score_above: float = 0.05
+    score_above: Share = 0.05
     """Detections with lower scores are dropped (1e-4 for LVIS)."""
-    nms_overlap: float = 0.5
+    nms_overlap: Share = 0.5
     """Of two detections of a class that overlap more than this the weaker one goes."""
-    detections: int = 100
+    detections: Candidates = 100
     """Detections of an image, at most (300 for LVIS)."""
-
-    def __post_init__(self) -> None:
-        section = "task.detector.read_out"
-        check_share(section, score_above=self.score_above, nms_overlap=self.nms_overlap)
-        check_least(1, section, detections=self.detections)
 
 
 @dataclass(frozen=True, kw_only=True)
-class DetectorConfig:
+class DetectorConfig(Ranged):
     """A detector around a backbone."""
 
     kind: Literal["c4", "fpn"] = "fpn"
@@ -147,9 +115,9 @@ class DetectorConfig:
     """Norm in the pyramid, or after the last stage of a c4 detector."""
     head_norm: Literal["batch", "none"] = "batch"
     """Norm in the convolutions of the box and the mask head of a pyramid."""
-    frozen_stages: int = 0
+    frozen_stages: Annotated[int, Range(0, STAGE_COUNT)] = 0
     """Stages that are not trained: 1 is the stem, 2 the stem and c2, and so on; 0 trains all."""
-    pyramid_width: int = 256
+    pyramid_width: Width = 256
     """Channels of the pyramid's maps."""
     proposals: ProposalConfig = field(default_factory=ProposalConfig)
     box: BoxHeadConfig = field(default_factory=BoxHeadConfig)
@@ -158,12 +126,6 @@ class DetectorConfig:
     read_out: ReadOutConfig = field(default_factory=ReadOutConfig)
 
     def __post_init__(self) -> None:
-        check_least(1, "task.detector", pyramid_width=self.pyramid_width)
-        if not 0 <= self.frozen_stages <= STAGE_COUNT:
-            raise UserError(
-                f"frozen_stages is {self.frozen_stages}; a backbone has {STAGE_COUNT} stages (stem "
-                "and c2 to c5). Give --task.detector.frozen-stages 0 to train all of them."
-            )
         if self.kind == "c4" and self.keypoints:
             raise UserError(
                 "A c4 detector has no keypoint head. Give kind fpn, or leave keypoints out."

@@ -20,6 +20,7 @@ from cattrs.v import format_exception
 
 from clove_ssl.atomic import write_text
 from clove_ssl.config.bases import MethodConfig, TaskConfig
+from clove_ssl.config.plain_yaml import LARGEST, parse_yaml
 from clove_ssl.errors import UserError
 from clove_ssl.registry import METHODS, TASKS, Registry
 
@@ -41,8 +42,7 @@ def to_yaml(config: object) -> str:
 
 def values_of(config: object) -> dict[str, Any]:
     """The config as plain values, as they stand in a config file."""
-    values: dict[str, Any] = yaml.safe_load(to_yaml(config))
-    return values
+    return _values(to_yaml(config), where=type(config).__name__)
 
 
 def fingerprint(config: object) -> str:
@@ -64,7 +64,8 @@ def parse(cls: type[T], text: str, *, where: Path) -> T:
 def read_values(path: Path) -> dict[str, Any]:
     """The values of a YAML file, which must be a mapping from names."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(LARGEST + 1)  # no more, whatever calls itself a config
     except FileNotFoundError:
         raise UserError(f"{path} does not exist. Give the config.yaml of a run.") from None
     except OSError as error:
@@ -77,11 +78,8 @@ def read_values(path: Path) -> dict[str, Any]:
     return _values(text, where=path)
 
 
-def _values(text: str, *, where: Path) -> dict[str, Any]:
-    try:
-        values = yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
-        raise UserError(f"{where} is not a YAML file: {error}") from None
+def _values(text: str, *, where: Path | str) -> dict[str, Any]:
+    values = parse_yaml(text, where=where) or {}
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise UserError(f"{where} is not a config: expected lines like `epochs: 200`.")
     return values
@@ -128,10 +126,9 @@ def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
 def is_finetuning(path: Path) -> bool:
     """Whether a config file speaks of a downstream task; other questions are for its reader."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError):
+        return "task" in read_values(path)
+    except UserError:
         return False
-    return isinstance(values, dict) and "task" in values
 
 
 def _explain(error: cattrs.BaseValidationError, cls: type, where: Path | str) -> UserError:
@@ -149,10 +146,24 @@ def _converter() -> cattrs.Converter:
     converter.register_unstructure_hook_func(
         lambda t: isinstance(t, type) and issubclass(t, Path), str
     )
-    converter.register_structure_hook(Path, lambda value, _: Path(value))
+    for kind in (Path, str, bool, int, float):
+        converter.register_structure_hook(kind, _scalar)
     _register_named(converter, MethodConfig, METHODS, default="clove")
     _register_named(converter, TaskConfig, TASKS, default="")
     return converter
+
+
+def _scalar(value: Any, kind: type[Any]) -> Any:
+    """A plain value as the type of its field; nothing is guessed or rounded.
+
+    A number may stand for a text, such as a label, and a text for a number: YAML takes 1e-3 for
+    one, since it has no point.
+    """
+    if not isinstance(value, str | int | float) or isinstance(value, bool) != (kind is bool):
+        raise ValueError(value)
+    if kind is int and isinstance(value, float) and not value.is_integer():
+        raise ValueError(value)
+    return kind(value)
 
 
 def _register_named(

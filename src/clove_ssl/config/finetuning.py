@@ -14,15 +14,25 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from clove_ssl.config.bases import TaskConfig
-from clove_ssl.config.limits import (
-    check_below_one,
-    check_least,
-    check_positive,
-    check_seed,
-    check_share,
-)
 from clove_ssl.config.pretraining import LoggingConfig
-from clove_ssl.errors import UserError
+from clove_ssl.config.ranges import (
+    BatchSize,
+    LearningRate,
+    NonNegative,
+    PartialShare,
+    PositiveShare,
+    Prefetch,
+    Range,
+    Ranged,
+    SceneCount,
+    SceneSide,
+    Seed,
+    Several,
+    Share,
+    Steps,
+    StepsFromZero,
+    Workers,
+)
 from clove_ssl.registry import TASKS
 
 RANDOM = "random"
@@ -33,7 +43,7 @@ WARMUP_SHARE = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelledDataConfig:
+class LabelledDataConfig(Ranged):
     """Images with annotations to learn from and to be tested on."""
 
     root: Annotated[Path | None, tyro.conf.arg(aliases=["--data"])] = None
@@ -55,27 +65,16 @@ class LabelledDataConfig:
     faulty: Literal["auto", "refuse", "leave-out"] = "auto"
     """What to do with annotations that cannot be right, such as boxes without area; ``auto``
     leaves those of COCO's own files out, and refuses all others."""
-    workers: int | None = None
+    workers: Workers | None = None
     """Processes that read images; by default one per core (16 at most), 0 for none."""
-    prefetch: int = 2
+    prefetch: Prefetch = 2
     """Batches each worker prepares ahead."""
-    scenes_train: int = 400
+    scenes_train: SceneCount = 400
     """Built-in scenes to learn from."""
-    scenes_test: int = 100
+    scenes_test: SceneCount = 100
     """Built-in scenes to be tested on."""
-    scenes_size: int = 160
+    scenes_size: SceneSide = 160
     """Side of a built-in scene in pixels."""
-
-    def __post_init__(self) -> None:
-        check_least(0, "data", workers=self.workers)
-        check_least(
-            1,
-            "data",
-            prefetch=self.prefetch,
-            scenes_train=self.scenes_train,
-            scenes_test=self.scenes_test,
-            scenes_size=self.scenes_size,
-        )
 
     @property
     def uses_scenes(self) -> bool:
@@ -95,64 +94,41 @@ class LabelledDataConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SolverConfig:
+class SolverConfig(Ranged):
     """The published schedule: SGD, a linear warm-up, and a decay at given iterations."""
 
-    lr: float = 0.02
+    lr: LearningRate = 0.02
     """Peak learning rate for ``batch_size`` images."""
-    batch_size: int = 16
+    batch_size: BatchSize = 16
     """Images of an iteration."""
-    iterations: int = 90_000
-    steps: tuple[int, ...] = (60_000, 80_000)
+    iterations: Steps = 90_000
+    steps: Annotated[tuple[StepsFromZero, ...], Several(rising=True)] = (60_000, 80_000)
     """Iterations at which the learning rate is multiplied by ``decay``."""
-    decay: float = 0.1
-    warmup_iterations: int = 1000
+    decay: Share = 0.1
+    warmup_iterations: StepsFromZero = 1000
     """Iterations of the linear warm-up."""
-    warmup_factor: float = 0.001
+    warmup_factor: Share = 0.001
     """Learning rate at the first iteration of the warm-up, as a share of the peak."""
-    momentum: float = 0.9
-    weight_decay: float = 1e-4
+    momentum: PartialShare = 0.9
+    weight_decay: NonNegative = 1e-4
     """Weight decay of weights and biases; parameters of norms get none."""
 
-    def __post_init__(self) -> None:
-        check_positive("solver", lr=self.lr)
-        check_least(1, "solver", batch_size=self.batch_size, iterations=self.iterations)
-        check_least(
-            0, "solver", warmup_iterations=self.warmup_iterations, weight_decay=self.weight_decay
-        )
-        check_share("solver", decay=self.decay, warmup_factor=self.warmup_factor)
-        check_below_one("solver", momentum=self.momentum)
-        if min(self.steps, default=0) < 0 or list(self.steps) != sorted(self.steps):
-            raise UserError(
-                f"solver.steps={_shown(self.steps)}: expected iterations from 0 on, the "
-                "earliest first. Try --solver.steps 60000 80000."
-            )
-
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationConfig:
+class EvaluationConfig(Ranged):
     """When the model is scored, and with which norm statistics."""
 
-    every: int | None = None
+    every: Steps | None = None
     """Iterations between evaluations; by default there is one at the end."""
-    precise_norm_batches: int = 200
+    precise_norm_batches: StepsFromZero = 200
     """Training batches over which norm statistics are measured anew before an evaluation, in
     micro-batches of all processes; 0 keeps the running ones."""
-    pictures: int = 12
+    pictures: Annotated[int, Range(0, 10_000)] = 12
     """Test images whose predictions are drawn beside the truth."""
-
-    def __post_init__(self) -> None:
-        check_least(1, "evaluation", every=self.every)
-        check_least(
-            0,
-            "evaluation",
-            precise_norm_batches=self.precise_norm_batches,
-            pictures=self.pictures,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinetuneConfig:
+class FinetuneConfig(Ranged):
     """Fine-tune a backbone on a downstream task and score it."""
 
     out: Path
@@ -168,24 +144,24 @@ class FinetuneConfig:
     """The network; by default the one of the backbone file, resnet50 for random weights."""
     allow_partial: bool = False
     """Start even if the file lacks tensors of the network or some do not fit."""
-    iterations: int | None = None
+    iterations: Steps | None = None
     """Shorten (or lengthen) the schedule to this many iterations, with decays in proportion."""
-    warmup_iterations: int | None = None
+    warmup_iterations: StepsFromZero | None = None
     """Iterations of warm-up as they are; by default the protocol's, and at most a tenth of the
     run."""
-    batch_size: int | None = None
+    batch_size: BatchSize | None = None
     """Images of an iteration over all processes, instead of the protocol's; the learning rate
     follows in proportion, the schedule does not."""
-    lr: float | None = None
+    lr: LearningRate | None = None
     """Peak learning rate as it is, instead of the protocol's scaled by the batch."""
-    fraction: float = 1.0
+    fraction: PositiveShare = 1.0
     """Share of the training images to learn from."""
-    runs: int = 1
+    runs: Annotated[int, Range(1, 1000)] = 1
     """Repeat with this many seeds, in sub-directories, and give mean and standard deviation."""
-    micro_batch: int | None = None
+    micro_batch: BatchSize | None = None
     """Images per forward pass and process, with gradients accumulated over several; by default
     the whole share of a process."""
-    checkpoint_every: int = 1000
+    checkpoint_every: Steps = 1000
     """Iterations between checkpoints, of which two are kept."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["fp32", "bf16"] = "fp32"
@@ -196,26 +172,8 @@ class FinetuneConfig:
     deterministic: bool = False
     """Repeat a run bit for bit on the same GPU, which needs a much slower RoIAlign. CPUs always
     repeat."""
-    seed: int = 0
+    seed: Seed = 0
     """Determines the head's initial weights, image order, augmentation and sampling."""
-
-    def __post_init__(self) -> None:
-        check_least(
-            1,
-            iterations=self.iterations,
-            batch_size=self.batch_size,
-            micro_batch=self.micro_batch,
-            runs=self.runs,
-            checkpoint_every=self.checkpoint_every,
-        )
-        check_least(0, warmup_iterations=self.warmup_iterations)
-        check_positive(lr=self.lr)
-        check_seed(self.seed)
-        if not 0 < self.fraction <= 1:
-            raise UserError(
-                f"fraction={self.fraction} is no share of the images. Give a number above 0 and "
-                "up to 1, for example --fraction 0.1."
-            )
 
     @property
     def effective_batch(self) -> int:

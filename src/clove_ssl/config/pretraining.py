@@ -13,46 +13,52 @@ from typing import Annotated, Literal
 import tyro
 
 from clove_ssl.config.bases import MethodConfig
-from clove_ssl.config.limits import check_least, check_positive, check_seed
 from clove_ssl.config.probing import RunProbeConfig
+from clove_ssl.config.ranges import (
+    BatchSize,
+    Epochs,
+    LearningRate,
+    NonNegative,
+    PartialShare,
+    Positive,
+    PositiveShare,
+    Prefetch,
+    Range,
+    Ranged,
+    SceneCount,
+    SceneSide,
+    Seed,
+    Share,
+    Steps,
+    Workers,
+)
 from clove_ssl.errors import UserError
 from clove_ssl.registry import METHODS
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataConfig:
+class DataConfig(Ranged):
     """Where images come from and how they are read."""
 
     source: Annotated[str, tyro.conf.arg(aliases=["--data"])] = "scenes"
     """Folder of images (searched recursively), text file with one path per line, pattern of .tar
     shards such as "shards/{000000..000099}.tar" (also behind a URL such as s3://, with the extra
     ``stream``), or ``scenes`` for the built-in images."""
-    max_bad: float = 0.001
+    max_bad: Share = 0.001
     """Share of unreadable files at which the run stops; ten are always forgiven."""
-    max_pixels: int = 100_000_000
+    max_pixels: Annotated[int, Range(1, 2**31 - 1)] = 100_000_000
     """Larger images are refused as decompression bombs."""
-    workers: int | None = None
+    workers: Workers | None = None
     """Processes that read and render; by default one per core (16 at most), 0 for none."""
     render: Literal["auto", "cpu", "gpu"] = "auto"
     """Where views are made: by the workers, or on the GPU that trains, which then also decodes
     ordinary JPEGs if it can. ``auto`` takes the GPU where there is one and Triton works."""
-    prefetch: int = 2
+    prefetch: Prefetch = 2
     """Batches each worker prepares ahead."""
-    scenes_count: int = 20_000
+    scenes_count: SceneCount = 20_000
     """Number of built-in images."""
-    scenes_size: int = 160
+    scenes_size: SceneSide = 160
     """Side of a built-in image in pixels."""
-
-    def __post_init__(self) -> None:
-        check_least(0, "data", max_bad=self.max_bad, workers=self.workers)
-        check_least(
-            1,
-            "data",
-            max_pixels=self.max_pixels,
-            prefetch=self.prefetch,
-            scenes_count=self.scenes_count,
-            scenes_size=self.scenes_size,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,28 +78,28 @@ class BackboneConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimizerConfig:
+class OptimizerConfig(Ranged):
     """Optimizer and learning-rate schedule."""
 
     name: Literal["lars", "sgd", "adamw"] = "lars"
-    lr: float = 1.0
+    lr: LearningRate = 1.0
     """Learning rate per 256 images of ``batch_size``; the peak is printed at the start."""
     scale_lr: Literal["linear", "none"] = "linear"
     """``linear``: peak = lr * batch_size / 256; ``none``: peak = lr."""
-    momentum: float = 0.9
+    momentum: PartialShare = 0.9
     """Momentum of LARS and SGD."""
-    weight_decay: float = 2e-5
+    weight_decay: NonNegative = 2e-5
     """Weight decay of what ``decay`` names."""
     decay: Literal["weights", "all"] = "weights"
     """What decays: ``weights`` spares parameters of one dimension (biases, norms); ``all`` does
     not, as in MoCo's and torchvision's code. LARS spares them in any case."""
-    trust: float = 0.001
+    trust: NonNegative = 0.001
     """Trust coefficient of LARS; parameters of one dimension are not rescaled."""
-    warmup_epochs: float = 5.0
+    warmup_epochs: NonNegative = 5.0
     """Linear warm-up."""
-    warmup_start: float = 0.01
+    warmup_start: Share = 0.01
     """Learning rate at the first step, as a share of the peak."""
-    final_lr: float = 0.01
+    final_lr: Share = 0.01
     """Learning rate at the end of the cosine, as a share of the peak."""
 
     def __post_init__(self) -> None:
@@ -102,17 +108,6 @@ class OptimizerConfig:
                 "optimizer.decay is all, but LARS never decays parameters of one dimension. Give "
                 "--optimizer.decay weights, or another --optimizer.name."
             )
-        check_positive("optimizer", lr=self.lr)
-        check_least(
-            0,
-            "optimizer",
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            trust=self.trust,
-            warmup_epochs=self.warmup_epochs,
-            warmup_start=self.warmup_start,
-            final_lr=self.final_lr,
-        )
 
     def peak_lr(self, batch_size: int) -> float:
         """The highest learning rate of the schedule."""
@@ -120,56 +115,43 @@ class OptimizerConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointConfig:
+class CheckpointConfig(Ranged):
     """When the state of a run is written, and how much of it is kept."""
 
-    every_epochs: float = 1.0
+    every_epochs: Positive = 1.0
     """Epochs between checkpoints; fractions are allowed."""
-    min_steps: int = 100
+    min_steps: Steps = 100
     """Steps between checkpoints at least, since epochs over few images are short."""
-    keep: int = 2
+    keep: Annotated[int, Range(1, 1000)] = 2
     """Most recent checkpoints kept; two survive damage to the last one."""
-    milestone_epochs: int | None = None
+    milestone_epochs: Epochs | None = None
     """Keep a checkpoint for good every this many epochs."""
-
-    def __post_init__(self) -> None:
-        check_positive("checkpoints", every_epochs=self.every_epochs)
-        check_least(
-            1,
-            "checkpoints",
-            min_steps=self.min_steps,
-            keep=self.keep,
-            milestone_epochs=self.milestone_epochs,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoggingConfig:
+class LoggingConfig(Ranged):
     """What is written while a run is going; ``metrics.jsonl`` always is."""
 
-    every: int = 20
+    every: Steps = 20
     """Optimizer steps between log lines."""
     tensorboard: bool = False
     """Also write TensorBoard files into the run directory (extra ``tensorboard``)."""
     wandb_project: str | None = None
     """Also send metrics to this Weights & Biases project (extra ``wandb``)."""
 
-    def __post_init__(self) -> None:
-        check_least(1, "logging", every=self.every)
-
 
 @dataclass(frozen=True, kw_only=True)
-class HealthConfig:
+class HealthConfig(Ranged):
     """When a run counts as collapsing; see docs/health.md."""
 
-    min_std: float = 0.2
+    min_std: NonNegative = 0.2
     """Warn when features spread less than this share of an ideal spread."""
-    min_rank: float = 4.0
+    min_rank: NonNegative = 4.0
     """Warn when features effectively use fewer dimensions than this."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PretrainConfig:
+class PretrainConfig(Ranged):
     """Pre-train a backbone on unlabelled images."""
 
     out: Path
@@ -182,13 +164,13 @@ class PretrainConfig:
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     health: HealthConfig = field(default_factory=HealthConfig)
     probe: RunProbeConfig = field(default_factory=RunProbeConfig)
-    epochs: int = 200
+    epochs: Epochs = 200
     """Passes over the images."""
-    steps: int | None = None
+    steps: Steps | None = None
     """Optimizer steps, instead of ``epochs``."""
-    batch_size: int = 2048
+    batch_size: BatchSize = 2048
     """Images per optimizer step over all processes; each one's share is derived."""
-    micro_batch: int | None = None
+    micro_batch: BatchSize | None = None
     """Images per forward pass and process, with gradients accumulated over several; batch norm
     sees the micro-batches of all processes together. By default at most 256 (32 on a CPU)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -198,25 +180,17 @@ class PretrainConfig:
     compile: Literal["auto", "always", "never"] = "auto"
     """Compile the networks with torch.compile, one graph per view size: faster steps after a
     minute or two of waiting. ``auto`` does it on a GPU for runs of 3,000 steps and more."""
-    activation_memory: float = 1.0
+    activation_memory: PositiveShare = 1.0
     """Share of the activations that compiled networks keep for the backward pass; the rest is
     computed again, which saves memory and costs time."""
     sync_norm: bool = True
     """Share batch-norm statistics between processes."""
     deterministic: bool = True
     """Repeat a run bit for bit on the same GPU; off allows faster kernels. CPUs always repeat."""
-    seed: int = 0
+    seed: Seed = 0
     """Determines initial weights, image order and augmentation."""
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1 or self.epochs < 1 or (self.steps is not None and self.steps < 1):
-            raise UserError(
-                f"batch_size={self.batch_size}, epochs={self.epochs}, steps={self.steps}: "
-                "each must be at least 1. For a short trial try --steps 10 --batch-size 16."
-            )
-        check_least(1, micro_batch=self.micro_batch)
-        check_seed(self.seed)
-        check_activation_memory(self.activation_memory)
         if not self.method.trains and (self.steps is not None or self.backbone.weights):
             raise UserError(
                 f"{self.method.name} trains nothing and keeps the weights of the seed, so "
@@ -236,15 +210,6 @@ class PretrainConfig:
             self.steps
             if self.steps is not None
             else max(1, self.epochs * images // self.batch_size)
-        )
-
-
-def check_activation_memory(share: float) -> None:
-    """Refuse what is not a share of the activations."""
-    if not 0 < share <= 1:
-        raise UserError(
-            f"activation_memory is {share}, but it is a share above 0 and up to 1. Leave it out to "
-            "keep all activations, or try --activation-memory 0.5."
         )
 
 

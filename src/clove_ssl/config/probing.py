@@ -8,13 +8,13 @@ from typing import Annotated, Literal
 
 import tyro
 
-from clove_ssl.config.limits import check_seed
+from clove_ssl.config.ranges import BatchSize, ImageCount, Positive, Range, Ranged, Seed, Steps
 from clove_ssl.errors import UserError
 
 ProbeName = Literal[
     "correspondence", "spread", "knn", "linear", "segmentation", "retrieval", "keypoints"
 ]
-SMALLEST_SIZE = 32
+ProbedSide = Annotated[int, Range(32, 2**13)]
 """Side of an image that still has a cell of every stage."""
 
 Ranking = Literal[
@@ -23,7 +23,7 @@ Ranking = Literal[
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeConfig:
+class ProbeConfig(Ranged):
     """Measure frozen features, with whatever labels the images have."""
 
     backbones: Annotated[tuple[str, ...], tyro.conf.Positional]
@@ -38,67 +38,45 @@ class ProbeConfig:
     test_split: str | None = None
     """Split to score on, where the data has splits; by default ``test``, or ``val`` where there is
     none. The split ``train`` is learned from."""
-    size: int = 128
+    size: ProbedSide = 128
     """Side to which images are resized."""
     stages: tuple[str, ...] = ()
     """Feature maps used together, such as c4 c5; by default the one that the first backbone that
     is not random was trained for."""
-    train_images: int | None = None
+    train_images: Annotated[int, Range(2, 10**9)] | None = None
     """Images to learn from, at most; by default 400 with masks or keypoints, 10,000 with
     classes."""
-    test_images: int | None = None
+    test_images: ImageCount | None = None
     """Images to score on, at most; by default 200 with masks, 500 with keypoints or without
     labels, 10,000 with classes."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    seed: int = 0
+    seed: Seed = 0
     """Determines the weights of ``random:`` networks, views, resamples and the split for choosing
     the penalty."""
 
-    def __post_init__(self) -> None:
-        _check_size("--size", self.size)
-        check_seed(self.seed)
-        for name, count, fewest in (
-            ("--train-images", self.train_images, 2),
-            ("--test-images", self.test_images, 1),
-        ):
-            if count is not None and count < fewest:
-                raise UserError(
-                    f"{name} is {count}; a probe needs {fewest} at least. Leave it out for the "
-                    "default."
-                )
-
 
 @dataclass(frozen=True, kw_only=True)
-class RunProbeConfig:
+class RunProbeConfig(Ranged):
     """How a run measures its own features on the way; see docs/probes.md."""
 
-    every_epochs: float | None = 10.0
+    every_epochs: Positive | None = 10.0
     """Epochs between probes; fractions are allowed, and None turns them off. The last probe is at
     the end of the run; a run shorter than this has none, unless it is to keep the best."""
-    min_steps: int = 500
+    min_steps: Steps = 500
     """Steps between probes at least, since epochs over few images are short."""
     names: tuple[ProbeName, ...] = ("correspondence", "spread")
     """Probes to run; those that need labels take them from ``data``."""
     data: str | None = None
     """Images to probe, as for ``clove probe``; by default scenes that are not trained on for a run
     on scenes, else images of the run itself."""
-    images: int = 256
+    images: Annotated[int, Range(2, 10**9)] = 256
     """Images to score on, at most."""
-    size: int | None = None
+    size: ProbedSide | None = None
     """Side of the images; by default that of the method's large views."""
     keep_best: Ranking = "none"
     """Keep the backbone that scores best in this probe as ``export/best_backbone.safetensors``."""
 
     def __post_init__(self) -> None:
-        if (self.every_epochs is not None and self.every_epochs <= 0) or self.min_steps < 1:
-            raise UserError(
-                f"probe.every_epochs={self.every_epochs} and min_steps={self.min_steps}: both must "
-                "be positive. To turn probes off, type --probe.every-epochs None."
-            )
-        if self.size is not None:
-            _check_size("--probe.size", self.size)
-        if self.images < 2:
-            raise UserError(f"probe.images={self.images}; figures need 2 images at least. Try 256.")
         if self.keep_best != "none" and self.every_epochs is None:
             raise UserError(
                 f"probe.keep_best is {self.keep_best}, but probe.every_epochs None turns probes "
@@ -122,7 +100,7 @@ class RunProbeConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbedConfig:
+class EmbedConfig(Ranged):
     """Write the features of images to a file."""
 
     backbone: Annotated[str, tyro.conf.Positional]
@@ -136,23 +114,10 @@ class EmbedConfig:
     """One feature per image (the mean over its cells), or the whole map."""
     stage: str | None = None
     """Feature map, such as c4; by default the one that was pre-trained."""
-    size: int = 224
+    size: ProbedSide = 224
     """Side to which images are resized, whatever their shape."""
     dtype: Literal["float32", "float16"] = "float32"
     """Number format of the features in the file."""
-    batch_size: int = 64
+    batch_size: BatchSize = 64
     """Images at a time."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-
-    def __post_init__(self) -> None:
-        _check_size("--size", self.size)
-        if self.batch_size < 1:
-            raise UserError(f"--batch-size is {self.batch_size}; expected 1 or more. Try 64.")
-
-
-def _check_size(option: str, size: int) -> None:
-    if size < SMALLEST_SIZE:
-        raise UserError(
-            f"{option} is {size}; images below {SMALLEST_SIZE} pixels have less than one cell. "
-            f"Try {option} 128."
-        )

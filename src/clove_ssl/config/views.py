@@ -10,49 +10,53 @@ four operations in random order), grey, blur, solarise, normalise.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from clove_ssl.errors import UserError
+from clove_ssl.config.ranges import (
+    Areas,
+    Extent,
+    Grid,
+    ImageSide,
+    Range,
+    Ranged,
+    Share,
+    Shares,
+    Steps,
+    StepsFromZero,
+)
 
 Role = Literal["global", "local"]
 Interpolation = Literal["bicubic", "bilinear"]
 BlurKernel = Literal["pil", "gaussian"]
+PixelValue = Annotated[int, Range(0, 256)]
+Strength = Annotated[float, Range(0, 10)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PasteSpec:
+class PasteSpec(Ranged):
     """A rectangle of a view, pasted onto the same view of another image of the batch."""
 
-    area: tuple[float, float] = (0.5, 0.8)
+    area: Areas = (0.5, 0.8)
     """Smallest and largest share of the view that the rectangle covers."""
-    ratio: tuple[float, float] = (0.8, 1.25)
+    ratio: Extent = (0.8, 1.25)
     """Narrowest and widest rectangle, as width divided by height."""
-    neighbour: int = 1
+    neighbour: Steps = 1
     """Which of the next images gives the background."""
-
-    def __post_init__(self) -> None:
-        (small, large), (narrow, wide) = self.area, self.ratio
-        if not (0 < small <= large and 0 < narrow <= wide and self.neighbour > 0):
-            raise UserError(
-                f"pasted rectangles have the area {small} {large} and the ratio {narrow} {wide}; "
-                "expected two numbers above 0 each, the smaller first. Leave them out for 0.5 0.8 "
-                "and 0.8 1.25."
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
-class PatchSpec:
+class PatchSpec(Ranged):
     """One piece of a jigsaw: a frame is cut into cells, and a patch out of every cell.
 
     All patches of a frame follow each other among the specs. They share its
     flip and colours; which cell each comes from is drawn.
     """
 
-    first: int
+    first: StepsFromZero
     """Place of the frame's first patch among the specs."""
-    grid: int = 3
+    grid: Grid = 3
     """Cells along each side of a frame."""
-    frame: int = 255
+    frame: ImageSide = 255
     """Side of the frame, on the scale on which patches have their size."""
 
     @property
@@ -62,40 +66,42 @@ class PatchSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OverlapSpec:
+class OverlapSpec(Ranged):
     """A crop that is drawn again until it shares enough with that of an earlier view."""
 
-    view: int
+    view: StepsFromZero
     """Place of the earlier view among the specs."""
-    share: float
+    share: Share
     """Smallest share of the view's own area that both cover."""
-    redraws: int = 10
+    redraws: StepsFromZero = 10
     """Most further draws; the last one is taken as it comes."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViewSpec:
+class ViewSpec(Ranged):
     """One view: everything needed to draw its random parameters and render it."""
 
     role: Role
-    size: int
-    scale: tuple[float, float]
-    ratio: tuple[float, float]
+    size: ImageSide
+    scale: Areas
+    ratio: Extent
     interpolation: Interpolation
-    flip_probability: float
-    vertical_flip_probability: float
-    jitter_probability: float
-    jitter_strength: tuple[float, float, float, float]
-    grey_probability: float
-    blur_probability: float
-    blur_sigma: tuple[float, float]
+    flip_probability: Share
+    vertical_flip_probability: Share
+    jitter_probability: Share
+    jitter_strength: tuple[Strength, Strength, Strength, Strength]
+    grey_probability: Share
+    blur_probability: Share
+    blur_sigma: Extent
     blur_kernel: BlurKernel
-    solarize_probability: float
-    solarize_threshold: int
+    solarize_probability: Share
+    solarize_threshold: PixelValue
     paste: PasteSpec | None = None
     patch: PatchSpec | None = None
     overlap: OverlapSpec | None = None
-    flips_like: int | None = None  # place of the view that is flipped whenever this one is
+    flips_like: StepsFromZero | None = (
+        None  # place of the view that is flipped whenever this one is
+    )
 
     def __post_init__(self) -> None:
         if sum(each is not None for each in (self.paste, self.patch, self.overlap)) > 1:
@@ -103,63 +109,54 @@ class ViewSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViewsConfig:
+class ViewsConfig(Ranged):
     """Multi-crop views with BYOL's photometric augmentation."""
 
-    global_count: int = 2
+    global_count: Annotated[int, Range(1, 64)] = 2
     """Large views per image; the teacher sees only these."""
-    global_size: int = 224
+    global_size: ImageSide = 224
     """Side of a large view in pixels."""
-    global_scale: tuple[float, float] = (0.2, 1.0)
+    global_scale: Areas = (0.2, 1.0)
     """Smallest and largest share of the image area a large view covers."""
-    local_count: int = 6
+    local_count: Annotated[int, Range(0, 64)] = 6
     """Small views per image; 0 turns multi-crop off."""
-    local_size: int = 96
+    local_size: ImageSide = 96
     """Side of a small view in pixels."""
-    local_scale: tuple[float, float] = (0.08, 0.3)
+    local_scale: Areas = (0.08, 0.3)
     """Smallest and largest share of the image area a small view covers."""
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    ratio: Extent = (3 / 4, 4 / 3)
     """Narrowest and widest crop, as width divided by height."""
     interpolation: Interpolation = "bicubic"
     """Resampling of crops; always antialiased."""
-    flip_probability: float = 0.5
+    flip_probability: Share = 0.5
     """Chance of a left-right mirror image."""
-    vertical_flip_probability: float = 0.0
+    vertical_flip_probability: Share = 0.0
     """Chance of an upside-down image."""
-    jitter_probability: float = 0.8
+    jitter_probability: Share = 0.8
     """Chance that a view is colour-jittered at all."""
-    jitter_strength: tuple[float, float, float, float] = (0.4, 0.4, 0.2, 0.1)
+    jitter_strength: tuple[Strength, Strength, Strength, Strength] = (0.4, 0.4, 0.2, 0.1)
     """Strength of brightness, contrast, saturation and hue jitter."""
-    grey_probability: float = 0.2
+    grey_probability: Share = 0.2
     """Chance that a view loses its colour."""
-    global_blur: tuple[float, ...] = (1.0, 0.1)
+    global_blur: Shares = (1.0, 0.1)
     """Chance of blur for the first large view, the second, and so on in turn."""
-    local_blur: float = 0.5
+    local_blur: Share = 0.5
     """Chance of blur for small views."""
-    blur_sigma: tuple[float, float] = (0.1, 2.0)
+    blur_sigma: Extent = (0.1, 2.0)
     """Smallest and largest blur radius in pixels of the view."""
     blur_kernel: BlurKernel = "pil"
     """``pil`` is Pillow's three box passes, as in the released code; or a true ``gaussian``."""
-    global_solarize: tuple[float, ...] = (0.0, 0.2)
+    global_solarize: Shares = (0.0, 0.2)
     """Chance of solarisation for the first large view, the second, and so on in turn."""
-    local_solarize: float = 0.0
+    local_solarize: Share = 0.0
     """Chance of solarisation for small views."""
-    solarize_threshold: int = 128
+    solarize_threshold: PixelValue = 128
     """Pixel values from here up are inverted by solarisation."""
 
-    def __post_init__(self) -> None:
-        if self.global_count < 1:
-            raise UserError(
-                f"views.global_count is {self.global_count}, so there is nothing to look at. Give "
-                "--method.views.global-count 2; only supervised gets by with 1."
-            )
-        for name in ("global_scale", "local_scale", "ratio", "blur_sigma"):
-            low, high = getattr(self, name)
-            if not 0 < low <= high:
-                raise UserError(
-                    f"views.{name} is {low} {high}; expected two numbers above 0, the smaller "
-                    f"first. Try --method.views.{name.replace('_', '-')} {high} {low}."
-                )
+    def shown(self) -> str:
+        """Numbers and sizes of the views in a few signs."""
+        large = f"{self.global_count}x{self.global_size}"
+        return f"{large} + {self.local_count}x{self.local_size}" if self.local_count else large
 
     def specs(self) -> tuple[ViewSpec, ...]:
         """The views in order: all large ones, then all small ones."""

@@ -71,7 +71,8 @@ def choose_workers(
         return config.workers, "as asked"
     cores = (os.cpu_count() or 1) if sys.platform == "darwin" else len(os.sched_getaffinity(0))
     share = cores // processes_here // (2 if trains_on_cpu else 1)
-    return max(1, min(16, share)), f"{cores} cores" + ", half for training" * trains_on_cpu
+    reason = f"{cores} cores, half for training" if trains_on_cpu else f"{cores} cores"
+    return max(1, min(16, share)), reason
 
 
 def end_workers(batches: Iterator[object]) -> None:

@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from clove_ssl.data.names import IntArray
-from clove_ssl.data.patterns import expand_braces
+from clove_ssl.data.names import IntArray, expand_braces
 from clove_ssl.data.shards import INDEX_FORMAT, ShardIndex, load_index, save_index, scan_file
 from clove_ssl.data.sources import TarSource
 from clove_ssl.data.storage import Patience, RemoteReader, connect, repeating

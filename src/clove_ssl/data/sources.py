@@ -19,8 +19,7 @@ import numpy as np
 from clove_ssl.config.pretraining import DataConfig
 from clove_ssl.data.folders import FolderListing, list_images
 from clove_ssl.data.labels.classified import LabelledImages
-from clove_ssl.data.names import NameTable, is_image_name
-from clove_ssl.data.patterns import find_shards
+from clove_ssl.data.names import NameTable, find_shards, is_image_name
 from clove_ssl.data.shards import ShardIndex, ShardReader, shard_index
 from clove_ssl.errors import UserError
 

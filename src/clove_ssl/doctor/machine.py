@@ -310,5 +310,6 @@ def verdict(checks: list[Check], *, subject: str, healthy: str) -> str:
         count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
         return f"{subject} has {count}. Begin with {problems[0].name}: {problems[0].text}"
     if looks:
-        return f"{subject} {healthy}, with {looks} thing{'s' * (looks > 1)} to look at above."
+        things = "1 thing" if looks == 1 else f"{looks} things"
+        return f"{subject} {healthy}, with {things} to look at above."
     return f"{subject} {healthy}."

@@ -126,7 +126,7 @@ def _finish(run: RunDirectory, evaluation: Evaluation, console: Console, *, step
     count = evaluation.config.evaluation.pictures
     if count:
         test = evaluation.data.test
-        evaluation.task.draw(run.predictions, test, run.pictures, count=count)
+        evaluation.task.paint(run.predictions, test, run.pictures, count=count)
     write_report(run)
     console.say(f"Done: {step} iterations.")
     console.choice("scores", str(run.scores))

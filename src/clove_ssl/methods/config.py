@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from clove_ssl.config.bases import Branch, MethodConfig
-from clove_ssl.config.limits import check_least
+from clove_ssl.config.ranges import Positive, QueueSize, Range, Ranged, Share, Width, WidthFromZero
 from clove_ssl.config.views import Interpolation, ViewsConfig, ViewSpec
 from clove_ssl.errors import UserError
 from clove_ssl.methods.metrics import (
@@ -25,27 +25,24 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProjectorConfig:
+class ProjectorConfig(Ranged):
     """Two 1x1 convolutions with batch norm between and after them."""
 
-    hidden: int = 4096
+    hidden: Width = 4096
     """Channels between the two convolutions."""
-    out: int = 256
+    out: Width = 256
     """Channels of a local embedding."""
     bias: bool = False
     """Give the convolutions a bias (PixPro does, CLoVE does not)."""
     last_norm: Literal["plain", "affine", "none"] = "plain"
     """Batch norm after the last convolution: without scale and shift, with them, or none."""
 
-    def __post_init__(self) -> None:
-        check_least(1, "method.projector", hidden=self.hidden, out=self.out)
-
 
 @dataclass(frozen=True, kw_only=True)
-class MatchingConfig:
+class MatchingConfig(Ranged):
     """Which cells of two views show the same place."""
 
-    threshold: float = 0.7
+    threshold: Positive = 0.7
     """T_pos: cells match when their centres are closer than this many cell diagonals."""
     unit: Literal["larger", "query"] = "larger"
     """The diagonal that counts: the larger of the two cells', or the student cell's."""
@@ -53,21 +50,14 @@ class MatchingConfig:
     """``per-axis``: each axis scaled to 0..1 with inclusive corners (the released code);
     ``pixel``: true pixel distances. They disagree on 17 % of the pairs of a 4:3 photo."""
 
-    def __post_init__(self) -> None:
-        if self.threshold <= 0:
-            raise UserError(
-                f"method.matching.threshold is {self.threshold}, so no cell can have a positive. "
-                "Give a number above 0; the paper tries 0.5 to 0.9."
-            )
-
 
 @dataclass(frozen=True, kw_only=True)
-class TeacherConfig:
+class TeacherConfig(Ranged):
     """The moving average that provides the targets."""
 
-    momentum: float = 0.99
+    momentum: Share = 0.99
     """Momentum at the start of training."""
-    final_momentum: float = 1.0
+    final_momentum: Share = 1.0
     """Momentum at the end; in between it follows a cosine."""
     update: Literal["before-forward", "after-step"] = "before-forward"
     """``before-forward``: just before the teacher's last forward pass of a step, as released;
@@ -78,12 +68,12 @@ class TeacherConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadConfig:
+class HeadConfig(Ranged):
     """Two layers on top of the backbone, or of another head."""
 
-    hidden: int = 2048
-    """Width between the two layers."""
-    out: int = 128
+    hidden: WidthFromZero = 2048
+    """Width between the two layers; 0 makes it that of the input."""
+    out: Width = 128
     """Length of an embedding."""
 
 
@@ -124,8 +114,8 @@ class PooledViewsConfig(TeacherStudentConfig):
     def summary(self) -> dict[str, str]:
         first, last = self.teacher.momentum, self.teacher.final_momentum
         return {
-            "views": f"2x{self.views.global_size}",
-            "teacher": f"momentum {first}" + f" to {last}" * (first != last),
+            "views": self.views.shown(),
+            "teacher": f"momentum {first}" + (f" to {last}" if first != last else ""),
         }
 
 
@@ -151,22 +141,13 @@ class QueuedConfig(PooledViewsConfig):
         default_factory=lambda: TeacherConfig(momentum=0.999, final_momentum=0.999)
     )
     head: HeadConfig = field(default_factory=HeadConfig)
-    temperature: float = 0.2
+    temperature: Positive = 0.2
     """Divides the cosines of the loss."""
-    queue_size: int = 65536
+    queue_size: QueueSize = 65536
     """Keys of earlier batches that serve as negatives."""
-    shuffle_groups: int = 8
+    shuffle_groups: Annotated[int, Range(0, 2**16)] = 8
     """Groups of mixed membership in which keys are normalised, over all processes; each process
     has at least one. 0 turns shuffling off, as ``--sync-norm`` on several processes should."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.temperature <= 0 or self.queue_size < 1 or self.shuffle_groups < 0:
-            raise UserError(
-                f"method.temperature={self.temperature}, queue_size={self.queue_size} and "
-                f"shuffle_groups={self.shuffle_groups}: the first two must be above 0, the last "
-                "0 or more. Leave them out for 0.2, 65536 and 8."
-            )
 
     def judge_loss(self, run: PretrainConfig) -> Judge:
         """A judge that knows how long the queue takes to fill."""

@@ -54,13 +54,14 @@ class MLPHead(nn.Module):
 
     Args:
         in_channels: Length of an input vector.
-        hidden: Width between the layers.
+        hidden: Width between the layers; 0 is that of the input.
         out: Length of an embedding.
         norm: Batch norm before the ReLU.
     """
 
     def __init__(self, in_channels: int, hidden: int, out: int, *, norm: bool = False) -> None:
         super().__init__()
+        hidden = hidden or in_channels
         self.fc1 = nn.Linear(in_channels, hidden)
         self.norm1: nn.Module = nn.BatchNorm1d(hidden) if norm else nn.Identity()
         self.fc2 = nn.Linear(hidden, out)
@@ -76,6 +77,7 @@ class ConvHead(nn.Module):
 
     def __init__(self, in_channels: int, hidden: int, out: int) -> None:
         super().__init__()
+        hidden = hidden or in_channels
         self.conv1 = nn.Conv2d(in_channels, hidden, 1)
         self.conv2 = nn.Conv2d(hidden, out, 1)
 

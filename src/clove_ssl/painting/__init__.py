@@ -1,1 +1,1 @@
-"""Pixels for people: sheets, overlays and predictions drawn over images."""
+"""Pixels for people: sheets, overlays and predictions painted over images."""

@@ -1,7 +1,9 @@
-"""Predictions beside the truth: boxes, masks, keypoints and class maps drawn over images.
+"""Predictions beside the truth: boxes, masks, keypoints, classes and surfaces over images.
 
 A picture is an image with what is in it; pictures stand side by side in a row, rows below each
 other on a sheet. Small images are enlarged, because class names do not get smaller with them.
+A surface of a person is a small map that lies somewhere in the image: the part of the body that
+every pixel shows, 0 for none, and U and V on it. Later surfaces cover earlier ones.
 
 Dimensions: N objects, P keypoints, H x W pixels of the image.
 """
@@ -34,19 +36,19 @@ _PAGE, _INK, _NOBODY = (255, 255, 255), (20, 20, 20), (224, 224, 224)
 
 @dataclass(frozen=True)
 class Things:
-    """Objects of an image, as they are drawn."""
+    """Objects of an image, as they are painted."""
 
     boxes: NDArray[np.floating]  # (N, 4) x0, y0, x1, y1
     labels: tuple[str, ...]  # N
     tones: tuple[int, ...]  # N; equal numbers have one colour
     masks: NDArray[np.bool_] | None = None  # (N, H, W)
-    keypoints: NDArray[np.floating] | None = None  # (N, P, 3) x, y, drawn if above 0
+    keypoints: NDArray[np.floating] | None = None  # (N, P, 3) x, y, seen if above 0
     bones: tuple[tuple[int, int], ...] = ()  # pairs of keypoints with a line between them
 
 
 @dataclass
 class _Page:
-    """A picture in the making: its drawing, its scale, and where names stand already."""
+    """A picture in the making: its picture, its scale, and where names stand already."""
 
     picture: Image.Image
     scale: float
@@ -57,23 +59,23 @@ class _Page:
         return ImageDraw.Draw(self.picture)
 
 
-def draw_things(image: Pixels, things: Things, *, caption: str) -> Image.Image:
+def paint_things(image: Pixels, things: Things, *, caption: str) -> Image.Image:
     """An image with objects and a line of text above it."""
     if things.masks is not None:
         image = _tint(image, things.masks, things.tones)
     page = _enlarge(image)
     colours = [tone_colour(tone) for tone in things.tones]
     for number, (box, colour) in enumerate(zip(things.boxes, colours, strict=True)):
-        _draw_box(page, box, colour)
+        _paint_box(page, box, colour)
         if things.keypoints is not None:
-            _draw_keypoints(page, things.keypoints[number], things.bones, colour)
+            _paint_keypoints(page, things.keypoints[number], things.bones, colour)
     # Names come last, else the next box would cross them; the last object is the most important.
     for box, name, colour in reversed(list(zip(things.boxes, things.labels, colours, strict=True))):
-        _draw_name(page, box, name, colour)
+        _paint_name(page, box, name, colour)
     return _with_caption(page.picture, caption)
 
 
-def draw_classes(
+def paint_classes(
     image: Pixels, labels: NDArray[np.uint8], class_names: Sequence[str], *, caption: str
 ) -> Image.Image:
     """An image tinted by the class (H, W) of its pixels, with the names of those that occur.
@@ -87,7 +89,7 @@ def draw_classes(
     page = _enlarge(tinted)
     for row, number in enumerate(present):
         place = np.array([2, 2 + row * (_LETTERS + 6), 2, 2]) / page.scale
-        _draw_name(page, place, class_names[number], tone_colour(number))
+        _paint_name(page, place, class_names[number], tone_colour(number))
     return _with_caption(page.picture, caption)
 
 
@@ -134,12 +136,12 @@ def _enlarge(image: Pixels) -> _Page:
     return _Page(Image.fromarray(image).resize(size, Image.Resampling.BICUBIC), scale)
 
 
-def _draw_box(page: _Page, box: NDArray[np.floating], colour: Colour) -> None:
+def _paint_box(page: _Page, box: NDArray[np.floating], colour: Colour) -> None:
     x0, y0, x1, y1 = (box * page.scale).tolist()
     page.pen.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=colour, width=2)
 
 
-def _draw_keypoints(
+def _paint_keypoints(
     page: _Page,
     points: NDArray[np.floating],
     bones: Sequence[tuple[int, int]],
@@ -155,7 +157,7 @@ def _draw_keypoints(
             page.pen.ellipse((x - 3, y - 3, x + 3, y + 3), fill=colour, outline=_PAGE)
 
 
-def _draw_name(page: _Page, box: NDArray[np.floating], name: str, colour: Colour) -> None:
+def _paint_name(page: _Page, box: NDArray[np.floating], name: str, colour: Colour) -> None:
     """A name above its box, or at a free place near that; none where names are in the way."""
     font = ImageFont.load_default(size=_LETTERS)
     width, height = font.getlength(name) + 6, _LETTERS + 4
@@ -167,7 +169,7 @@ def _draw_name(page: _Page, box: NDArray[np.floating], name: str, colour: Colour
         if not any(_meet(place, other) for other in page.taken):
             page.taken.append(place)
             page.pen.rectangle(place, fill=colour)
-            page.pen.text((left + 3, top), name, font=font, fill=_readable_on(colour))
+            page.pen.text((left + 3, top), name, font=font, fill=readable_on(colour))
             return
 
 
@@ -175,7 +177,8 @@ def _meet(a: Rectangle, b: Rectangle) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
-def _readable_on(colour: Colour) -> Colour:
+def readable_on(colour: Colour) -> Colour:
+    """Ink that is seen on a colour."""
     red, green, blue = colour
     return _INK if 0.3 * red + 0.59 * green + 0.11 * blue > 120 else _PAGE
 
@@ -187,3 +190,96 @@ def _with_caption(picture: Image.Image, caption: str) -> Image.Image:
     font = ImageFont.load_default(size=_LETTERS)
     ImageDraw.Draw(whole).text((2, 2), caption, font=font, fill=_INK)
     return whole
+
+
+PARTS = 24
+_SURFACE_OPACITY = 0.75
+_STEPS = 8  # lines of equal U, and of equal V, across a part
+_LINES = {"u": (255, 140, 0), "v": (0, 210, 255)}
+_BORDER = (255, 255, 255)
+_RADIUS = 3
+
+
+@dataclass(frozen=True)
+class SurfaceMap:
+    """What is seen of one person."""
+
+    left: int
+    top: int
+    iuv: NDArray[np.uint8]  # (3, h, w) part, U and V
+
+
+def paint_points(
+    image: Pixels, points: NDArray[np.floating], parts: NDArray[np.int64], *, caption: str
+) -> Image.Image:
+    """An image with labelled points (P, 2) in the colours of their parts (P,)."""
+    page = _enlarge(image)
+    for (x, y), part in zip((points * page.scale).tolist(), parts.tolist(), strict=True):
+        place = (x - _RADIUS, y - _RADIUS, x + _RADIUS, y + _RADIUS)
+        page.pen.ellipse(place, fill=tone_colour(part), outline=_BORDER)
+    return _with_caption(page.picture, caption)
+
+
+def paint_colour_map(image: Pixels, surfaces: Sequence[SurfaceMap], *, caption: str) -> Image.Image:
+    """An image on which U is red, V is green, and the part decides how blue a pixel is."""
+    page, part, u, v = _enlarge_all(image, surfaces)
+    colours = np.stack([u, v, part.astype(np.float32) * (255 / PARTS)], axis=-1)
+    mixed = page + _SURFACE_OPACITY * (colours - page)
+    return _picture(np.where((part > 0)[..., None], mixed, page), caption)
+
+
+def paint_contours(image: Pixels, surfaces: Sequence[SurfaceMap], *, caption: str) -> Image.Image:
+    """An image with lines of equal U (orange) and V (blue), and white borders of parts."""
+    page, part, u, v = _enlarge_all(image, surfaces)
+    for name, values in (("v", v), ("u", u)):
+        level = (values.astype(np.int64) * _STEPS) // 256
+        page[_changes(level, part, within=True)] = _LINES[name]
+    page[_changes(part, part, within=False)] = _BORDER
+    return _picture(page, caption)
+
+
+def _laid_out(surfaces: Sequence[SurfaceMap], image: Pixels) -> NDArray[np.uint8]:
+    """All surfaces in one map of the image: (3, H, W)."""
+    height, width = image.shape[:2]
+    whole = np.zeros((3, height, width), np.uint8)
+    for surface in surfaces:
+        top, left = max(surface.top, 0), max(surface.left, 0)
+        seen = surface.iuv[
+            :, top - surface.top : height - surface.top, left - surface.left : width - surface.left
+        ]
+        window = whole[:, top : top + seen.shape[1], left : left + seen.shape[2]]
+        np.copyto(window, seen, where=seen[:1] > 0)
+    return whole
+
+
+def _enlarge_all(
+    image: Pixels, surfaces: Sequence[SurfaceMap]
+) -> tuple[Pixels, NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8]]:
+    """The image, and part, U and V of its pixels, as large as a picture; maps are not mixed."""
+    page = np.array(_enlarge(image).picture)
+    size = (page.shape[1], page.shape[0])
+    part, u, v = (
+        np.asarray(Image.fromarray(channel).resize(size, Image.Resampling.NEAREST))
+        for channel in _laid_out(surfaces, image)
+    )
+    return page, part, u, v
+
+
+def _picture(pixels: NDArray[np.number], caption: str) -> Image.Image:
+    return _with_caption(Image.fromarray(pixels.round().astype(np.uint8)), caption)
+
+
+def _changes(
+    values: NDArray[np.integer], part: NDArray[np.uint8], *, within: bool
+) -> NDArray[np.bool_]:
+    """Where a value differs from that of the pixel to the right or below."""
+    changes = np.zeros(part.shape, bool)
+    for here, there in (
+        (np.s_[:, :-1], np.s_[:, 1:]),
+        (np.s_[:-1, :], np.s_[1:, :]),
+    ):
+        differs = values[here] != values[there]
+        if within:
+            differs &= (part[here] == part[there]) & (part[here] > 0)
+        changes[here] |= differs
+    return changes

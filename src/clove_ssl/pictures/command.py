@@ -13,8 +13,15 @@ from torch import Tensor
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError
-from clove_ssl.painting.overlays import as_colours, heat, ring
-from clove_ssl.painting.sheets import captioned, enlarged, wrapped, write_titled_sheet
+from clove_ssl.painting.sheets import (
+    as_colours,
+    captioned,
+    enlarged,
+    heat,
+    ring,
+    wrapped,
+    write_titled_sheet,
+)
 from clove_ssl.pictures.config import ShowConfig
 from clove_ssl.pictures.maps import cell_at, fitted, principal_colours, similarity_maps, sliding_map
 from clove_ssl.pictures.sources import (

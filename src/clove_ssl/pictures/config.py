@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from clove_ssl.errors import UserError
+from clove_ssl.config.ranges import Positive, Range, Ranged, Share
 
 PictureKind = Literal["views", "matches", "attention", "similarity", "features"]
 PICTURES: dict[PictureKind, str] = {
@@ -22,7 +22,7 @@ PICTURES: dict[PictureKind, str] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShowConfig:
+class ShowConfig(Ranged):
     """Draw what a run works with and what it has learned, as one PNG sheet."""
 
     what: Annotated[PictureKind, tyro.conf.Positional]
@@ -35,9 +35,9 @@ class ShowConfig:
     """Images or folders of them; by default images of the run's own data, or built-in scenes."""
     out: Path | None = None
     """The PNG to write; by default inside pictures/ of the run, or beside the file."""
-    count: int = 4
+    count: Annotated[int, Range(1, 1000)] = 4
     """Images on the sheet, at most, where none or a folder is named."""
-    at: tuple[float, float] = (0.5, 0.5)
+    at: tuple[Share, Share] = (0.5, 0.5)
     """Where the chosen cell lies: its share of the image's width and height, from 0 to 1
     (attention, similarity)."""
     branch: Literal["student", "teacher"] | None = None
@@ -45,38 +45,17 @@ class ShowConfig:
     or the exported one (similarity)."""
     stage: str | None = None
     """Feature map, such as c4; by default the one that was pre-trained (similarity, features)."""
-    enlarge: float = 2.0
+    enlarge: Annotated[float, Range(0.1, 16)] = 2.0
     """Shorter side of the input, in sides of a large view (attention, similarity, features)."""
-    slide: int = 2
+    slide: Annotated[int, Range(1, 32)] = 2
     """Steps by which the input slides within a cell, per axis; each adds resolution without
     changing the scale of things (similarity, features)."""
-    epoch: int = 0
+    epoch: Annotated[int, Range(0, 10**6)] = 0
     """Whose random numbers to use: those of the run's own images are what it saw in that epoch
     (views, matches)."""
-    threshold: float | None = None
+    threshold: Positive | None = None
     """Cell diagonals within which cells match; by default the method's own (matches)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-
-    def __post_init__(self) -> None:
-        if not all(0 <= share <= 1 for share in self.at):
-            raise UserError(
-                f"--at {self.at[0]:g} {self.at[1]:g} lies outside the image; expected shares of "
-                "its width and height from 0 to 1. The middle is --at 0.5 0.5"
-            )
-        for name, value, usual in (("count", self.count, 4), ("slide", self.slide, 2)):
-            if value < 1:
-                raise UserError(f"--{name} is {value}; it must be 1 or more. Try --{name} {usual}")
-        if not 0.1 <= self.enlarge <= 16:
-            raise UserError(
-                f"--enlarge is {self.enlarge:g}; expected 0.1 to 16 sides of a large view. "
-                "Try --enlarge 2"
-            )
-        if self.threshold is not None and self.threshold <= 0:
-            raise UserError(
-                f"--threshold is {self.threshold:g}, so no cells match. Try --threshold 0.7"
-            )
-        if self.epoch < 0:
-            raise UserError(f"--epoch is {self.epoch}; the first one is --epoch 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,14 +71,10 @@ class ReportConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WatchConfig:
+class WatchConfig(Ranged):
     """Serve the report of runs on this machine while they are going; nothing is written."""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """Their run directories."""
-    port: int = 8760
+    port: Annotated[int, Range(0, 65535)] = 8760
     """Where the page is served; 0 takes any free port."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.port < 65536:
-            raise UserError(f"--port is {self.port}; expected 0 to 65535. Try --port 8760")

@@ -25,7 +25,7 @@ from clove_ssl.methods.base import Method
 from clove_ssl.painting.sheets import Pixels
 from clove_ssl.pictures.config import ShowConfig
 from clove_ssl.pretraining.restore import restore_method
-from clove_ssl.probes.images import spread
+from clove_ssl.probes.features import spread
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.weights.load import load_backbone, read_backbone

@@ -22,9 +22,15 @@ from clove_ssl.config.views import ViewSpec
 from clove_ssl.data.order import view_uniforms
 from clove_ssl.errors import UserError
 from clove_ssl.methods.config import MatchingConfig
-from clove_ssl.painting.overlays import crop_boxes, framed, joined_by_lines
 from clove_ssl.painting.predictions import Colour, tone_colour
-from clove_ssl.painting.sheets import captioned, enlarged, wrapped
+from clove_ssl.painting.sheets import (
+    captioned,
+    crop_boxes,
+    enlarged,
+    framed,
+    joined_by_lines,
+    wrapped,
+)
 from clove_ssl.pictures.sources import ShownImage, array_of
 from clove_ssl.pretraining.restore import unrestored_method
 from clove_ssl.views.draw.crops import UNIFORMS_PER_VIEW

@@ -1,7 +1,7 @@
-"""``clove probe``: the figures of several backbones, side by side.
+"""``clove probe``: the scores of several backbones, side by side.
 
 The result of a run is also kept in its ``probes.json`` and shown in its report: one
-entry per backbone and figure, with the data, size, stages and seed it was found with.
+entry per backbone and score, with the data, size, stages and seed it was found with.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from clove_ssl.weights.load import load_backbone
 RANDOM = "random:"
 
 Results = dict[str, dict[str, Score]]
-"""Figures by backbone, then by name."""
+"""Scores by backbone, then by name."""
 
 
 def probe_backbones(config: ProbeConfig, suite: ProbeSuite | None = None) -> Results:
@@ -106,15 +106,15 @@ def _trained_stage(backbones: dict[str, Backbone]) -> str:
 
 
 def _table(config: ProbeConfig, results: Results) -> Table:
-    """Backbones below each other, one block per figure."""
-    table = Table("figure", "backbone", "value", "95 % interval", "chance")
+    """Backbones below each other, one block per score."""
+    table = Table("score", "backbone", "value", "95 % interval", "chance")
     stages = " + ".join(config.stages)
     table.title = f"Frozen features of {stages} on {config.data}, {config.size} px"
     table.caption = "shares in percent; alignment and uniformity are better when lower"
-    for figure in next(iter(results.values())):
+    for kind in next(iter(results.values())):
         for place, (name, scores) in enumerate(results.items()):
-            score = scores[figure]
-            title = "" if place else TITLES[figure]
+            score = scores[kind]
+            title = "" if place else TITLES[kind]
             table.add_row(title, name, score.shown(), score.shown_interval(), score.shown_chance())
         table.add_section()
     return table
@@ -122,9 +122,9 @@ def _table(config: ProbeConfig, results: Results) -> Table:
 
 def _record(config: ProbeConfig, results: Results) -> None:
     entries = [
-        _entry(name, figure, score, config)
+        _entry(name, kind, score, config)
         for name, scores in results.items()
-        for figure, score in scores.items()
+        for kind, score in scores.items()
     ]
     for run in _runs(config):
         fresh = {_identity(entry): entry for entry in (*read_probes(run), *entries)}
@@ -138,15 +138,15 @@ def _runs(config: ProbeConfig) -> list[RunDirectory]:
     return [run for run in runs if run.config.is_file()]
 
 
-def _entry(name: str, figure: str, score: Score, config: ProbeConfig) -> dict[str, Any]:
+def _entry(name: str, kind: str, score: Score, config: ProbeConfig) -> dict[str, Any]:
     return {
         "backbone": name,
         "data": config.data,
         "size": config.size,
         "stages": list(config.stages),
         "seed": config.seed,
-        "figure": figure,
-        "title": TITLES[figure],
+        "figure": kind,
+        "title": TITLES[kind],
         "value": score.value,
         "interval": None if score.interval is None else list(score.interval),
         "chance": score.chance,

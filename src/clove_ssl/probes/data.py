@@ -6,7 +6,7 @@ split; whatever is learned from comes from a training split without its images.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,13 +22,13 @@ from clove_ssl.data.labels.mask_folders import (
     mask_classes,
     read_picture,
 )
-from clove_ssl.data.labels.pixels import DenseLabels, SceneLabels, VOCLabels
+from clove_ssl.data.labels.pixels import DenseLabels, SceneLabels, SomeLabels, VOCLabels
 from clove_ssl.data.scenes import SceneSource
 from clove_ssl.data.sources import FolderSource, ImageSource, open_source
 from clove_ssl.errors import UserError
-from clove_ssl.probes.classes import ClassSet
-from clove_ssl.probes.images import read_image
-from clove_ssl.probes.persons import Person, persons_of_dataset, persons_of_scenes
+from clove_ssl.probes.classifiers import ClassSet
+from clove_ssl.probes.features import read_image
+from clove_ssl.probes.keypoints import Person, persons_of_dataset, persons_of_scenes
 from clove_ssl.tasks.detection.finding import open_coco
 from clove_ssl.tasks.labels.samples import DetectionDataset
 from clove_ssl.tasks.semantic.coco import InstanceLabels
@@ -166,21 +166,6 @@ def _mask_folder(root: Path, test_split: str | None) -> ProbeData:
     tested = [place for place in places if place % _EVERY == _EVERY - 1]
     learned = [place for place in places if place % _EVERY != _EVERY - 1]
     return _masks(SomeLabels(whole, learned), SomeLabels(whole, tested))
-
-
-class SomeLabels:
-    """Some images of a labelled set."""
-
-    def __init__(self, whole: DenseLabels, chosen: Sequence[int]) -> None:
-        self.class_names = whole.class_names
-        self._whole, self._chosen = whole, chosen
-
-    def __len__(self) -> int:
-        return len(self._chosen)
-
-    def load(self, index: int) -> tuple[Tensor, Tensor]:
-        """An image (3, H, W) and its label map (H, W), both uint8."""
-        return self._whole.load(self._chosen[index])
 
 
 def _pictures(source: ImageSource, train: str | None) -> ProbeData:

@@ -25,8 +25,7 @@ from clove_ssl.backbones.build import Backbone
 from clove_ssl.data.labels.pixels import IGNORE, DenseLabels
 from clove_ssl.errors import UserError
 from clove_ssl.probes.classifiers import Bank, choose_and_fit
-from clove_ssl.probes.features import FrozenFeatures
-from clove_ssl.probes.images import BATCH, Pictures, load_pictures
+from clove_ssl.probes.features import BATCH, FrozenFeatures, Pictures, load_pictures
 from clove_ssl.tasks.semantic.scores import accuracy, class_iou, confusion, iou_interval, mean_iou
 
 ScoreCells = Callable[[Tensor], Tensor]

@@ -30,8 +30,7 @@ from clove_ssl.console import Console
 from clove_ssl.data.decode import DecodeError, decode
 from clove_ssl.data.sources import ImageSource, open_source
 from clove_ssl.errors import UserError
-from clove_ssl.probes.features import FrozenFeatures
-from clove_ssl.probes.images import scale
+from clove_ssl.probes.features import FrozenFeatures, scale
 from clove_ssl.training.processes import choose_device
 from clove_ssl.weights.load import load_backbone
 

@@ -2,7 +2,7 @@
 
 They leave the run as it would be without them: the network is copied, all random
 numbers come from generators of their own, and the time they take counts for no step.
-The first process does them while the others wait at their next step. Figures go to
+The first process does them while the others wait at their next step. Scores go to
 ``metrics.jsonl`` under names that start with ``probe_``.
 """
 
@@ -63,7 +63,7 @@ class RunProbes:
             )
 
     def measure(self, backbone: Backbone, device: torch.device) -> dict[str, Score]:
-        """The figures of a backbone, which is left as it is."""
+        """The scores of a backbone, which is left as it is."""
         assert self._suite is not None  # there are steps, or nobody asks
         return self._suite.measure(backbone, (backbone.stage,), device=device)
 
@@ -102,33 +102,33 @@ class ProbedRun:
         start = time.perf_counter()
         try:
             scores = self.probes.measure(backbone, self.loop.process.device)
-        except UserError as error:  # a training run of days is worth more than a figure
+        except UserError as error:  # a training run of days is worth more than a score
             console.warn(f"the probe after step {step} is left out: {error}")
             return
         seconds = time.perf_counter() - start
-        figures = {f"{PREFIX}{name}": score.value for name, score in scores.items()}
+        metrics = {f"{PREFIX}{name}": score.value for name, score in scores.items()}
         epoch = self.loop.plan.epoch(step)
-        self.observer.evaluated(step, {"epoch": epoch, **figures, SECONDS: seconds})
+        self.observer.evaluated(step, {"epoch": epoch, **metrics, SECONDS: seconds})
         console.say(f"Probe after step {step}: {_describe(scores)} ({seconds:.1f} s)")
-        self._keep_if_best(step, backbone, figures, earlier)
+        self._keep_if_best(step, backbone, metrics, earlier)
 
     def _keep_if_best(
         self,
         step: int,
         backbone: Backbone,
-        figures: Mapping[str, float],
+        metrics: Mapping[str, float],
         earlier: Sequence[Mapping[str, float]],
     ) -> None:
         config = self.probes.config
         if config.probe.keep_best == "none":
             return
         name = f"{PREFIX}{config.probe.keep_best}"
-        if figures[name] > max((row[name] for row in earlier if name in row), default=-math.inf):
+        if metrics[name] > max((row[name] for row in earlier if name in row), default=-math.inf):
             metadata = {
                 "method": config.method.name,
                 "config_hash": files.fingerprint(config),
                 "step": str(step),
-                name: repr(figures[name]),
+                name: repr(metrics[name]),
             }
             save_backbone(backbone, self.run.best_backbone, metadata)
 
@@ -157,7 +157,7 @@ def _amounts(config: RunProbeConfig) -> Amounts:
 
 def _describe(scores: Mapping[str, Score]) -> str:
     return ", ".join(
-        f"{TITLES[name]} {score.shown()}{' %' * score.is_share}"
+        f"{TITLES[name]} {score.shown()}{(' %' if score.is_share else '')}"
         + (f" (chance {score.shown_chance()} %)" if score.chance is not None else "")
         for name, score in scores.items()
     )

@@ -1,7 +1,7 @@
-"""What a probe finds: a figure, how sure it is, and what guessing would give.
+"""What a probe finds: a score, how sure it is, and what guessing would give.
 
 Intervals are bootstraps over images: the images are drawn again with replacement,
-and 95 % of the figures so found lie in the interval. Cells and pixels of one image
+and 95 % of the scores so found lie in the interval. Cells and pixels of one image
 are alike, so drawing those would promise too much.
 
 Dimensions: N images, R resamples.
@@ -21,7 +21,7 @@ _ENDS = (0.025, 0.975)
 
 @dataclass(frozen=True)
 class Score:
-    """One figure of a probe."""
+    """One score of a probe."""
 
     value: float
     interval: tuple[float, float] | None = None  # None where resampling would mislead
@@ -71,6 +71,6 @@ def mean(values: Tensor, *, seed: int) -> Score:
 
 
 def spread_of(drawn: Tensor) -> tuple[float, float]:
-    """The ends of the middle 95 % of the figures of all resamples."""
+    """The ends of the middle 95 % of the scores of all resamples."""
     low, high = drawn.quantile(torch.tensor(_ENDS, dtype=drawn.dtype)).tolist()
     return low, high

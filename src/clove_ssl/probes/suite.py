@@ -1,9 +1,9 @@
-"""All probes of a backbone: which ones the images allow, and their figures.
+"""All probes of a backbone: which ones the images allow, and their scores.
 
-Images are loaded once and shown to every backbone, so that figures can be compared.
+Images are loaded once and shown to every backbone, so that scores can be compared.
 
 =================  ======================  ==========================================
-probe              figures                 needs
+probe              scores                 needs
 =================  ======================  ==========================================
 correspondence     correspondence          images
 spread             effective_rank,         images
@@ -27,12 +27,10 @@ from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.probing import ProbeName
 from clove_ssl.errors import UserError
 from clove_ssl.probes import dense as probes
-from clove_ssl.probes.classes import Classified, knn, linear, load_classified
+from clove_ssl.probes.classifiers import Classified, knn, linear, load_classified
 from clove_ssl.probes.data import ProbeData
-from clove_ssl.probes.features import FrozenFeatures
-from clove_ssl.probes.images import Pictures, load_pictures
-from clove_ssl.probes.keypoints import Persons, keypoint_transfer
-from clove_ssl.probes.persons import crop_persons
+from clove_ssl.probes.features import FrozenFeatures, Pictures, load_pictures
+from clove_ssl.probes.keypoints import Persons, crop_persons, keypoint_transfer
 from clove_ssl.probes.scores import Score
 from clove_ssl.probes.views import (
     ViewPairs,
@@ -68,7 +66,7 @@ TITLES = {
     "retrieval": "k-NN mIoU",
     "keypoints": "keypoint PCK",
 }
-"""What figures are called in tables."""
+"""What scores are called in tables."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +119,7 @@ class ProbeSuite:
     def measure(
         self, backbone: Backbone, stages: Sequence[str], *, device: torch.device | str
     ) -> dict[str, Score]:
-        """The figures of a backbone, which is left as it is."""
+        """The scores of a backbone, which is left as it is."""
         extract = FrozenFeatures(backbone, stages, device=device)
         scores: dict[str, Score] = {}
         for need, measure in (

@@ -25,8 +25,7 @@ from clove_ssl.data.order import view_uniforms
 from clove_ssl.layers.normalization import unit_vectors
 from clove_ssl.methods.health import effective_rank
 from clove_ssl.probes.data import ImageSet
-from clove_ssl.probes.features import FrozenFeatures
-from clove_ssl.probes.images import BATCH, in_threads, spread
+from clove_ssl.probes.features import BATCH, FrozenFeatures, in_threads, spread
 from clove_ssl.probes.scores import Score, mean, resample_counts, share, spread_of
 from clove_ssl.views.draw.crops import UNIFORMS_PER_VIEW
 from clove_ssl.views.draw.parameters import draw_views

@@ -16,11 +16,10 @@ import torch
 from clove_ssl.config import files
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError, unknown_name
-from clove_ssl.study.cells import Cell, find_cell, state_of
+from clove_ssl.study.cells import Cell, CellInUse, find_cell, state_of
 from clove_ssl.study.comparing import StudyComparison
 from clove_ssl.study.config import BudgetConfig, StudyConfig, StudyRunConfig
 from clove_ssl.study.costs import describe_costs, estimate, read_speeds
-from clove_ssl.study.folder import CellInUse
 from clove_ssl.study.plan import StudyPlan, check_data, make_plan, save_study
 from clove_ssl.study.report import StudyPage, write_study_report
 from clove_ssl.study.results import pretraining_rows

@@ -14,12 +14,14 @@ from clove_ssl.study.results import (
     Measure,
     PretrainingFacts,
     Results,
+    departures,
+    describe_budget,
+    describe_data,
     pretraining_facts,
     results_of,
 )
-from clove_ssl.study.settings import departures, describe_budget, describe_data
 from clove_ssl.study.statistics import compare, exceeds, noise_of, summarize
-from clove_ssl.study.tables import OurFigure, Pair, PairedRow, StudyRow, StudyTable
+from clove_ssl.study.tables import OurScore, Pair, PairedRow, StudyRow, StudyTable
 
 MOST_FIGURES = 6
 _MAIN = tuple(table for table in PAPER_TABLES if not table.is_ablation)
@@ -29,7 +31,7 @@ _VARIANTS = {row.key for table in _ABLATIONS for row in table.rows}
 
 @dataclass(frozen=True)
 class _Columns:
-    """The figures of a table."""
+    """The scores of a table."""
 
     names: tuple[str, ...]
     headings: tuple[str, ...]
@@ -47,14 +49,15 @@ class StudyComparison:
         return [table for measure in self._measures for table in self._tables_of(measure)]
 
     def paired(self) -> list[PairedRow]:
-        """The reference against every other method, on the figure that counts."""
+        """The reference against every other method, on the score that counts."""
         return [row for measure in self._measures for row in self._paired_of(measure)]
 
     def unmeasured(self) -> list[str]:
         """Tables of the paper that the study has no cells for."""
         tasks = {each.task for each in self._plan.config.finetunings}
-        measured = [t for t in (*_MAIN * bool(self._methods), *self._ablations) if t.task in tasks]
-        wanted = (*_MAIN * bool(self._methods), *_ABLATIONS * bool(self._ablations))
+        main = _MAIN if self._methods else ()
+        measured = [table for table in (*main, *self._ablations) if table.task in tasks]
+        wanted = (*main, *(_ABLATIONS if self._ablations else ()))
         return [f"{table.title} ({table.label})" for table in wanted if table not in measured]
 
     @property
@@ -117,11 +120,11 @@ class StudyComparison:
 
     def _columns(self, measure: Measure, paper: PaperTable | None) -> _Columns:
         if paper is not None:
-            return _Columns(paper.figures, paper.headings)
-        found = [self._found(entry, measure).figures for entry in self._entries]
-        names = list(dict.fromkeys(name for figures in found for name in figures))
+            return _Columns(paper.scores, paper.headings)
+        found = [self._found(entry, measure).scores for entry in self._entries]
+        names = list(dict.fromkeys(name for scores in found for name in scores))
         if isinstance(measure, ProbeEntry):
-            names = list(dict.fromkeys([measure.main_figure, *names]))
+            names = list(dict.fromkeys([measure.main_score, *names]))
         shown = tuple(names[:MOST_FIGURES]) or ("score",)
         return _Columns(shown, tuple(_title(measure, name) for name in shown))
 
@@ -158,7 +161,7 @@ class StudyComparison:
         table, row = line if line else (None, None)
         values = row.values if row and same_measure else (None,) * len(columns.names)
         pairs = tuple(
-            Pair(value, _our_figure(results, name, value))
+            Pair(value, _our_score(results, name, value))
             for name, value in zip(columns.names, values, strict=True)
         )
         measured = next((pair.ours for pair in pairs if pair.ours), None)
@@ -180,12 +183,12 @@ class StudyComparison:
     def _paired_of(self, measure: Measure) -> Iterator[PairedRow]:
         config = self._plan.config
         reference = next(e for e in self._entries if e.label == config.reference_label)
-        ours = self._found(reference, measure).figures
-        name = _main_figure(measure, ours)
-        found_all = [self._found(entry, measure).figures for entry in self._entries]
-        noise = noise_of(figures[name] for figures in found_all if figures.get(name))
+        ours = self._found(reference, measure).scores
+        name = _main_score(measure, ours)
+        found_all = [self._found(entry, measure).scores for entry in self._entries]
+        noise = noise_of(scores[name] for scores in found_all if scores.get(name))
         for entry in self._entries:
-            theirs = self._found(entry, measure).figures
+            theirs = self._found(entry, measure).scores
             if entry is reference or name not in ours or name not in theirs:
                 continue
             found = compare(ours[name], theirs[name])
@@ -209,27 +212,27 @@ def _main_table(measure: Measure) -> PaperTable | None:
     return next((table for table in _MAIN if table.task == task), None)
 
 
-def _main_figure(measure: Measure, found: Iterable[str]) -> str:
-    """The figure that counts: the paper's first one, where it has the task."""
+def _main_score(measure: Measure, found: Iterable[str]) -> str:
+    """The score that counts: the paper's first one, where it has the task."""
     if isinstance(measure, ProbeEntry):
-        return measure.main_figure
+        return measure.main_score
     table = _main_table(measure)
-    return table.figures[0] if table else next(iter(found), "")
+    return table.scores[0] if table else next(iter(found), "")
 
 
 def _title(measure: Measure, name: str) -> str:
-    """A figure in words; those of probes have names of their own."""
+    """A score in words; those of probes have names of their own."""
     words = name.replace("_", " ")
     return TITLES.get(name, words) if isinstance(measure, ProbeEntry) else words
 
 
-def _our_figure(results: Results, name: str, paper: float | None) -> OurFigure | None:
-    measured = results.figures.get(name)
+def _our_score(results: Results, name: str, paper: float | None) -> OurScore | None:
+    measured = results.scores.get(name)
     if not measured:
         return None
     summary = summarize(measured)
     error = summary.standard_error
-    return OurFigure(
+    return OurScore(
         mean=summary.mean,
         deviation=summary.deviation,
         standard_error=error,
@@ -253,9 +256,9 @@ def _note(paper: PaperTable | None, *, same_measure: bool) -> str:
     if not same_measure:
         return (
             f"The variants of the paper's table {paper.label}, measured in another way: its "
-            "figures (AP on VOC) cannot stand beside these."
+            "scores (AP on VOC) cannot stand beside these."
         )
     return (
-        f"The paper's figures are those of {paper.label}, as printed: means of {paper.runs} runs, "
+        f"The paper's scores are those of {paper.label}, as printed: means of {paper.runs} runs, "
         "but for those of other methods that it takes from their own papers."
     )

@@ -7,7 +7,6 @@ by name. Values under ``changes`` are nested as in the config file of a run.
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,18 +14,19 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from clove_ssl.config.limits import check_least
+from clove_ssl.config.ranges import ImageCount, Range, Ranged, Seed, Seeds, Steps
 from clove_ssl.errors import UserError, unknown_name
 from clove_ssl.study.paper_tables import ROW_KEYS
 
 Changes = dict[str, Any]
 BudgetKind = Literal["recipe", "epochs", "steps", "seconds"]
 CellKind = Literal["timing", "pretrain", "probe", "finetune"]
+Amount = Annotated[float, Range(0, 10**9, above=True)]
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,59}")  # names files together with others
 
 
 @dataclass(frozen=True, kw_only=True)
-class PretrainingEntry:
+class PretrainingEntry(Ranged):
     """A row of the tables: one way to get a backbone, with several seeds."""
 
     label: str
@@ -39,7 +39,7 @@ class PretrainingEntry:
     """A run or a released checkpoint that exists already, instead of pre-training one."""
     changes: Changes = field(default_factory=dict)
     """What differs from the recipe or file."""
-    seeds: tuple[int, ...] = (0,)
+    seeds: Seeds = (0,)
     """Seeds of the pre-training; the same ones make methods comparable in pairs."""
     rows: tuple[str, ...] = ()
     """Rows of the paper's tables that it stands for, such as clove-200 or negatives-inter."""
@@ -52,7 +52,6 @@ class PretrainingEntry:
                 f"pretrainings: {self.label} needs exactly one of recipe, config and backbone. "
                 "For example: {label: clove, recipe: clove-r18-small}"
             )
-        _check_seeds(self.label, self.seeds)
         for row in self.rows:
             if row not in ROW_KEYS:
                 raise unknown_name("row of the paper's tables", row, ROW_KEYS)
@@ -66,7 +65,7 @@ class ProbeEntry:
     data: str = "scenes"
     """A name under ``data.labelled``, or what ``clove probe --data`` takes."""
     figure: str | None = None
-    """The figure that counts, by default the first probe under ``changes``, or segmentation; the
+    """The score that counts, by default the first probe under ``changes``, or segmentation; the
     others are kept as well."""
     changes: Changes = field(default_factory=dict)
     """Other options of ``clove probe``."""
@@ -75,14 +74,14 @@ class ProbeEntry:
         _check_label("probes", self.label)
 
     @property
-    def main_figure(self) -> str:
-        """The figure that counts."""
+    def main_score(self) -> str:
+        """The score that counts."""
         asked_for = self.changes.get("probe") or ["segmentation"]
         return self.figure or str(asked_for[0])
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinetuningEntry:
+class FinetuningEntry(Ranged):
     """A downstream task that every backbone is fine-tuned on."""
 
     label: str
@@ -93,12 +92,11 @@ class FinetuningEntry:
     ``scenes`` takes built-in ones."""
     changes: Changes = field(default_factory=dict)
     """What differs from the task's protocol."""
-    seeds: tuple[int, ...] = (0,)
+    seeds: Seeds = (0,)
     """Seeds of the fine-tuning, the same for every backbone."""
 
     def __post_init__(self) -> None:
         _check_label("finetunings", self.label)
-        _check_seeds(self.label, self.seeds)
 
     @property
     def data_name(self) -> str:
@@ -107,63 +105,46 @@ class FinetuningEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudyDataConfig:
+class StudyDataConfig(Ranged):
     """Where images are; a study is the same one wherever they lie."""
 
     pretrain: str | None = None
     """Images to pre-train on, as ``clove pretrain --data`` takes them; by default the recipe's."""
     pretrain_name: str | None = None
     """What these images are called in tables; by default their path."""
-    images: int | None = None
+    images: ImageCount | None = None
     """How many there are, for estimates where they are not at hand."""
     labelled: dict[str, str] = field(default_factory=dict)
     """Folders of labelled images by name: voc, coco, lvis, cityscapes."""
 
-    def __post_init__(self) -> None:
-        if self.images is not None and self.images < 1:
-            raise UserError(
-                f"data: images is {self.images}; expected how many there are, 1 or more. Leave it "
-                "out to have them counted."
-            )
-
 
 @dataclass(frozen=True, kw_only=True)
-class BudgetConfig:
+class BudgetConfig(Ranged):
     """How long each pre-training is; the same for all but those that train nothing."""
 
     kind: BudgetKind = "recipe"
     """``recipe``: as long as each recipe says; ``epochs`` and ``steps``: this many; ``seconds``:
     as many steps as fit into this time on the device, found by a short timing before."""
-    amount: float | None = None
-    timed_steps: int = 20
+    amount: Amount | None = None
+    timed_steps: Steps = 20
     """Steps that are timed for a budget in seconds."""
-    warm_steps: int = 10
+    warm_steps: Steps = 10
     """Steps before those, at least, which are not counted."""
 
     def __post_init__(self) -> None:
-        if (self.kind == "recipe") != (self.amount is None) or not self._is_possible():
+        is_whole = self.kind == "seconds" or (self.amount or 0) % 1 == 0
+        if (self.kind == "recipe") != (self.amount is None) or not is_whole:
             raise UserError(
                 f"budget: kind {self.kind} with amount {self.amount}: expected no amount for "
                 "recipe, whole epochs or steps from 1 on, or seconds above 0. For example: "
                 "{kind: seconds, amount: 120}"
             )
-        if min(self.timed_steps, self.warm_steps) < 1:
-            raise UserError(
-                f"budget: timed_steps={self.timed_steps}, warm_steps={self.warm_steps}: both must "
-                "be 1 or more. Leave them out for 20 and 10."
-            )
-
-    def _is_possible(self) -> bool:
-        amount = 1.0 if self.amount is None else self.amount
-        if not math.isfinite(amount) or amount <= 0:
-            return False
-        return self.kind == "seconds" or amount % 1 == 0
 
     def describe(self) -> str:
         """The budget in a few words."""
         if self.amount is None:
             return "as each recipe says"
-        return f"{self.amount:g} {self.kind}" + " on the device" * (self.kind == "seconds")
+        return f"{self.amount:g} {self.kind}" + (" on the device" if self.kind == "seconds" else "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +188,7 @@ class StudyConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudyRunConfig:
+class StudyRunConfig(Ranged):
     """Run a study, continue it, or show what it would cost; see docs/study.md."""
 
     study: Annotated[str, tyro.conf.Positional]
@@ -225,18 +206,18 @@ class StudyRunConfig:
     """Kinds of cells to run now; by default all."""
     measures: tuple[str, ...] = ()
     """Probes and fine-tunings to run now, by label; by default all."""
-    seeds: tuple[int, ...] = ()
+    seeds: tuple[Seed, ...] = ()
     """Seeds of all pre-trainings, instead of those the study names."""
     budget: BudgetKind | None = None
     """Kind of budget, with ``amount``, instead of the study's."""
-    amount: float | None = None
+    amount: Amount | None = None
     """Epochs, steps or seconds of that budget."""
-    iterations: int | None = None
+    iterations: Steps | None = None
     """Length of all fine-tunings, instead of those the study names."""
-    devices: tuple[int, ...] = ()
+    devices: tuple[Annotated[int, Range(0, 1023)], ...] = ()
     """GPUs that work at the same time, by number; by default one cell runs after the other. A GPU
     that is named twice works on two cells at once, but for timings, which it makes alone."""
-    gpus_per_cell: int = 1
+    gpus_per_cell: Annotated[int, Range(1, 1024)] = 1
     """GPUs that share a cell, started with torchrun."""
     cell: str | None = None
     """Run a single cell, by its number or name, as the tasks of a SLURM array do; ``-`` reads names
@@ -259,8 +240,7 @@ class StudyRunConfig:
                 f"--budget {self.budget} with --amount {self.amount}: epochs, steps and seconds "
                 "need an amount, recipe has none. For example: --budget seconds --amount 120"
             )
-        check_least(1, iterations=self.iterations)
-        if self.gpus_per_cell < 1 or len(self.devices) % self.gpus_per_cell:
+        if len(self.devices) % self.gpus_per_cell:
             raise UserError(
                 f"--gpus-per-cell {self.gpus_per_cell} does not divide the {len(self.devices)} "
                 "GPUs of --devices. Give a number that does, such as 1."
@@ -272,12 +252,4 @@ def _check_label(kind: str, label: str) -> None:
         raise UserError(
             f"{kind}: label {label!r} is no name for a folder. Use letters, digits and . _ + - "
             "only, for example clove-200."
-        )
-
-
-def _check_seeds(label: str, seeds: tuple[int, ...]) -> None:
-    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
-        raise UserError(
-            f"{label}: seeds are {list(seeds)}; expected one at least, all different and none "
-            "below 0. For example: seeds: [0, 1, 2]"
         )

@@ -52,8 +52,8 @@ class StudyConfigs:
         """A probe of one backbone; all have the same seed, so they see the same images."""
         if entry.label not in self._probes:
             base = ProbeConfig(backbones=(), data=self._labelled(entry.data) or entry.data)
-            if entry.main_figure not in TITLES:
-                raise unknown_name(f"figure of probe {entry.label}", entry.main_figure, TITLES)
+            if entry.main_score not in TITLES:
+                raise unknown_name(f"score of probe {entry.label}", entry.main_score, TITLES)
             if "stages" not in entry.changes:
                 self._check_stages(entry)
             changed = files.changed(base, entry.changes, where=f"changes of {entry.label}")

@@ -1,6 +1,6 @@
-"""What a study will cost, by figures that ``clove bench`` has written.
+"""What a study will cost, by measurements that ``clove bench`` has written.
 
-Estimates are GPU time of one device; what no figure is known for is named, never guessed.
+Estimates are GPU time of one device; what no measurement is known for is named, never guessed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Cost:
     state: CellState
     work: str
     seconds: float | None
-    basis: str  # the figure it rests on, or what is missing
+    basis: str  # the measurement it rests on, or what is missing
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def _totals(costs: Sequence[Cost]) -> Iterator[str]:
     left = [cost for cost in costs if cost.state != "done"]
     hours = sum(cost.seconds or 0.0 for cost in left) / 3600
     unknown = [cost for cost in left if cost.seconds is None]
-    without = f", without {len(unknown)} cells whose time is not known" * bool(unknown)
+    without = f", without {len(unknown)} cells whose time is not known" if unknown else ""
     yield f"{len(left)} of {len(costs)} cells to do: {hours:,.1f} GPU hours{without}"
     missing = {cost.basis.partition(":")[0]: cost.basis for cost in reversed(unknown)}
     for reason in reversed(missing.values()):
@@ -202,7 +202,9 @@ def _pretraining_cost(cell: Cell, state: CellState, config: PretrainConfig, know
     speed = known.speeds.of_method(config.method.name, config.backbone.name)
     if speed is None:
         name = cell.entry.recipe or "RECIPE"
-        missing = f"no figure for {config.method.name} with {config.backbone.name}: clove bench "
+        missing = (
+            f"no measurement for {config.method.name} with {config.backbone.name}: clove bench "
+        )
         return Cost(cell, state, work, None, f"{missing}{name} --out bench.jsonl")
     if cell.entry.changes.get("method"):
         speed = _Speed(speed.images_per_second, f"{speed.basis}, other options of the method")
@@ -218,8 +220,8 @@ def _timed(cell: Cell, state: CellState, work: str, images: int, speed: _Speed |
 def _task_speed(cell: Cell, known: _Known) -> _Speed | str:
     assert isinstance(cell.measure, FinetuningEntry)
     task = cell.measure.task
-    measurable = "benchmarks/bench_detection.py, or " * (task == "coco-fpn")
-    missing = f"no figure for {task}: {measurable}finish one such cell"
+    measurable = "benchmarks/bench_detection.py, or " if task == "coco-fpn" else ""
+    missing = f"nothing measured for {task}: {measurable}finish one such cell"
     return known.own.get(_kin(cell)) or known.speeds.of_task(task) or missing
 
 

@@ -1,6 +1,6 @@
 """The result tables of the paper, as printed (Silva, Pedrini and Rivera, 2023).
 
-Values are in percent. A table has the label that it has in the LaTeX source. ``figures`` are
+Values are in percent. A table has the label that it has in the LaTeX source. ``scores`` are
 the names of the scores that the same task has here; ``epochs`` are those of the paper's row.
 Main results are means of five fine-tuning runs, ablations of three; no spread is printed.
 """
@@ -24,16 +24,16 @@ class PaperRow:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """One table: a task, its figures, and a row per method or variant."""
+    """One table: a task, its scores, and a row per method or variant."""
 
     label: str
     title: str
     task: str
-    figures: tuple[str, ...]
+    scores: tuple[str, ...]
     headings: tuple[str, ...]
     rows: tuple[PaperRow, ...]
     runs: int = 5
-    """Fine-tuning runs behind a figure that the authors measured themselves."""
+    """Fine-tuning runs behind a score that the authors measured themselves."""
     is_ablation: bool = False
 
     def row(self, keys: tuple[str, ...]) -> PaperRow | None:

@@ -34,10 +34,8 @@ from clove_ssl.probes.command import open_suite, probe_backbones
 from clove_ssl.probes.suite import ProbeSuite
 from clove_ssl.resuming import resume
 from clove_ssl.runs.directory import RunDirectory
-from clove_ssl.study.cells import Cell, find_cell, state_of
-from clove_ssl.study.folder import CellInUse
-from clove_ssl.study.plan import StudyPlan
-from clove_ssl.study.timing import time_steps
+from clove_ssl.study.cells import Cell, CellInUse, find_cell, state_of
+from clove_ssl.study.plan import StudyPlan, time_steps
 
 
 def run_cell(plan: StudyPlan, cell: Cell, *, gpus: int = 1) -> None:
@@ -108,7 +106,7 @@ def _is_begun(run: RunDirectory) -> bool:
 
 
 def _probe(config: ProbeConfig, run: RunDirectory) -> None:
-    """Measure one backbone and write its figures as a run writes its scores."""
+    """Measure one backbone and write its scores as a run writes its scores."""
     suite = _kept_suite(replace(config, backbones=(), stages=()))
     (scores,) = probe_backbones(config, suite).values()
     run.path.mkdir(parents=True, exist_ok=True)

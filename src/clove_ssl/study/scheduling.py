@@ -18,8 +18,7 @@ from typing import Literal
 
 from clove_ssl.console import Console, duration
 from clove_ssl.errors import UserError
-from clove_ssl.study.cells import KINDS, Cell, state_of
-from clove_ssl.study.folder import CellInUse
+from clove_ssl.study.cells import KINDS, Cell, CellInUse, state_of
 from clove_ssl.study.plan import StudyPlan
 from clove_ssl.study.running import FROM_INPUT, record_failure, run_cell
 
@@ -218,7 +217,9 @@ class Slots:
         if worker is None or not worker.is_usable:
             worker = _Worker(self._plan, slot, group, gpus=self._gpus)
             self._workers[slot] = worker
-        self._console.say(f"== {cell.name}" + f" on GPU {', '.join(map(str, group))}" * bool(group))
+        self._console.say(
+            f"== {cell.name}" + (f" on GPU {', '.join(map(str, group))}" if group else "")
+        )
         worker.give(cell)
 
     def _collect(self) -> list[Outcome]:
@@ -256,7 +257,7 @@ def worker_command(plan: StudyPlan, *, gpus: int) -> list[str]:
     folder = plan.folder
     command = [sys.executable, "-m", "clove_ssl", "study", str(folder.study)]
     command += ["--out", str(folder.path), "--cell", FROM_INPUT]
-    return command + ["--gpus-per-cell", str(gpus)] * (gpus > 1)
+    return command + (["--gpus-per-cell", str(gpus)] if gpus > 1 else [])
 
 
 def _environment(group: tuple[int, ...]) -> dict[str, str]:
@@ -290,7 +291,7 @@ def slurm_script(plan: StudyPlan, *, gpus: int) -> str:
 def _lines(plan: StudyPlan, gpus: int) -> Iterator[str]:
     folder = plan.folder
     study = f"clove study {shlex.quote(str(folder.study))} --out {shlex.quote(str(folder.path))}"
-    together = f" --gpus-per-cell {gpus}" * (gpus > 1)
+    together = f" --gpus-per-cell {gpus}" if gpus > 1 else ""
     logs = shlex.quote(f"{folder.path}/cells/slurm-%A-%a.txt")
     yield _HEAD
     before = ""

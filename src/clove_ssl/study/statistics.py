@@ -1,11 +1,11 @@
-"""Means and spreads of figures that were measured with several seeds.
+"""Means and spreads of scores that were measured with several seeds.
 
 Two things are repeated: pre-training (A seeds) and, for each of them, fine-tuning (n_a seeds).
 Fine-tunings of one backbone share its luck, so they are no independent measurements of a method:
-the unit that counts is the pre-training, and its figure is the mean of its fine-tunings. With a
+the unit that counts is the pre-training, and its score is the mean of its fine-tunings. With a
 single pre-training only the spread of fine-tuning is known, and that is said (``basis``).
 
-Figures are plain numbers in any unit; results are in the same one.
+Scores are plain numbers in any unit; results are in the same one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NOTABLE = 2.0
 
 @dataclass(frozen=True)
 class Summary:
-    """What is known about the figure of a method."""
+    """What is known about the score of a method."""
 
     mean: float  # of the means of all pre-trainings
     pretrainings: int
@@ -109,7 +109,7 @@ def student_quantile(freedom: int) -> float:
 
 
 def summarize(measured: Measured) -> Summary:
-    """Mean and nested spread of a figure."""
+    """Mean and nested spread of a score."""
     groups = _groups(measured)
     means = [fmean(group) for group in groups]
     within, between = _within(groups), _between(groups)
@@ -159,7 +159,7 @@ def bootstrap_interval(
 
 
 def _groups(measured: Measured) -> list[list[float]]:
-    """The figures of each pre-training."""
+    """The scores of each pre-training."""
     groups: dict[int, list[float]] = {}
     for (pretraining, _), value in sorted(measured.items()):
         groups.setdefault(pretraining, []).append(value)

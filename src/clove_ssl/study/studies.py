@@ -70,7 +70,7 @@ def paper_main() -> StudyConfig:
     return StudyConfig(
         title="The paper's main results",
         pretrainings=tuple(
-            PretrainingEntry(label=label, recipe=recipe, rows=(row,) * bool(row))
+            PretrainingEntry(label=label, recipe=recipe, rows=((row,) if row else ()))
             for label, recipe, row in named
         ),
         finetunings=tuple(
@@ -108,7 +108,7 @@ def quick() -> StudyConfig:
             label=method,
             recipe=f"{method}-r18-small",
             seeds=(0, 1),
-            rows=(method,) * (method in rows),
+            rows=((method,) if method in rows else ()),
         )
         for method in methods
     ]

@@ -1,6 +1,6 @@
 """The tables of a study as text: Markdown, CSV and LaTeX.
 
-A table stands figure by figure: the paper's value, then ours with its standard deviation. What is
+A table stands score by score: the paper's value, then ours with its standard deviation. What is
 not known is a dash. All values are in percent where they are shares.
 """
 
@@ -16,7 +16,7 @@ MARK = "*"
 
 
 @dataclass(frozen=True)
-class OurFigure:
+class OurScore:
     """What we measured."""
 
     mean: float
@@ -35,10 +35,10 @@ class OurFigure:
 
 @dataclass(frozen=True)
 class Pair:
-    """One figure of one row, theirs and ours."""
+    """One score of one row, theirs and ours."""
 
     paper: float | None
-    ours: OurFigure | None
+    ours: OurScore | None
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,9 @@ class StudyTable:
     identity: str  # for file names and LaTeX labels
     title: str
     note: str
-    headings: tuple[str, ...]  # of figures
+    headings: tuple[str, ...]  # of scores
     rows: tuple[StudyRow, ...]
-    has_paper: bool  # whether the paper has these figures
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether anything in it is ours."""
-        return any(pair.ours for row in self.rows for pair in row.pairs)
+    has_paper: bool  # whether the paper has these scores
 
 
 @dataclass(frozen=True)
@@ -102,7 +97,7 @@ class PretrainingRow:
 
 LEGEND = (
     "Ours: mean ± standard deviation of a single run, in percent. n is the number of pre-training "
-    f"seeds x fine-tuning seeds. {MARK} differs from the paper's figure by more than twice our "
+    f"seeds x fine-tuning seeds. {MARK} differs from the paper's score by more than twice our "
     "standard error; the paper prints no spread. A row with another budget, other data or another "
     "network than the paper's says so in its last column and is no reproduction."
 )
@@ -118,15 +113,15 @@ PAIRED_LEGEND = (
 
 def header(table: StudyTable) -> list[str]:
     """The names of all columns."""
-    figures = [
+    scores = [
         name
         for heading in table.headings
         for name in ([f"{heading} paper", f"{heading} ours"] if table.has_paper else [heading])
     ]
     return [
         "method",
-        *(["ep paper"] * table.has_paper),
-        *figures,
+        *(["ep paper"] if table.has_paper else []),
+        *scores,
         "n",
         "budget",
         "data",
@@ -136,15 +131,15 @@ def header(table: StudyTable) -> list[str]:
 
 def cells(table: StudyTable, row: StudyRow) -> list[str]:
     """One row as text."""
-    figures = [
+    scores = [
         text
         for pair in row.pairs
         for text in ([_paper(pair)] if table.has_paper else []) + [_ours(pair)]
     ]
-    epochs = [str(row.paper_epochs or NOTHING)] * table.has_paper
-    departures = ["; ".join(row.departures) or NOTHING] * table.has_paper
+    epochs = [str(row.paper_epochs or NOTHING)] if table.has_paper else []
+    departures = ["; ".join(row.departures) or NOTHING] if table.has_paper else []
     known = [row.count or NOTHING, row.budget or NOTHING, row.data or NOTHING]
-    return [row.name, *epochs, *figures, *known, *departures]
+    return [row.name, *epochs, *scores, *known, *departures]
 
 
 def markdown(
@@ -217,7 +212,7 @@ def paired_cells(row: PairedRow) -> list[str]:
 
 
 def csv_text(tables: Sequence[StudyTable]) -> str:
-    """One line per figure of a row, with everything that is known about it."""
+    """One line per score of a row, with everything that is known about it."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(
@@ -237,7 +232,7 @@ def latex(tables: Sequence[StudyTable]) -> str:
 
 
 def _last(table: StudyTable) -> list[str]:
-    return ["not as in the paper"] * table.has_paper
+    return ["not as in the paper"] if table.has_paper else []
 
 
 def _paper(pair: Pair) -> str:

@@ -161,8 +161,8 @@ class Task(ABC):
         """Score the predictions that lie in ``folder``."""
 
     @abstractmethod
-    def draw(self, folder: Path, test: Any, pictures: Path, *, count: int) -> list[Path]:
-        """Draw predictions beside the truth for some test images."""
+    def paint(self, folder: Path, test: Any, pictures: Path, *, count: int) -> list[Path]:
+        """Paint predictions beside the truth for some test images."""
 
     def vocabulary(self, data: TaskData) -> Vocabulary:
         """What the outputs of a model that learns from ``data`` mean."""

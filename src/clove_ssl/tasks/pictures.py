@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from clove_ssl.painting.predictions import Things, draw_classes, draw_things, write_sheet
+from clove_ssl.painting.predictions import Things, paint_classes, paint_things, write_sheet
 from clove_ssl.tasks.labels.polygons import fill_polygons
-from clove_ssl.tasks.labels.rle import RLE, decode_mask, read_counts
+from clove_ssl.tasks.labels.rle import RLE, decode_mask, mask_of_record
 from clove_ssl.tasks.labels.samples import (
     PIXEL_MIDDLE,
     Annotation,
@@ -39,7 +38,7 @@ _BONES = (
 )
 
 
-def draw_detections(
+def paint_detections(
     dataset: DetectionDataset,
     records: Sequence[Record],
     folder: Path,
@@ -56,29 +55,29 @@ def draw_detections(
     samples = spread(full or dataset.samples, count)
     shown = {name for record in records for name in record}  # of the truth, what was predicted
 
-    def draw(number: int) -> list[Image.Image]:
+    def paint(number: int) -> list[Image.Image]:
         sample = samples[number]
         found = by_image[sample.identifier]
-        return _draw_pair(sample, found, dataset, shown=shown, least_score=least_score)
+        return _paint_pair(sample, found, dataset, shown=shown, least_score=least_score)
 
-    return write_sheets(folder, len(samples), draw, name=name)
+    return write_sheets(folder, len(samples), paint, name=name)
 
 
-def draw_label_maps(
+def paint_label_maps(
     images: Sequence[tuple[str, NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8]]],
     class_names: Sequence[str],
     folder: Path,
 ) -> list[Path]:
     """Draw images, given as name, pixels (H, W, 3), true and predicted classes (H, W)."""
 
-    def draw(number: int) -> list[Image.Image]:
+    def paint(number: int) -> list[Image.Image]:
         name, pixels, truth, predicted = images[number]
         return [
-            draw_classes(pixels, truth, class_names, caption=f"{name}: truth"),
-            draw_classes(pixels, predicted, class_names, caption="prediction"),
+            paint_classes(pixels, truth, class_names, caption=f"{name}: truth"),
+            paint_classes(pixels, predicted, class_names, caption="prediction"),
         ]
 
-    return write_sheets(folder, len(images), draw)
+    return write_sheets(folder, len(images), paint)
 
 
 def spread(samples: Sequence[Sample], count: int) -> list[Sample]:
@@ -90,21 +89,21 @@ def spread(samples: Sequence[Sample], count: int) -> list[Sample]:
 def write_sheets(
     folder: Path,
     count: int,
-    draw: Callable[[int], list[Image.Image]],
+    paint: Callable[[int], list[Image.Image]],
     *,
     name: str = "predictions",
 ) -> list[Path]:
-    """Draw image 0, 1, ... in rows; only one sheet is in memory."""
+    """Paint image 0, 1, ... in rows; only one sheet is in memory."""
     return [
         write_sheet(
             folder / f"{name}_{start // ROWS + 1}.png",
-            [draw(number) for number in range(start, min(start + ROWS, count))],
+            [paint(number) for number in range(start, min(start + ROWS, count))],
         )
         for start in range(0, count, ROWS)
     ]
 
 
-def _draw_pair(
+def _paint_pair(
     sample: Sample,
     records: Sequence[Record],
     dataset: DetectionDataset,
@@ -114,12 +113,12 @@ def _draw_pair(
 ) -> list[Image.Image]:
     pixels = read_image(sample.image, (sample.height, sample.width))
     strong = [record for record in records if record["score"] >= least_score]
-    strong.sort(key=lambda record: float(record["score"]))  # the best one is drawn last, on top
+    strong.sort(key=lambda record: float(record["score"]))  # the best one is painted last, on top
     caption = f"prediction: {len(strong)} of {len(records)} with a score of {least_score:g} or more"
     truth = _true_things(sample, dataset, shown=shown)
     return [
-        draw_things(pixels, truth, caption=f"{sample.identifier}: truth"),
-        draw_things(pixels, _found_things(strong, sample, dataset), caption=caption),
+        paint_things(pixels, truth, caption=f"{sample.identifier}: truth"),
+        paint_things(pixels, _found_things(strong, sample, dataset), caption=caption),
     ]
 
 
@@ -141,7 +140,7 @@ def _found_things(records: Sequence[Record], sample: Sample, dataset: DetectionD
     boxes = np.array([record["bbox"] for record in records], np.float64).reshape(-1, 4)
     boxes[:, 2:] += boxes[:, :2]
     classes = [dataset.class_of(record["category_id"]) for record in records]
-    masks = [_found_mask(record) for record in records if "segmentation" in record]
+    masks = [mask_of_record(record) for record in records if "segmentation" in record]
     points = [
         _points(np.reshape(record["keypoints"], (-1, 3)).tolist())
         for record in records
@@ -161,7 +160,8 @@ def _found_things(records: Sequence[Record], sample: Sample, dataset: DetectionD
 
 
 def _true_label(thing: Annotation, dataset: DetectionDataset) -> str:
-    marks = " (crowd)" * thing.crowd + " (difficult)" * thing.difficult
+    known = {" (crowd)": thing.crowd, " (difficult)": thing.difficult}
+    marks = "".join(mark for mark, holds in known.items() if holds)
     return dataset.class_names[thing.category] + marks
 
 
@@ -175,11 +175,6 @@ def _true_mask(mask: Polygons | RLE | None, sample: Sample) -> NDArray[np.bool_]
         return decode_mask(mask)
     outlines = [np.array(polygon) for polygon in mask or ()]
     return fill_polygons(outlines, height=sample.height, width=sample.width)
-
-
-def _found_mask(record: Mapping[str, Any]) -> NDArray[np.bool_]:
-    height, width = record["segmentation"]["size"]
-    return decode_mask(RLE(height, width, read_counts(record["segmentation"]["counts"])))
 
 
 def _points(points: Sequence[Sequence[float]]) -> NDArray[np.float64]:

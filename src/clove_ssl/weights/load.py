@@ -4,14 +4,18 @@ Every tensor the network needs must be found with its shape, and nothing may be
 left over but what is known to be no part of a backbone; a wrong prefix can
 therefore not pass as a random initialisation. Files are read without running
 any code they might contain.
+
+A complete timm network is fitted to its ``features_only`` form, which has no classifier, writes
+some dots of names as underscores, and ends behind the chosen stage.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -23,17 +27,18 @@ from clove_ssl.backbones.build import (
     Backbone,
     backbone_names,
     build_backbone,
+    import_timm,
 )
 from clove_ssl.config.bases import Branch
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.errors import UserError
 from clove_ssl.weights.architectures import COUNTER, check_fit, find_network, fitting, shapes_of
 from clove_ssl.weights.checkpoint_files import Content, read_content
+from clove_ssl.weights.dialects import Stripped
 from clove_ssl.weights.extraction import Extracted, Wanted, extract
 from clove_ssl.weights.layouts import unknown_layout, unwrap
 from clove_ssl.weights.origins import Origin, locate
 from clove_ssl.weights.safetensors_file import FORMAT
-from clove_ssl.weights.timm_states import fit_timm_state
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -129,7 +134,7 @@ def _own_file(content: Content, wanted: Wanted) -> Extracted:
     branch = metadata.get("branch", "")
     if wanted.branch not in (None, branch):
         raise UserError(
-            f"The file holds one backbone{f', that of the {branch}' * bool(branch)}; --branch "
+            f"The file holds one backbone{(f', that of the {branch}' if branch else '')}; --branch "
             f"{wanted.branch} can be chosen in a checkpoint or run only. Leave it out."
         )
     return Extracted(
@@ -258,3 +263,29 @@ def _other_stride(backbone: Backbone, extracted: Extracted, origin: str) -> User
         f"({extracted.title}) strides in another convolution of its blocks, so features would be "
         f"wrong. Nothing was loaded. Type --backbone.name {right}."
     )
+
+
+def fit_timm_state(state: Mapping[str, Tensor], backbone: Backbone) -> Stripped:
+    """The tensors of the backbone under its own names; what belongs to no network stays in."""
+    own = {_flat(name): name for name in backbone.body.state_dict()}
+    complete = _complete_names(backbone.name)
+    tensors: dict[str, Tensor] = {}
+    dropped: Counter[str] = Counter()
+    for name, tensor in state.items():
+        if _flat(name) in own:
+            tensors[own[_flat(name)]] = tensor
+        elif name in complete:
+            dropped[name.partition(".")[0]] += 1
+        else:
+            tensors[name] = tensor
+    return Stripped(tensors, dict(dropped))
+
+
+def _flat(name: str) -> str:
+    return name.replace(".", "_")
+
+
+def _complete_names(name: str) -> set[str]:
+    timm: Any = import_timm()
+    with torch.device("meta"):  # names alone: no memory, no random numbers
+        return {*timm.create_model(name.removeprefix(TIMM_PREFIX)).state_dict()}

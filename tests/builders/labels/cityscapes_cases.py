@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from clove_ssl.tasks.cityscapes.maps import LABELS, THINGS, draw_polygons, read_polygons
+from clove_ssl.tasks.cityscapes.maps import LABELS, THINGS, paint_polygons, read_polygons
 from clove_ssl.tasks.cityscapes.reader import read_cityscapes
 from clove_ssl.tasks.labels.rle import encode_mask, write_counts
 
@@ -35,7 +35,7 @@ def write_random_streets(root: Path, rng: np.random.Generator, *, count: int) ->
         objects += [_rectangle(rng, str(rng.choice(DRAWN))) for _ in range(rng.integers(0, 9))]
         content = {"imgHeight": height, "imgWidth": width, "objects": objects}
         labels.write_text(json.dumps(content))
-        instances = draw_polygons(read_polygons(labels))
+        instances = paint_polygons(read_polygons(labels))
         path = labels.with_name(f"{name}_gtFine_instanceIds.png")
         Image.fromarray(instances.astype(np.uint16)).save(path)
 

@@ -7,6 +7,7 @@ import math
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -15,7 +16,11 @@ from clove_ssl.backbones.build import build_backbone
 from clove_ssl.config.detection import DetectorConfig, c4_detector, fpn_detector, keypoint_detector
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.tasks.rcnn.detector import Detector, build_detector
-from clove_ssl.tasks.rcnn.detectron2_names import detectron2_name
+from clove_ssl.tasks.rcnn.detectron2_names import Kind, detectron2_name
+from clove_ssl.tasks.rcnn.draws import Stage
+from clove_ssl.tasks.rcnn.regions.masks import _pixels_of, _resample
+
+T = TypeVar("T")
 
 CONFIGS: dict[str, DetectorConfig] = {
     "c4_mask": c4_detector(masks=True),
@@ -69,3 +74,30 @@ def _values(name: str, shape: tuple[int, ...], gain: float | str) -> np.ndarray:
             fan_in = shape[0] * math.prod(shape[2:]) // 4
         values = gain * math.sqrt(2 / fan_in) * noise
     return values.astype(np.float32)
+
+
+def in_detectron2_names(entries: Mapping[str, T], kind: Kind) -> dict[str, T]:
+    """The same entries, by Detectron2's names."""
+    return {detectron2_name(name, kind): entry for name, entry in entries.items()}
+
+
+def lowest_first(
+    keys: torch.Tensor, count: int, *, step: int, stage: Stage, device: torch.device
+) -> torch.Tensor:
+    """Priorities that take candidates in their order, as the recorded models did: (B, N) int64."""
+    return torch.arange(count, device=device).expand(len(keys), count)
+
+
+@torch.no_grad()
+def paste_probabilities(
+    probabilities: torch.Tensor,  # (R, M, M)
+    boxes: torch.Tensor,  # (R, 4)
+    *,
+    image_size: tuple[int, int],
+) -> torch.Tensor:
+    """Probabilities of the whole image before they are cut off: (R, H, W); 0 away from the box."""
+    pasted = probabilities.new_zeros(len(boxes), *image_size)
+    for canvas, mask, box in zip(pasted, probabilities, boxes, strict=True):
+        rows, columns = _pixels_of(box.tolist(), image_size)
+        canvas[rows, columns] = _resample(mask, box, rows, columns)
+    return pasted

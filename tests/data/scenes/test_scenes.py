@@ -18,13 +18,13 @@ from clove_ssl.data.scenes import (
     SCENE_CLASSES,
     Scene,
     SceneSource,
-    draw_scene,
+    paint_scene,
     surface_distance,
 )
 from clove_ssl.data.scenes.bodies import BONES, draw_pose, part_extents, parts_at
 from clove_ssl.data.scenes.canvas import Light
 from clove_ssl.data.scenes.numbers import Draws
-from clove_ssl.data.scenes.persons import draw_figure
+from clove_ssl.data.scenes.persons import paint_figure
 from clove_ssl.errors import UserError
 
 PERSON = SCENE_CLASSES.index("person") + 1
@@ -32,7 +32,7 @@ PERSON = SCENE_CLASSES.index("person") + 1
 
 @pytest.fixture(scope="module")
 def many() -> list[Scene]:
-    return [draw_scene(index, size=96) for index in range(200)]
+    return [paint_scene(index, size=96) for index in range(200)]
 
 
 def checksum(scene: Scene) -> str:
@@ -47,13 +47,13 @@ def checksum(scene: Scene) -> str:
 )
 def test_scenes_are_the_recorded_ones(index: int, size: int, seed: int, recorded: str) -> None:
     """The bytes of a scene are part of every run that names it; they must not move."""
-    assert checksum(draw_scene(index, size=size, seed=seed)) == recorded
+    assert checksum(paint_scene(index, size=size, seed=seed)) == recorded
 
 
 def test_drawing_other_scenes_in_between_changes_nothing() -> None:
-    before = checksum(draw_scene(5, size=64))
-    draw_scene(6, size=96)
-    assert checksum(draw_scene(5, size=64)) == before
+    before = checksum(paint_scene(5, size=64))
+    paint_scene(6, size=96)
+    assert checksum(paint_scene(5, size=64)) == before
 
 
 def test_no_two_scenes_are_alike(many: list[Scene]) -> None:
@@ -95,7 +95,7 @@ def keypoints_of(scene: Scene) -> np.ndarray:
 
 
 def test_specks_stay_in_the_semantic_map() -> None:
-    scene = draw_scene(23, size=48)
+    scene = paint_scene(23, size=48)
     listed = np.any([thing.mask for thing in scene.objects], axis=0)
     specks = (scene.semantic > 0) & ~listed
     assert 0 < specks.sum() < MIN_AREA
@@ -155,7 +155,7 @@ def test_bones_keep_their_lengths_in_every_pose() -> None:
 def test_u_grows_evenly_by_one_pixel_per_pixel_along_a_bone() -> None:
     height = 300.0
     light = Light(towards=(0.0, -1.0), shading=0.2, shadow=0.0, reach=0.0)
-    figure = draw_figure(400, (200, 200), height=height, turn=0.1, light=light, draws=Draws(0, 3))
+    figure = paint_figure(400, (200, 200), height=height, turn=0.1, light=light, draws=Draws(0, 3))
     assert figure is not None
     parts, surface = figure.stamp.parts, figure.stamp.surface
     assert parts is not None
@@ -229,8 +229,8 @@ def test_what_cannot_be_drawn_is_refused() -> None:
     with pytest.raises(UserError, match="32 or more"):
         SceneSource(5, size=8)
     with pytest.raises(UserError, match="32 or more"):
-        draw_scene(0, size=31)
+        paint_scene(0, size=31)
     with pytest.raises(UserError, match="'train' or 'test'"):
         SceneSource(5, split="val")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="must lie in"):
-        draw_scene(-1)
+        paint_scene(-1)

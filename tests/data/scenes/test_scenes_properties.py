@@ -13,14 +13,14 @@ from clove_ssl.data.scenes import (
     PART_COUNT,
     SCENE_CLASSES,
     Scene,
-    draw_scene,
+    paint_scene,
     surface_distance,
 )
 from clove_ssl.data.scenes.numbers import Draws, heading, turns, wave
 
 PERSON = SCENE_CLASSES.index("person") + 1
 scenes = st.builds(
-    draw_scene,
+    paint_scene,
     index=st.integers(0, 10**9),
     size=st.integers(32, 160),
     seed=st.integers(0, 2**64 - 1),

@@ -16,8 +16,12 @@ from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.tasks.densepose.branch import DensePoseHead, SurfaceMaps, densepose_name
 from clove_ssl.tasks.densepose.config import DensePoseHeadConfig, densepose_detector
 from clove_ssl.tasks.densepose.detector import build_densepose_detector
-from clove_ssl.tasks.densepose.losses import LossWeights, densepose_losses, region_labels
-from clove_ssl.tasks.densepose.targets import SurfaceLabels
+from clove_ssl.tasks.densepose.losses import (
+    LossWeights,
+    SurfaceLabels,
+    densepose_losses,
+    region_labels,
+)
 from clove_ssl.tasks.rcnn.regions.pooling import batched_regions
 
 pytestmark = pytest.mark.golden

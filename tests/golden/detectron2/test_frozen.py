@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from builders.tasks.detectron2_models import in_detectron2_names
 
 from clove_ssl.backbones.build import build_backbone
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.tasks.lvis.config import lvis_detector
 from clove_ssl.tasks.rcnn.detector import build_detector
-from clove_ssl.tasks.rcnn.detectron2_names import in_detectron2_names
 
 pytestmark = pytest.mark.golden
 

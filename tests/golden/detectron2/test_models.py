@@ -7,15 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from builders.tasks.detectron2_models import CONFIGS, build, fill
+from builders.tasks.detectron2_models import (
+    CONFIGS,
+    build,
+    fill,
+    in_detectron2_names,
+    lowest_first,
+    paste_probabilities,
+)
 from torch import Tensor, nn
 
-from clove_ssl.tasks.rcnn.detector import Detector
-from clove_ssl.tasks.rcnn.detectron2_names import in_detectron2_names
-from clove_ssl.tasks.rcnn.draws import lowest_first
+from clove_ssl.tasks.rcnn.detector import Detector, Found, in_original_pixels
 from clove_ssl.tasks.rcnn.instances import DetectionBatch, ImageDetections, ImageTargets
-from clove_ssl.tasks.rcnn.read_out import Found, in_original_pixels
-from clove_ssl.tasks.rcnn.regions.masks import paste_probabilities
 from clove_ssl.tasks.rcnn.regions.pooling import batched_regions
 from clove_ssl.tasks.training_parts import parameter_groups
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clove_ssl.tasks.lvis.repeats import repeat_factors
+from clove_ssl.tasks.lvis.task import repeat_factors
 
 pytestmark = pytest.mark.golden
 

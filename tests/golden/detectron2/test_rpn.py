@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from clove_ssl.config.detection import c4_detector, fpn_detector
-from clove_ssl.tasks.rcnn.boxes import pairwise_iou
-from clove_ssl.tasks.rcnn.matching import Match
+from clove_ssl.tasks.rcnn.boxes import Match, pairwise_iou
 from clove_ssl.tasks.rcnn.proposals.choose import propose
 from clove_ssl.tasks.rcnn.proposals.rpn import (
     flatten_logits,

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
+from builders.tasks.voc_scoring import score_voc
 
-from clove_ssl.tasks.detection.voc_scores import THRESHOLDS, VOCDetections, VOCTruth, score_voc
+from clove_ssl.tasks.detection.voc_scores import THRESHOLDS, VOCDetections, VOCTruth
 
 pytestmark = pytest.mark.golden
 

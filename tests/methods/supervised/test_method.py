@@ -93,7 +93,5 @@ def test_the_number_of_classes_comes_from_the_data() -> None:
 def test_impossible_options_are_refused() -> None:
     with pytest.raises(UserError, match="global-count 1"):
         SupervisedConfig(views=ViewsConfig())
-    with pytest.raises(UserError, match="share from 0"):
-        SupervisedConfig(label_smoothing=1.0)
     with pytest.raises(UserError, match="at least 2 classes"):
         method_of(SupervisedConfig())

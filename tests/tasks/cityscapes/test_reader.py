@@ -17,7 +17,7 @@ from clove_ssl.tasks.cityscapes.maps import (
     LABELS,
     THINGS,
     VOID,
-    draw_polygons,
+    paint_polygons,
     read_instance_map,
     read_polygons,
 )
@@ -94,7 +94,7 @@ def test_polygons_are_drawn_as_by_the_official_tool(tmp_path: Path) -> None:
         annotation = Annotation()
         annotation.fromJsonFile(str(path))
         expected = np.array(tool.createInstanceImage(annotation, "ids"))
-        np.testing.assert_array_equal(draw_polygons(read_polygons(path)), expected)
+        np.testing.assert_array_equal(paint_polygons(read_polygons(path)), expected)
 
 
 def test_both_kinds_of_label_files_say_the_same(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from PIL import Image
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.cityscapes.maps import THINGS
 from clove_ssl.tasks.cityscapes.reader import CityscapesDataset, read_cityscapes
-from clove_ssl.tasks.cityscapes.results import read_results, write_results
 from clove_ssl.tasks.cityscapes.scores import score_cityscapes
+from clove_ssl.tasks.cityscapes.task import read_results, write_results
 from clove_ssl.tasks.labels.rle import encode_mask, write_counts
 
 SIZE = (40, 60)

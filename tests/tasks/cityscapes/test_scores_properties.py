@@ -15,8 +15,8 @@ pytest.importorskip("cityscapesscripts")
 from builders.labels.cityscapes_cases import official_table, random_detections, write_random_streets
 
 from clove_ssl.tasks.cityscapes.reader import read_cityscapes
-from clove_ssl.tasks.cityscapes.results import read_results, write_results
 from clove_ssl.tasks.cityscapes.scores import score_cityscapes
+from clove_ssl.tasks.cityscapes.task import read_results, write_results
 
 
 @settings(max_examples=40)

@@ -18,11 +18,20 @@ from PIL import Image
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.data.scenes import SceneSource
 from clove_ssl.errors import UserError
-from clove_ssl.painting.densepose import SurfaceMap, draw_colour_map, draw_contours, draw_points
+from clove_ssl.painting.predictions import (
+    SurfaceMap,
+    paint_colour_map,
+    paint_contours,
+    paint_points,
+)
 from clove_ssl.tasks.densepose.config import COCODensePoseConfig
-from clove_ssl.tasks.densepose.pictures import draw_surfaces
 from clove_ssl.tasks.densepose.reader import DensePoseDataset, labels_of
-from clove_ssl.tasks.densepose.records import decode_surface, encode_surface, image_persons
+from clove_ssl.tasks.densepose.records import (
+    decode_surface,
+    encode_surface,
+    image_persons,
+    paint_surfaces,
+)
 from clove_ssl.tasks.densepose.scores import score_densepose
 from clove_ssl.tasks.densepose.surface_files import MeshSurface
 from clove_ssl.tasks.densepose.surfaces import FigureSurface
@@ -191,7 +200,7 @@ def test_scores_are_named_once(scores: tuple) -> None:
 
 def test_pictures_show_points_colours_and_lines(dataset: DensePoseDataset, tmp_path: Path) -> None:
     records = perfect_records(dataset)
-    (sheet,) = draw_surfaces(dataset, records, tmp_path, count=3)
+    (sheet,) = paint_surfaces(dataset, records, tmp_path, count=3)
     with Image.open(sheet) as picture:
         assert picture.width > 3 * 480
         colours = {colour for _, colour in picture.convert("RGB").getcolors(1 << 24)}
@@ -202,7 +211,7 @@ def test_a_surface_is_coloured_by_part_u_and_v_where_it_is_on_the_body() -> None
     image = np.full((60, 480, 3), 100, np.uint8)
     iuv = np.zeros((3, 10, 20), np.uint8)
     iuv[:, :, 10:] = np.array([24, 255, 0])[:, None, None]
-    shown = np.asarray(draw_colour_map(image, [SurfaceMap(5, 3, iuv)], caption=""))[-60:]
+    shown = np.asarray(paint_colour_map(image, [SurfaceMap(5, 3, iuv)], caption=""))[-60:]
     assert shown[8, 20].tolist() == [216, 25, 216]
     assert shown[8, 10].tolist() == [100, 100, 100]
     assert shown[20, 20].tolist() == [100, 100, 100]
@@ -213,7 +222,7 @@ def test_lines_run_where_u_or_v_reaches_the_next_step() -> None:
     iuv = np.ones((3, 64, 256), np.uint8)
     iuv[1] = np.arange(256)
     iuv[2] = 4 * np.arange(64)[:, None]
-    shown = np.asarray(draw_contours(image, [SurfaceMap(0, 0, iuv)], caption=""))[-64:]
+    shown = np.asarray(paint_contours(image, [SurfaceMap(0, 0, iuv)], caption=""))[-64:]
     orange = (shown == (255, 140, 0)).all(-1)
     blue = (shown == (0, 210, 255)).all(-1)
     assert np.flatnonzero(orange[3]).tolist() == list(range(31, 255, 32))
@@ -224,14 +233,14 @@ def test_surfaces_that_leave_the_image_are_cut() -> None:
     image = np.zeros((40, 480, 3), np.uint8)
     iuv = np.full((3, 30, 30), 10, np.uint8)
     edges = [SurfaceMap(-20, -20, iuv), SurfaceMap(470, 30, iuv), SurfaceMap(600, 600, iuv)]
-    shown = np.asarray(draw_colour_map(image, edges, caption=""))[-40:]
+    shown = np.asarray(paint_colour_map(image, edges, caption=""))[-40:]
     assert (shown.any(-1)).sum() == 200
 
 
 def test_points_have_the_colours_of_their_parts() -> None:
     image = np.zeros((40, 480, 3), np.uint8)
     points, parts = np.array([[30.0, 20.0], [400.0, 20.0]]), np.array([1, 2])
-    shown = np.asarray(draw_points(image, points, parts, caption=""))[-40:]
+    shown = np.asarray(paint_points(image, points, parts, caption=""))[-40:]
     assert shown[20, 30].any()
     assert shown[20, 400].any()
     assert (shown[20, 30] != shown[20, 400]).any()

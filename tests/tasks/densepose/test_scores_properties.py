@@ -35,7 +35,7 @@ def draw_case(seed: int) -> Case:
 
 
 def draw_image(draws: np.random.Generator) -> tuple[list, list]:
-    persons = [draw_person(draws) for _ in range(int(draws.integers(0, 4)))]
+    persons = [paint_person(draws) for _ in range(int(draws.integers(0, 4)))]
     detections = []
     for person in persons:
         for _ in range(int(draws.integers(0, 3))):
@@ -43,7 +43,7 @@ def draw_image(draws: np.random.Generator) -> tuple[list, list]:
     return persons, detections
 
 
-def draw_person(draws: np.random.Generator) -> tuple:
+def paint_person(draws: np.random.Generator) -> tuple:
     box = (*draws.uniform(0, 25, 2).tolist(), *draws.uniform(15, 40, 2).tolist())
     count = int(draws.integers(1, 12))
     points = [

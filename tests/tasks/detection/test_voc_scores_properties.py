@@ -6,11 +6,12 @@ import math
 
 import numpy as np
 import pytest
+from builders.tasks.voc_scoring import score_voc
 from hypothesis import example, given
 from hypothesis import strategies as st
 from references import voc_ap
 
-from clove_ssl.tasks.detection.voc_scores import THRESHOLDS, VOCDetections, VOCTruth, score_voc
+from clove_ssl.tasks.detection.voc_scores import THRESHOLDS, VOCDetections, VOCTruth
 
 CLASSES = 3
 OBJECT = voc_ap.Object(0, 0, (2.0, 3.0, 9.0, 11.0), False)

@@ -6,8 +6,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clove_ssl.tasks.labels.rle import encode_mask, encode_places, read_counts, write_counts
-from clove_ssl.tasks.labels.rle_batches import measure_runs
+from clove_ssl.tasks.labels.rle import (
+    encode_mask,
+    encode_places,
+    measure_runs,
+    read_counts,
+    write_counts,
+)
 
 seeds = st.integers(0, 2**32)
 text = st.text(st.characters(min_codepoint=40, max_codepoint=120), max_size=12) | st.text(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from clove_ssl.data.order import Draw, StepPlan
 from clove_ssl.tasks.loading.order import GroupedOrder
-from clove_ssl.tasks.lvis.repeats import RepeatedOrder, repeat_factors
+from clove_ssl.tasks.lvis.task import RepeatedOrder, repeat_factors
 
 images = st.lists(
     st.tuples(st.integers(0, 1), st.floats(1, 4)), min_size=1, max_size=30

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from clove_ssl.tasks.normalizers import mean_over_processes
 from clove_ssl.tasks.precise_norm import estimate_statistics
-from clove_ssl.tasks.rcnn.draws import RandomPriorities, lowest_first
+from clove_ssl.tasks.rcnn.draws import RandomPriorities
 from clove_ssl.tasks.rcnn.pixels import PIXEL_MEAN, PIXEL_STD, stack_images
 
 CPU = torch.device("cpu")
@@ -72,11 +72,6 @@ def test_priorities_choose_every_candidate_equally_often() -> None:
     # 4000 draws of 5 of 20: 1000 each, with a standard deviation of 27.
     assert (counts - 1000).abs().max() < 5 * 27
     assert (priorities([0, 1]) >= 0).all()
-
-
-def test_the_lowest_first_are_in_their_order() -> None:
-    drawn = lowest_first(torch.tensor([5, 9]), 4, step=3, stage="anchors", device=CPU)
-    assert drawn.tolist() == [[0, 1, 2, 3]] * 2
 
 
 def test_one_process_keeps_its_counts() -> None:

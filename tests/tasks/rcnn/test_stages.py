@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from clove_ssl.tasks.rcnn.matching import MatchRule, match_boxes, sample_labels
+from clove_ssl.tasks.rcnn.boxes import MatchRule, match_boxes, sample_labels
+from clove_ssl.tasks.rcnn.detector import Found, in_original_pixels
 from clove_ssl.tasks.rcnn.proposals.choose import (
     ProposalLimits,
     Proposals,
@@ -22,7 +23,6 @@ from clove_ssl.tasks.rcnn.proposals.rpn import (
     rpn_losses,
     sample_anchors,
 )
-from clove_ssl.tasks.rcnn.read_out import Found, in_original_pixels
 from clove_ssl.tasks.rcnn.regions.roi_heads import (
     BoxPredictor,
     box_losses,

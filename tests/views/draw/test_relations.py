@@ -117,11 +117,6 @@ def test_with_ten_draws_hardly_any_pair_of_slotcon_is_left_apart() -> None:
     assert apart[1] < apart[0] / 20
 
 
-def test_negative_redraws_are_refused() -> None:
-    with pytest.raises(UserError, match="redraws"):
-        SlotConConfig(redraws=-1)
-
-
 # --- flips
 
 
@@ -200,8 +195,6 @@ def test_every_cell_comes_first_equally_often() -> None:
 def test_patches_without_room_are_refused() -> None:
     with pytest.raises(UserError, match="no room"):
         JigsawConfig(patch=86)
-    with pytest.raises(UserError, match="smaller first"):
-        JigsawConfig(scale=(1.0, 0.6))
     assert PatchSpec(first=0).cell == 85
 
 
@@ -221,14 +214,6 @@ def test_pasted_rectangles_cover_half_to_four_fifths() -> None:
     assert areas.min() > 0.495
     assert areas.max() < 0.805
     assert areas.mean() == pytest.approx(0.65, abs=0.01)
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"area": (0.8, 0.5)}, {"ratio": (0.0, 1.0)}, {"area": (0.0, 0.5)}, {"neighbour": 0}]
-)
-def test_impossible_rectangles_are_refused(wrong: dict) -> None:
-    with pytest.raises(UserError, match="Leave them out"):
-        PasteSpec(**wrong)
 
 
 @pytest.mark.parametrize("specs", [tied(), pasted(), JIGSAW])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from clove_ssl.config.bases import MethodConfig
+from clove_ssl.config.ranges import Positive, Width
 from clove_ssl.config.views import ViewsConfig, ViewSpec
 from clove_ssl.methods.config import MatchingConfig
 from clove_ssl.methods.metrics import positive_cosine
@@ -26,9 +27,9 @@ class DenseTwinConfig(MethodConfig):
     name: ClassVar[str] = "dense-twin"
 
     views: ViewsConfig = field(default_factory=lambda: ViewsConfig(local_count=0))
-    channels: int = 128
+    channels: Width = 128
     """Channels of an embedding."""
-    threshold: float = 0.7
+    threshold: Positive = 0.7
     """Cells match when their centres are closer than this many cell diagonals."""
 
     def view_specs(self) -> tuple[ViewSpec, ...]:

@@ -7,6 +7,7 @@ label is a position in ``class_names``; 255 marks pixels that nobody judged.
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -42,6 +43,21 @@ class DenseLabels(Protocol):
     def load(self, index: int) -> tuple[Tensor, Tensor]:
         """An image (3, H, W) and its label map (H, W), both uint8."""
         ...
+
+
+class SomeLabels:
+    """A part of a set of labelled images."""
+
+    def __init__(self, whole: DenseLabels, indices: Sequence[int]) -> None:
+        self.class_names = whole.class_names
+        self._whole, self._indices = whole, list(indices)
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def load(self, index: int) -> tuple[Tensor, Tensor]:
+        """An image (3, H, W) and its label map (H, W), both uint8."""
+        return self._whole.load(self._indices[index])
 
 
 class SceneLabels:

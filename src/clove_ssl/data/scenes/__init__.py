@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from clove_ssl.data.scenes.backgrounds import develop, draw_background
+from clove_ssl.data.scenes.backgrounds import develop, paint_background
 from clove_ssl.data.scenes.bodies import KEYPOINT_NAMES, PART_COUNT, parts_at, surface_distance
 from clove_ssl.data.scenes.canvas import Canvas, Light, draw_light
 from clove_ssl.data.scenes.numbers import Draws
@@ -29,10 +29,10 @@ from clove_ssl.data.scenes.things import (
     PERSON,
     SCENE_CLASSES,
     Placement,
-    draw_clutter,
     draw_layout,
-    draw_object,
-    draw_person,
+    paint_clutter,
+    paint_object,
+    paint_person,
 )
 from clove_ssl.errors import UserError
 
@@ -44,7 +44,7 @@ __all__ = [
     "Scene",
     "SceneObject",
     "SceneSource",
-    "draw_scene",
+    "paint_scene",
     "surface_distance",
 ]
 
@@ -83,7 +83,7 @@ class _Painting:
     owners: list[tuple[int, Figure | None]]  # category of owner 1, 2, ... and its figure
 
 
-def draw_scene(index: int, *, size: int = 160, seed: int = 0) -> Scene:
+def paint_scene(index: int, *, size: int = 160, seed: int = 0) -> Scene:
     """The scene with this number: image and labels."""
     _check_size(size)
     painting = _paint(index, size=size, seed=seed)
@@ -133,7 +133,7 @@ class SceneSource:
 
     def scene(self, index: int) -> Scene:
         """The image with its labels."""
-        return draw_scene(self._checked(index), size=self.size, seed=_SEEDS[self.split])
+        return paint_scene(self._checked(index), size=self.size, seed=_SEEDS[self.split])
 
     def _checked(self, index: int) -> int:
         if not 0 <= index < self.count:
@@ -152,7 +152,7 @@ def _check_size(size: int) -> None:
 def _paint(index: int, *, size: int, seed: int) -> _Painting:
     draws = Draws(seed, index)
     light = draw_light(draws, size)
-    canvas = Canvas(draw_background(size, draws))
+    canvas = Canvas(paint_background(size, draws))
     for _ in range(draws.integer(2, 6)):
         _add_clutter(canvas, largest=0.6, light=light, draws=draws)
     owners: list[tuple[int, Figure | None]] = []
@@ -170,18 +170,18 @@ def _add_object(
 ) -> Figure | None:
     size = len(canvas.owner)
     if placement.name == PERSON:
-        figure = draw_person(placement, size, light=light, draws=draws)
+        figure = paint_person(placement, size, light=light, draws=draws)
         if figure is not None:
             canvas.paint(figure.stamp, owner, light)
         return figure
-    stamp = draw_object(placement, size, light=light, draws=draws)
+    stamp = paint_object(placement, size, light=light, draws=draws)
     if stamp is not None:
         canvas.paint(stamp, owner, light)
     return None
 
 
 def _add_clutter(canvas: Canvas, *, largest: float, light: Light, draws: Draws) -> None:
-    stamp = draw_clutter(len(canvas.owner), largest=largest, light=light, draws=draws)
+    stamp = paint_clutter(len(canvas.owner), largest=largest, light=light, draws=draws)
     if stamp is not None:
         canvas.paint(stamp, 0, light)
 

@@ -81,7 +81,7 @@ def gradient(size: int, draws: Draws) -> Field:
 _BACKGROUNDS: tuple[Callable[[int, Draws], Field], ...] = (outdoors, wall, clouds, gradient)
 
 
-def draw_background(size: int, draws: Draws) -> Field:
+def paint_background(size: int, draws: Draws) -> Field:
     """A background of any kind, often with blotches: (3, H, W)."""
     planes = draws.choice(_BACKGROUNDS)(size, draws)
     for _ in range(draws.integer(0, 2)):

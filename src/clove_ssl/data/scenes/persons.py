@@ -74,7 +74,7 @@ class _Sheet:
         np.copyto(self.surface[..., 1][box], around, where=covered)
 
 
-def draw_figure(
+def paint_figure(
     size: int, centre: Point, *, height: float, turn: float, light: Light, draws: Draws
 ) -> Figure | None:
     """A person in a random pose; None when no pixel of it can be in the image."""

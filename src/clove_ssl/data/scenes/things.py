@@ -12,7 +12,7 @@ import numpy as np
 from clove_ssl.data.scenes import shapes, textures
 from clove_ssl.data.scenes.canvas import Light, Stamp, draw_colours, relief, stain
 from clove_ssl.data.scenes.numbers import Draws
-from clove_ssl.data.scenes.persons import Figure, draw_figure
+from clove_ssl.data.scenes.persons import Figure, paint_figure
 
 MOST_OBJECTS = 8
 PERSON = "person"
@@ -44,7 +44,7 @@ SCENE_CLASSES: tuple[str, ...] = (*KINDS, PERSON)
 
 @dataclass(frozen=True)
 class Placement:
-    """What stands where, before it is drawn."""
+    """What stands where, before it is painted."""
 
     name: str
     centre: tuple[float, float]
@@ -76,10 +76,10 @@ def _free_place(layout: list[Placement], draws: Draws) -> tuple[float, float]:
     return max(places, key=room) if layout else places[0]
 
 
-def draw_person(placement: Placement, size: int, *, light: Light, draws: Draws) -> Figure | None:
+def paint_person(placement: Placement, size: int, *, light: Light, draws: Draws) -> Figure | None:
     """A person, upright more often than not."""
     lean = 0.5 if draws.chance(0.15) else 0.06
-    return draw_figure(
+    return paint_figure(
         size,
         (placement.centre[0] * size, placement.centre[1] * size),
         height=placement.span * size,
@@ -89,12 +89,12 @@ def draw_person(placement: Placement, size: int, *, light: Light, draws: Draws) 
     )
 
 
-def draw_object(placement: Placement, size: int, *, light: Light, draws: Draws) -> Stamp | None:
+def paint_object(placement: Placement, size: int, *, light: Light, draws: Draws) -> Stamp | None:
     """A thing of one of the ``KINDS``; None when it lies outside the image."""
-    return _draw_kind(KINDS[placement.name], placement, size, light=light, draws=draws)
+    return _paint_kind(KINDS[placement.name], placement, size, light=light, draws=draws)
 
 
-def draw_clutter(size: int, *, largest: float, light: Light, draws: Draws) -> Stamp | None:
+def paint_clutter(size: int, *, largest: float, light: Light, draws: Draws) -> Stamp | None:
     """A lump or a pole of no class, sometimes with the texture of one."""
     outline = shapes.blob if draws.chance(0.7) else shapes.bar
     own = draws.chance(0.6)
@@ -103,10 +103,10 @@ def draw_clutter(size: int, *, largest: float, light: Light, draws: Draws) -> St
     placement = Placement(
         "clutter", (draws.unit(), draws.unit()), 0.1 + (largest - 0.1) * share * share
     )
-    return _draw_kind(Kind(outline, texture), placement, size, light=light, draws=draws)
+    return _paint_kind(Kind(outline, texture), placement, size, light=light, draws=draws)
 
 
-def _draw_kind(
+def _paint_kind(
     kind: Kind, placement: Placement, size: int, *, light: Light, draws: Draws
 ) -> Stamp | None:
     patch = shapes.lay_patch(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from clove_ssl.config.bases import Kind
+from clove_ssl.config.ranges import Width
 from clove_ssl.config.views import ViewsConfig
 from clove_ssl.methods.config import HeadConfig, PooledViewsConfig, wide_crops
 
@@ -29,7 +30,7 @@ class BYOLConfig(PooledViewsConfig):
 
     views: ViewsConfig = field(default_factory=lambda: wide_crops("bicubic"))
     projector: HeadConfig = field(default_factory=_wide_head)
-    predictor_hidden: int = 4096
+    predictor_hidden: Width = 4096
     """Width between the two layers of the predictor."""
     form: Literal["paper", "release"] = "paper"
     """``paper``: the sum of both directions; ``release``: their mean, half of it, as in

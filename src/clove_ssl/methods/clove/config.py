@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from clove_ssl.config.bases import Branch, Kind
-from clove_ssl.config.limits import check_least, check_positive
+from clove_ssl.config.ranges import Candidates, Positive, QueueSize, Range, Ranged, Weight
 from clove_ssl.config.views import ViewsConfig, ViewSpec
 from clove_ssl.errors import UserError
 from clove_ssl.methods.clove.metrics import clove_metrics
@@ -31,26 +31,22 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionConfig:
+class AttentionConfig(Ranged):
     """Self-attention over the cells of one view: the predictor."""
 
     kind: Literal["normalized", "plain"] = "normalized"
     """``normalized``: unit queries and keys (the paper); ``plain``: scaled dot products with
     biases (the released code)."""
-    heads: int = 8
+    heads: Annotated[int, Range(1, 1024)] = 8
     """Parallel heads; must divide the embedding's channels."""
-    temperature: float = 0.2
+    temperature: Positive = 0.2
     """Divides the cosines of ``normalized`` attention; the paper gives no value."""
     learn_temperature: bool = False
     """Train the temperature of ``normalized`` attention, starting from ``temperature``."""
 
-    def __post_init__(self) -> None:
-        check_least(1, "method.attention", heads=self.heads)
-        check_positive("method.attention", temperature=self.temperature)
-
 
 @dataclass(frozen=True, kw_only=True)
-class LossConfig:
+class LossConfig(Ranged):
     """How matched cells attract and the others repel."""
 
     kind: Literal["ranking", "infonce", "l2"] = "ranking"
@@ -58,13 +54,13 @@ class LossConfig:
     that are none; ``l2``: attract the matches only."""
     form: Literal["release", "paper"] = "release"
     """``release``: one hinge per image, with a factor 2; ``paper``: Eq. 2, one hinge per pair."""
-    positive_weight: float = 2.0
+    positive_weight: Weight = 2.0
     """Lambda: how much more a match counts than a negative."""
-    margin: float = 100.0
+    margin: Weight = 100.0
     """Mu. At 100 the hinge never closes, so the gradient does not depend on it."""
-    top_k: int = 10
+    top_k: Candidates = 10
     """Most similar unmatched cells that are looked at for each query."""
-    drop: int = 1
+    drop: Annotated[int, Range(0, 10**6)] = 1
     """How many of the very most similar ones are skipped, as possible false negatives."""
     aggregate: Literal["default", "cosines", "vectors"] = "default"
     """Average the negatives' cosines or their vectors; ``default`` is the form's own choice
@@ -77,20 +73,19 @@ class LossConfig:
     negatives: Literal["intra", "inter", "inter-avg"] = "intra"
     """Where negatives come from: the other view of the same image, or a queue of cells
     (``inter``) or of averaged maps (``inter-avg``) of other images."""
-    queue_size: int = 16384
+    queue_size: QueueSize = 16384
     """Entries of the queue of ``inter`` and ``inter-avg`` negatives."""
-    temperature: float = 0.2
+    temperature: Positive = 0.2
     """Divides the cosines of ``infonce``."""
-    local_weight: float = 1.0
+    local_weight: Weight = 1.0
     """Weight of a term with a small view relative to one between large views."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.drop < self.top_k:
+        if self.drop >= self.top_k:
             raise UserError(
                 f"method.loss.drop is {self.drop} of top_k {self.top_k}, which leaves no negative. "
                 f"Give --method.loss.drop 0 to {self.top_k - 1}."
             )
-        check_positive("method.loss", temperature=self.temperature)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,12 +146,8 @@ class CLoVEConfig(TeacherStudentConfig):
     def summary(self) -> dict[str, str]:
         tau = f", temperature {self.attention.temperature}"
         return {
-            "views": f"{self.views.global_count}x{self.views.global_size}"
-            + (
-                f" + {self.views.local_count}x{self.views.local_size}"
-                * bool(self.views.local_count)
-            ),
+            "views": self.views.shown(),
             "loss": f"{self.loss.kind} ({self.loss.form} form), {self.loss_terms()} terms",
             "attention": f"{self.attention.kind}, {self.attention.heads} heads"
-            + tau * (self.attention.kind == "normalized"),
+            + (tau if self.attention.kind == "normalized" else ""),
         }

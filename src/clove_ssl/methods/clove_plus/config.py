@@ -7,7 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from clove_ssl.config.bases import Kind
-from clove_ssl.config.limits import check_least, check_positive
+from clove_ssl.config.ranges import (
+    PartialShare,
+    Positive,
+    Ranged,
+    Steps,
+    Weight,
+    Width,
+)
 from clove_ssl.errors import UserError
 from clove_ssl.methods.clove.config import CLoVEConfig, LossConfig
 from clove_ssl.methods.clove_plus.metrics import clove_plus_metrics
@@ -22,58 +29,44 @@ Stage = Literal["c2", "c3", "c4", "c5"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class WholeConfig:
+class WholeConfig(Ranged):
     """The loss on whole images: the mean of the student's last map, through an expander."""
 
     kind: Literal["vicreg", "infonce"] = "vicreg"
     """``vicreg``: agree, spread, do not repeat; ``infonce``: find the same image in the batch."""
-    beta: float = 3.0
+    beta: Weight = 3.0
     """How much harder than the loss on cells it pulls at the first map with a local loss."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """How ``beta`` goes to ``final_beta`` over the run, if it does."""
-    final_beta: float = 0.0
+    final_beta: Weight = 0.0
     """What ``beta`` comes to at the end of a ``linear`` or ``cosine`` schedule."""
-    width: int = 1024
+    width: Width = 1024
     """Channels of the three layers of the expander."""
     small_views: bool = True
     """Compare large views with small ones as well, not only with each other."""
-    invariance: float = 25.0
+    invariance: Weight = 25.0
     """Weight of the squared distance between two views of an image (``vicreg``)."""
-    variance: float = 25.0
+    variance: Weight = 25.0
     """Weight of the hinge that keeps the standard deviation of every channel at 1 (``vicreg``)."""
-    covariance: float = 1.0
+    covariance: Weight = 1.0
     """Weight of the squared covariances between channels (``vicreg``)."""
-    temperature: float = 0.2
+    temperature: Positive = 0.2
     """Divides the cosines of ``infonce``."""
-
-    def __post_init__(self) -> None:
-        check_least(1, "method.whole", width=self.width)
-        check_least(0, "method.whole", beta=self.beta, final_beta=self.final_beta)
-        check_positive("method.whole", temperature=self.temperature)
 
 
 @dataclass(frozen=True, kw_only=True)
-class BalanceConfig:
+class BalanceConfig(Ranged):
     """What the loss on whole images is multiplied by, besides ``whole.beta``."""
 
     kind: Literal["gradient", "fixed"] = "gradient"
     """``gradient``: the norm of the gradient of the loss on cells, divided by that of the loss on
     whole images, both at the student's first map with a local loss; ``fixed``: ``ratio``."""
-    ratio: float = 0.03
+    ratio: Positive = 0.03
     """The factor of ``fixed``; that of ``gradient`` before the second step, which measures it."""
-    every: int = 20
+    every: Steps = 20
     """Steps between measurements."""
-    keep: float = 0.7
+    keep: PartialShare = 0.7
     """Share of the old factor in the new one, after a measurement."""
-
-    def __post_init__(self) -> None:
-        check_positive("method.balance", ratio=self.ratio)
-        check_least(1, "method.balance", every=self.every)
-        if not 0 <= self.keep < 1:
-            raise UserError(
-                f"method.balance.keep is {self.keep}, but it is a share from 0 to below 1. Leave "
-                "it out for 0.7."
-            )
 
 
 @dataclass(frozen=True, kw_only=True)

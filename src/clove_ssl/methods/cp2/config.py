@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from clove_ssl.config.bases import Kind
+from clove_ssl.config.ranges import Areas, Extent, Range, Ranged, Several, Weight, Width
 from clove_ssl.config.views import PasteSpec, ViewSpec
-from clove_ssl.errors import UserError
 from clove_ssl.methods.config import HeadConfig, QueuedConfig
 from clove_ssl.methods.metrics import of_parts
 from clove_ssl.runs.metric_table import Metric
@@ -20,12 +20,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PyramidConfig:
+class PyramidConfig(Ranged):
     """Atrous spatial pyramid pooling between the backbone and the head."""
 
-    channels: int = 512
+    channels: Width = 512
     """Channels of every branch, and of the result."""
-    dilations: tuple[int, ...] = (1, 6, 12, 18)
+    dilations: Annotated[tuple[Annotated[int, Range(1, 1024)], ...], Several(least=1)] = (
+        1,
+        6,
+        12,
+        18,
+    )
     """One branch each, in cells; the image's mean is a further branch."""
 
 
@@ -40,22 +45,12 @@ class CP2Config(QueuedConfig):
 
     head: HeadConfig = field(default_factory=lambda: HeadConfig(hidden=512))
     pyramid: PyramidConfig = field(default_factory=PyramidConfig)
-    dense_weight: float = 0.2
+    dense_weight: Weight = 0.2
     """Weight of the loss between cells; that between foregrounds has 1."""
-    paste_area: tuple[float, float] = (0.5, 0.8)
+    paste_area: Areas = (0.5, 0.8)
     """Smallest and largest share of a view that stays when it is pasted."""
-    paste_ratio: tuple[float, float] = (0.8, 1.25)
+    paste_ratio: Extent = (0.8, 1.25)
     """Narrowest and widest rectangle that stays, as width divided by height."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.view_specs()  # refuses impossible rectangles
-        if self.dense_weight < 0 or min(self.pyramid.dilations, default=0) < 1:
-            raise UserError(
-                f"method.dense_weight={self.dense_weight} and pyramid.dilations="
-                f"{self.pyramid.dilations}: expected a weight of 0 or more and at least one "
-                "dilation, all of 1 or more. Leave them out for 0.2 and 1 6 12 18."
-            )
 
     def view_specs(self) -> tuple[ViewSpec, ...]:
         pastes = [

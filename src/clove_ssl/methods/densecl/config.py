@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from clove_ssl.config.bases import Kind
-from clove_ssl.errors import UserError
+from clove_ssl.config.ranges import Share, StepsFromZero
 from clove_ssl.methods.config import HeadConfig, QueuedConfig
 from clove_ssl.methods.metrics import of_parts
 
@@ -29,19 +29,10 @@ class DenseCLConfig(QueuedConfig):
     status: ClassVar[str] = "equal to the released code"
 
     dense_head: HeadConfig = field(default_factory=HeadConfig)
-    dense_weight: float = 0.5
+    dense_weight: Share = 0.5
     """Lambda: share of the loss between cells; the rest is the loss between images."""
-    dense_from_step: int = 0
+    dense_from_step: StepsFromZero = 0
     """Optimizer steps before lambda counts; until then it is 0. The published recipes use none."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.dense_weight <= 1 or self.dense_from_step < 0:
-            raise UserError(
-                f"method.dense_weight={self.dense_weight} and dense_from_step="
-                f"{self.dense_from_step}: expected a share from 0 to 1 and a number of steps. "
-                "Leave them out for 0.5 and 0."
-            )
 
     def build(self, backbone: Backbone) -> Method:
         from clove_ssl.methods.densecl.method import DenseCL

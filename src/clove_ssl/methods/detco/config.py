@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from clove_ssl.config.bases import Kind
+from clove_ssl.config.ranges import Areas, Grid, ImageSide, Ranged, Weight, WidthFromZero
 from clove_ssl.config.views import PatchSpec, ViewSpec
 from clove_ssl.errors import UserError
 from clove_ssl.methods.config import HeadConfig, QueuedConfig
@@ -20,16 +21,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JigsawConfig:
+class JigsawConfig(Ranged):
     """A crop is cut into cells, and a patch out of every cell."""
 
-    grid: int = 3
+    grid: Grid = 3
     """Cells along each side of the crop."""
-    frame: int = 255
+    frame: ImageSide = 255
     """Side of the crop in pixels; a cell has this divided by ``grid``."""
-    patch: int = 64
+    patch: ImageSide = 64
     """Side of a patch in pixels."""
-    scale: tuple[float, float] = (0.6, 1.0)
+    scale: Areas = (0.6, 1.0)
     """Smallest and largest share of the image area the crop covers."""
 
     @property
@@ -38,16 +39,10 @@ class JigsawConfig:
         return self.grid**2
 
     def __post_init__(self) -> None:
-        if self.grid < 1 or not 0 < self.patch <= self.frame // max(1, self.grid):
+        if self.patch > self.frame // self.grid:
             raise UserError(
                 f"method.jigsaw cuts {self.frame} pixels into {self.grid} cells a side, which have "
                 f"no room for patches of {self.patch}. Leave them out for 255, 3 and 64."
-            )
-        low, high = self.scale
-        if not 0 < low <= high:
-            raise UserError(
-                f"method.jigsaw.scale is {low} {high}; expected two numbers above 0, the smaller "
-                "first. Leave it out for 0.6 1."
             )
 
 
@@ -63,18 +58,18 @@ class DetCoConfig(QueuedConfig):
 
     head: HeadConfig = field(default_factory=lambda: HeadConfig(hidden=0))
     """Heads of whole views; ``hidden`` 0 makes each as wide as its input."""
-    local_hidden: int = 0
+    local_hidden: WidthFromZero = 0
     """Width of the heads of joined patches; 0 makes each as wide as its input."""
     jigsaw: JigsawConfig = field(default_factory=JigsawConfig)
-    level_weights: tuple[float, float, float, float] = (0.1, 0.4, 0.7, 1.0)
+    level_weights: tuple[Weight, Weight, Weight, Weight] = (0.1, 0.4, 0.7, 1.0)
     """Weights of the losses on stages c2, c3, c4 and c5."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if min(self.level_weights) < 0 or max(self.level_weights) == 0:
+        if not any(self.level_weights):
             raise UserError(
-                f"method.level_weights is {self.level_weights}; expected four numbers of 0 or "
-                "more, not all 0. Leave it out for 0.1 0.4 0.7 1."
+                f"method.level_weights is {self.level_weights}; expected one above 0 at "
+                "least. Leave it out for 0.1 0.4 0.7 1."
             )
 
     def view_specs(self) -> tuple[ViewSpec, ...]:

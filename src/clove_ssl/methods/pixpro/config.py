@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from clove_ssl.config.bases import Branch, Kind
+from clove_ssl.config.ranges import Positive, Ranged, Weight, Width
 from clove_ssl.config.views import ViewsConfig, ViewSpec
-from clove_ssl.errors import UserError
 from clove_ssl.methods.config import (
     MatchingConfig,
     ProjectorConfig,
@@ -27,39 +27,25 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PropagationConfig:
+class PropagationConfig(Ranged):
     """Pixel propagation: every cell takes from the cells of its view that look like it."""
 
-    power: float = 2.0
+    power: Positive = 2.0
     """Sharpness: positive cosines are raised to this power before they weigh anything."""
     transform: Literal["linear", "none"] = "linear"
     """What is propagated: cells after a 1x1 convolution, or the cells themselves."""
 
-    def __post_init__(self) -> None:
-        if self.power <= 0:
-            raise UserError(
-                f"method.propagation.power is {self.power}, so unlike cells would weigh as much "
-                "as like ones. Give a number above 0; the released scripts use 2."
-            )
-
 
 @dataclass(frozen=True, kw_only=True)
-class InstanceConfig:
+class InstanceConfig(Ranged):
     """An optional second branch that compares whole images, as BYOL does."""
 
-    weight: float = 0.0
+    weight: Weight = 0.0
     """Weight of the branch beside the loss on cells; 0 leaves the branch out, 1 was published."""
-    hidden: int = 4096
+    hidden: Width = 4096
     """Channels inside the branch's projector and predictor."""
-    out: int = 256
+    out: Width = 256
     """Channels of an image's embedding."""
-
-    def __post_init__(self) -> None:
-        if self.weight < 0:
-            raise UserError(
-                f"method.instance.weight is {self.weight}, which would push the views of an image "
-                "apart. Give 0 for no instance branch, or 1."
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +94,7 @@ class PixProConfig(TeacherStudentConfig):
     def summary(self) -> dict[str, str]:
         weight = self.instance.weight
         return {
-            "views": f"2x{self.views.global_size}",
+            "views": self.views.shown(),
             "propagation": f"power {self.propagation.power:g}, transform "
             f"{self.propagation.transform}",
             "instances": f"weight {weight:g}" if weight else "no branch for them",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from clove_ssl.config.bases import Kind
+from clove_ssl.config.ranges import ImageSide, Range, Ranged, Weight, Width
 from clove_ssl.config.views import ViewSpec
 from clove_ssl.errors import UserError
 from clove_ssl.methods.config import QueuedConfig
@@ -22,27 +23,19 @@ SMALLEST_VIEW = 48  # three cells of c4, which is what a negative is averaged ov
 
 
 @dataclass(frozen=True, kw_only=True)
-class WindowConfig:
+class WindowConfig(Ranged):
     """Windows that are slid over a view and compared on one level of the pyramid."""
 
-    window: int = 48
+    window: ImageSide = 48
     """Side of a window in pixels of a view."""
-    stride: int = 32
+    stride: ImageSide = 32
     """Pixels from one window to the next."""
-    weight: float = 1.0
+    weight: Weight = 1.0
     """Weight of this level's loss; that of whole images has 1."""
-    negative_images: int = 0
+    negative_images: Annotated[int, Range(0, 2**20)] = 0
     """Images in a row whose cells are the negatives of each other's windows: a divisor of a
     process's micro-batch (which counts as one group if it is smaller). 0: all images of all
     processes."""
-
-    def __post_init__(self) -> None:
-        if self.window < 1 or self.stride < 1 or self.weight < 0 or self.negative_images < 0:
-            raise UserError(
-                f"method windows have window={self.window}, stride={self.stride}, weight="
-                f"{self.weight} and negative_images={self.negative_images}: the first two must be "
-                "1 or more, the others 0 or more. Leave them out for the published values."
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +51,7 @@ class ReSimConfig(QueuedConfig):
     c3: WindowConfig = field(
         default_factory=lambda: WindowConfig(window=32, stride=24, negative_images=32)
     )
-    pyramid_channels: int = 256
+    pyramid_channels: Width = 256
     """Channels of the feature pyramid, on which windows are compared."""
     shared_flip: bool = True
     """The second view is flipped like the first; otherwise each has its own flip."""
@@ -72,11 +65,6 @@ class ReSimConfig(QueuedConfig):
                 f"method.views.global_size is {size}, too small for windows of {self.c4.window} "
                 f"and {self.c3.window} pixels and maps of three cells. Give "
                 f"--method.views.global-size {smallest} or more."
-            )
-        if self.pyramid_channels < 1:
-            raise UserError(
-                f"method.pyramid_channels is {self.pyramid_channels}; expected 1 or more. Leave "
-                "it out for 256."
             )
 
     def view_specs(self) -> tuple[ViewSpec, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from clove_ssl.config.bases import Kind
-from clove_ssl.errors import UserError
+from clove_ssl.config.ranges import Cosine, Ranged, Share
 from clove_ssl.methods.config import MatchingConfig
 from clove_ssl.methods.densecl.config import DenseCLConfig
 from clove_ssl.methods.metrics import matches_of_two_views
@@ -20,26 +20,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SetsConfig:
+class SetsConfig(Ranged):
     """Which cells of the other view make up the positive set of a cell."""
 
     kind: Literal["both", "attention", "geometry"] = "both"
     """Cells that stand out in both views (``attention``), cells that show the same place
     (``geometry``), or all of them."""
-    attention: float = 0.7
+    attention: Share = 0.7
     """A cell stands out when its strength, scaled to 0 to 1 over its view, reaches this."""
-    likeness: float = 0.2
+    likeness: Cosine = 0.2
     """Cosine of backbone features from which cells that stand out belong together."""
     nearest: Literal["none", "matched", "all"] = "none"
     """Add the most similar cell to the sets that are not empty (``matched``, the released
     option), or to ``all`` of them."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.attention <= 1 or not -1 <= self.likeness <= 1:
-            raise UserError(
-                f"method.sets.attention={self.attention} and likeness={self.likeness}: expected a "
-                "share from 0 to 1 and a cosine. Leave them out for 0.7 and 0.2."
-            )
 
 
 @dataclass(frozen=True, kw_only=True)

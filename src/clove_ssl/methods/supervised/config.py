@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
 from clove_ssl.config.bases import Kind, MethodConfig
+from clove_ssl.config.ranges import PartialShare, Range
 from clove_ssl.config.views import ViewsConfig, ViewSpec
 from clove_ssl.errors import UserError
 from clove_ssl.methods.metrics import ACCURACY
@@ -42,9 +43,9 @@ class SupervisedConfig(MethodConfig):
     needs_labels: ClassVar[bool] = True
 
     views: ViewsConfig = field(default_factory=plain_crop)
-    classes: int | None = None
+    classes: Annotated[int, Range(1, 2**20)] | None = None
     """Number of classes; by default as many as the data has, which the run then writes down."""
-    label_smoothing: float = 0.0
+    label_smoothing: PartialShare = 0.0
     """Share of the target that is spread evenly over all classes; 0.1 is common."""
 
     def __post_init__(self) -> None:
@@ -53,11 +54,6 @@ class SupervisedConfig(MethodConfig):
                 f"supervised classifies one view, but method.views asks for "
                 f"{self.views.global_count} large and {self.views.local_count} small ones. Give "
                 "--method.views.global-count 1 --method.views.local-count 0."
-            )
-        if not 0 <= self.label_smoothing < 1:
-            raise UserError(
-                f"method.label_smoothing is {self.label_smoothing}, but it is a share from 0 up "
-                "to, not including, 1. Leave it out for 0, or try 0.1."
             )
 
     def view_specs(self) -> tuple[ViewSpec, ...]:
@@ -80,8 +76,8 @@ class SupervisedConfig(MethodConfig):
         return (ACCURACY,)
 
     def summary(self) -> dict[str, str]:
-        smoothing = f", label smoothing {self.label_smoothing:g}" * bool(self.label_smoothing)
+        smoothing = f", label smoothing {self.label_smoothing:g}" if self.label_smoothing else ""
         return {
-            "views": f"1x{self.views.global_size}",
+            "views": self.views.shown(),
             "loss": f"cross entropy over {self.classes} classes{smoothing}",
         }

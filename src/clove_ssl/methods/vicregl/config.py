@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from clove_ssl.config.bases import Kind, MethodConfig
+from clove_ssl.config.ranges import Candidates, Ranged, Share, Weight, Width
 from clove_ssl.config.views import ViewsConfig, ViewSpec
 from clove_ssl.errors import UserError
 from clove_ssl.methods.config import wide_crops
@@ -25,24 +26,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VarianceConfig:
+class VarianceConfig(Ranged):
     """The weights of VICReg's terms, for whole images and for cells alike."""
 
-    alpha: float = 0.75
+    alpha: Share = 0.75
     """Share of the loss on whole images; the loss on cells has the rest up to 1."""
-    invariance: float = 25.0
+    invariance: Weight = 25.0
     """Weight of the squared distance between matching embeddings."""
-    variance: float = 25.0
+    variance: Weight = 25.0
     """Weight of the hinge that keeps the standard deviation of every channel at 1."""
-    covariance: float = 1.0
+    covariance: Weight = 1.0
     """Weight of the squared covariances between channels."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.alpha <= 1:
-            raise UserError(
-                f"method.loss.alpha is {self.alpha}, but it is a share between 0 and 1. "
-                "Leave it out for 0.75; 0.9 was also published."
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +49,11 @@ class VICRegLConfig(MethodConfig):
     status: ClassVar[str] = "equal to the released code"
 
     views: ViewsConfig = field(default_factory=lambda: wide_crops("bicubic"))
-    global_width: int = 8192
+    global_width: Width = 8192
     """Channels of the three layers that expand the mean of a map."""
-    local_width: int = 512
+    local_width: Width = 512
     """Channels of the three layers that expand every cell."""
-    matches: tuple[int, int] = (20, 20)
+    matches: tuple[Candidates, Candidates] = (20, 20)
     """Closest pairs of cells in the image that count, from the first view of a pair and from the
     second, or all where a small view has fewer cells (the released program has 20 and 4)."""
     mirror_grid: bool = True
@@ -72,11 +66,6 @@ class VICRegLConfig(MethodConfig):
                 f"VICRegL compares two large views with each other and with all small ones, but "
                 f"method.views asks for {self.views.global_count} large ones. Give "
                 "--method.views.global-count 2."
-            )
-        if min(self.matches) < 1:
-            raise UserError(
-                f"method.matches is {self.matches}; both numbers must be at least 1. "
-                "Try --method.matches 20 20."
             )
 
     def view_specs(self) -> tuple[ViewSpec, ...]:
@@ -93,8 +82,7 @@ class VICRegLConfig(MethodConfig):
 
     def summary(self) -> dict[str, str]:
         return {
-            "views": f"2x{self.views.global_size}"
-            + f" + {self.views.local_count}x{self.views.local_size}" * bool(self.views.local_count),
+            "views": self.views.shown(),
             "loss": f"{self.loss.alpha:g} images + {1 - self.loss.alpha:g} cells",
             "cell places": "mirrored with the image" if self.mirror_grid else "never mirrored",
         }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from clove_ssl.config.detection import DetectorConfig, frozen_detector
 from clove_ssl.config.finetuning import EvaluationConfig, FinetuneConfig, SolverConfig
+from clove_ssl.config.ranges import ImageSide, ImageSides
 from clove_ssl.tasks.detection.config import DetectionConfig
 
 if TYPE_CHECKING:
@@ -23,9 +24,9 @@ class CityscapesConfig(DetectionConfig):
     name: ClassVar[str] = "cityscapes-fpn"
 
     detector: DetectorConfig = field(default_factory=frozen_detector)
-    train_sides: tuple[int, ...] = CITYSCAPES_SIDES
-    test_side: int = 1024
-    longest: int = 2048
+    train_sides: ImageSides = CITYSCAPES_SIDES
+    test_side: ImageSide = 1024
+    longest: ImageSide = 2048
     labels: Literal["polygons", "instances"] = "polygons"
     """Which label files are read: gtFine_polygons.json or gtFine_instanceIds.png."""
 

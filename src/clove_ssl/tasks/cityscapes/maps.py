@@ -23,8 +23,7 @@ from PIL import Image, ImageDraw
 from clove_ssl.data.labels.mask_folders import CITYSCAPES_CLASSES
 from clove_ssl.errors import UserError, unknown_name
 from clove_ssl.tasks.detection.coco_annotations import SLACK, Faulty
-from clove_ssl.tasks.labels.ragged import first_items
-from clove_ssl.tasks.labels.rle import RLE, encode_places
+from clove_ssl.tasks.labels.rle import RLE, encode_places, first_items
 from clove_ssl.tasks.labels.samples import Box
 
 InstanceMap = NDArray[np.int32]  # (H, W)
@@ -80,7 +79,7 @@ class Visible:
 def read_instance_map(path: Path) -> InstanceMap:
     """The map (H, W) of a file of polygons or of instance ids."""
     if path.suffix == ".json":
-        return draw_polygons(read_polygons(path))
+        return paint_polygons(read_polygons(path))
     try:
         with Image.open(path) as picture:
             numbers = np.array(picture)
@@ -124,7 +123,7 @@ def read_polygons(path: Path, *, leave_out: bool = False) -> Polygons:
     return Polygons(height, width, shown, tuple(left_out))
 
 
-def draw_polygons(polygons: Polygons) -> InstanceMap:
+def paint_polygons(polygons: Polygons) -> InstanceMap:
     """Draw the objects in their order, so that later ones cover earlier ones."""
     picture = Image.new("I", (polygons.width, polygons.height), VOID["unlabeled"])
     pen = ImageDraw.Draw(picture)

@@ -23,7 +23,7 @@ from clove_ssl.errors import UserError, unknown_name
 from clove_ssl.tasks.cityscapes.maps import (
     THINGS,
     InstanceMap,
-    draw_polygons,
+    paint_polygons,
     read_instance_map,
     read_polygons,
     visible_things,
@@ -127,7 +127,7 @@ def _read_map(path: Path, *, leave_out: bool) -> tuple[InstanceMap, tuple[str, .
     if path.suffix != ".json":
         return read_instance_map(path), ()
     polygons = read_polygons(path, leave_out=leave_out)
-    return draw_polygons(polygons), polygons.left_out
+    return paint_polygons(polygons), polygons.left_out
 
 
 def _sample(image: Path, instances: InstanceMap) -> Sample:

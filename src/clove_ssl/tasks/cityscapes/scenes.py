@@ -22,7 +22,7 @@ from PIL import Image
 
 from clove_ssl.atomic import unwritable, write_text
 from clove_ssl.data.scenes import SCENE_CLASSES, Scene, SceneSource
-from clove_ssl.tasks.cityscapes.maps import PER_LABEL, THINGS, draw_polygons, read_polygons
+from clove_ssl.tasks.cityscapes.maps import PER_LABEL, THINGS, paint_polygons, read_polygons
 from clove_ssl.tasks.cityscapes.reader import (
     IMAGE_END,
     LABEL_ENDS,
@@ -91,7 +91,7 @@ def _name(index: int) -> str:
 
 def _write_maps(polygons: Path) -> None:
     """Write the maps that are drawn from a file of polygons."""
-    instances = draw_polygons(read_polygons(polygons))
+    instances = paint_polygons(read_polygons(polygons))
     labels = np.where(instances >= PER_LABEL, instances // PER_LABEL, instances)
     stem = str(polygons).removesuffix(LABEL_ENDS["polygons"])
     Image.fromarray(labels.astype(np.uint8)).save(f"{stem}_gtFine_labelIds.png")

@@ -26,8 +26,7 @@ from clove_ssl.errors import UserError
 from clove_ssl.tasks.cityscapes.maps import PER_LABEL, THINGS, VOID, InstanceMap, read_instance_map
 from clove_ssl.tasks.cityscapes.reader import CityscapesDataset
 from clove_ssl.tasks.detection.coco_scores import mean_of_present
-from clove_ssl.tasks.labels.ragged import whole_ranges
-from clove_ssl.tasks.labels.rle import read_counts
+from clove_ssl.tasks.labels.rle import read_counts, whole_ranges
 from clove_ssl.tasks.scoring.results import Record
 from clove_ssl.tasks.scoring.scores import Curve
 
@@ -49,7 +48,7 @@ class CityscapesScores:
     curves: tuple[Curve, ...]  # K, at the first threshold
 
     def summary(self) -> dict[str, float]:
-        """The two figures that are reported."""
+        """The two scores that are reported."""
         return {"AP": mean_of_present(self.table), "AP50": mean_of_present(self.table[:, 0])}
 
     def by_class(self) -> dict[str, dict[str, float]]:

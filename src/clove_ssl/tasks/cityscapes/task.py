@@ -1,17 +1,27 @@
-"""Instance segmentation of street scenes: Cityscapes."""
+"""Instance segmentation of street scenes: Cityscapes.
+
+Predictions are written as its evaluation server takes them: ``<image>_pred.txt`` with mask, label
+id and score of a detection in a line, and ``masks/<image>_000_car.png``, white where it is.
+``csEvalInstanceLevelSemanticLabeling`` reads them when CITYSCAPES_RESULTS names the folder.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from PIL import Image
+
+from clove_ssl.atomic import unwritable, write_text
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.base import TaskData
 from clove_ssl.tasks.cityscapes.config import CityscapesConfig
+from clove_ssl.tasks.cityscapes.maps import THINGS
 from clove_ssl.tasks.cityscapes.reader import CityscapesDataset, read_cityscapes
-from clove_ssl.tasks.cityscapes.results import write_results
 from clove_ssl.tasks.cityscapes.scenes import (
     FOLDERS,
     cityscapes_scene_labels,
@@ -20,7 +30,12 @@ from clove_ssl.tasks.cityscapes.scenes import (
 )
 from clove_ssl.tasks.cityscapes.scores import score_cityscapes
 from clove_ssl.tasks.detection.task import FAULTY, FILE, SPLITS, DetectionTask, Split
-from clove_ssl.tasks.labels.samples import DetectionDataset
+from clove_ssl.tasks.labels.rle import (
+    encode_mask,
+    mask_of_record,
+    write_counts,
+)
+from clove_ssl.tasks.labels.samples import DetectionDataset, Sample
 from clove_ssl.tasks.predictions import Record, read_detections
 from clove_ssl.tasks.scoring.judging import check_images, check_records
 from clove_ssl.tasks.scoring.scores import Scores, ScoreTable
@@ -86,3 +101,80 @@ class CityscapesTask(DetectionTask):
         return read_cityscapes(
             config.root, FOLDERS[split], labels=self.config.labels, faulty=faulty
         )
+
+
+_MASKS = "masks"
+_LIST_END = "_pred.txt"
+_AGAIN = "Write the results again in the format of Cityscapes."
+
+
+def write_results(folder: Path, records: Iterable[Record], *, samples: Sequence[Sample]) -> None:
+    """Write a list for every image, also where nothing was found, and all masks."""
+    by_image: dict[int | str, list[Record]] = defaultdict(list)
+    for record in records:
+        by_image[record["image_id"]].append(record)
+    names = {label: name for name, label in THINGS.items()}
+    try:
+        (folder / _MASKS).mkdir(parents=True, exist_ok=True)
+        for sample in samples:
+            lines = []
+            for number, record in enumerate(by_image[sample.identifier]):
+                label = record["category_id"]
+                mask = f"{_MASKS}/{sample.identifier}_{number:03d}_{names[label]}.png"
+                Image.fromarray(mask_of_record(record)).save(folder / mask)
+                lines.append(f"{mask} {label} {record['score']!r}\n")
+            write_text(folder / f"{sample.identifier}{_LIST_END}", "".join(lines))
+    except OSError as error:
+        raise unwritable("Predictions", folder, error) from None
+
+
+def read_results(folder: Path, *, samples: Sequence[Sample]) -> list[Record]:
+    """Read results of any program in that format; things alone, as the official tool does."""
+    return [record for sample in samples for record in _read_list(folder, sample)]
+
+
+def _read_list(folder: Path, sample: Sample) -> Iterable[Record]:
+    path = folder / f"{sample.identifier}{_LIST_END}"
+    try:
+        lines = path.read_text().splitlines()
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be read: {error.strerror}. Expected a list for every test image. "
+            f"{_AGAIN}"
+        ) from None
+    for line in lines:
+        try:
+            mask, label, score = line.split(" ")
+            category, confidence = int(float(label)), float(score)
+        except ValueError:
+            raise UserError(
+                f"{path} has the line {line!r}; expected a mask, a label id and a score. {_AGAIN}"
+            ) from None
+        if category in THINGS.values():
+            yield _record(path.parent / mask, sample, category, confidence)
+
+
+def _record(path: Path, sample: Sample, category: int, score: float) -> Record:
+    try:
+        with Image.open(path) as picture:
+            mask = np.array(picture.convert("L")) != 0
+    except (OSError, SyntaxError) as error:
+        raise UserError(f"{path} cannot be read: {error}. {_AGAIN}") from None
+    if mask.shape != (sample.height, sample.width):
+        raise UserError(
+            f"{path} has {mask.shape[1]} x {mask.shape[0]} pixels, but its image {sample.width} x "
+            f"{sample.height}. {_AGAIN}"
+        )
+    rle = encode_mask(mask)
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    box = [0.0] * 4
+    if len(rows):
+        corner = [float(columns[0]), float(rows[0])]
+        box = [*corner, float(columns[-1] + 1) - corner[0], float(rows[-1] + 1) - corner[1]]
+    return {
+        "image_id": sample.identifier,
+        "category_id": category,
+        "bbox": box,
+        "score": score,
+        "segmentation": {"size": list(mask.shape), "counts": write_counts(rle.counts)},
+    }

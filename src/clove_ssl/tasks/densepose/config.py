@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from clove_ssl.config.detection import BoxHeadConfig, DetectorConfig
 from clove_ssl.config.finetuning import FinetuneConfig, SolverConfig
-from clove_ssl.config.limits import check_below_one, check_least
+from clove_ssl.config.ranges import BatchSize, Layers, PartialShare, Range, Ranged, Weight, Width
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.detection.config import DetectionConfig
 
@@ -17,48 +17,28 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DensePoseHeadConfig:
+class DensePoseHeadConfig(Ranged):
     """The branch that predicts part, U and V of every pixel of a person."""
 
-    decoder_width: int = 256
+    decoder_width: Width = 256
     """Channels of the map into which the pyramid is merged."""
-    convs: int = 8
+    convs: Layers = 8
     """3 x 3 convolutions on a pooled region."""
-    width: int = 512
+    width: Width = 512
     """Channels of these convolutions."""
-    pooled_side: int = 28
+    pooled_side: Annotated[int, Range(1, 1024)] = 28
     """Cells of the side of a pooled region; its maps have four times as many pixels."""
-    overlap_above: float = 0.7
+    overlap_above: PartialShare = 0.7
     """Regions learn from a person whose box they overlap by more than this."""
-    person_weight: float = 5.0
+    person_weight: Weight = 5.0
     """Weight of the cross entropy between person and background."""
-    part_weight: float = 1.0
+    part_weight: Weight = 1.0
     """Weight of the cross entropy of parts at labelled points."""
-    surface_weight: float = 0.01
+    surface_weight: Weight = 0.01
     """Weight of the summed smooth L1 distances of U and of V."""
-    surface_images: int = 2
+    surface_images: BatchSize = 2
     """Images that these sums run over, whatever a process holds: Detectron2 sums over the images
     of one GPU, which were 2 in the published runs (16 on 8 GPUs)."""
-
-    def __post_init__(self) -> None:
-        section = "task.surface_head"
-        check_least(
-            1,
-            section,
-            decoder_width=self.decoder_width,
-            width=self.width,
-            pooled_side=self.pooled_side,
-            surface_images=self.surface_images,
-        )
-        check_least(
-            0,
-            section,
-            convs=self.convs,
-            person_weight=self.person_weight,
-            part_weight=self.part_weight,
-            surface_weight=self.surface_weight,
-        )
-        check_below_one(section, overlap_above=self.overlap_above)
 
 
 def densepose_detector() -> DetectorConfig:

@@ -1,14 +1,20 @@
 """DensePose R-CNN: a Faster R-CNN for persons with a branch for their surface.
 
-Dimensions: B images, R regions on labelled persons, G objects of the batch, D detections.
+What scores are made from has 8 bits per value: part 0 where no person is, U and V in steps of
+1/255, for the pixels of a box whose sides are cut to whole numbers.
+
+Dimensions: M x M pixels of a region's maps, h x w pixels of a box,
+B images, R regions on labelled persons, G objects of the batch, D detections.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from clove_ssl.backbones.build import Backbone
@@ -16,16 +22,20 @@ from clove_ssl.config.detection import DetectorConfig
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.densepose.branch import DensePoseHead, SurfaceMaps
 from clove_ssl.tasks.densepose.config import DensePoseHeadConfig
-from clove_ssl.tasks.densepose.losses import LossWeights, densepose_losses, region_labels
-from clove_ssl.tasks.densepose.maps import DensePoseDetections, read_surfaces
-from clove_ssl.tasks.densepose.targets import DensePoseBatch, SurfaceLabels, join_labels
+from clove_ssl.tasks.densepose.losses import (
+    DensePoseBatch,
+    LossWeights,
+    SurfaceLabels,
+    densepose_losses,
+    join_labels,
+    region_labels,
+)
 from clove_ssl.tasks.rcnn.boxes import box_areas, clip_boxes, has_area
-from clove_ssl.tasks.rcnn.detector import Detector
+from clove_ssl.tasks.rcnn.detector import Detector, Found, in_original_pixels
 from clove_ssl.tasks.rcnn.draws import Priorities, RandomPriorities
-from clove_ssl.tasks.rcnn.instances import DetectionBatch
+from clove_ssl.tasks.rcnn.instances import DetectionBatch, ImageDetections
 from clove_ssl.tasks.rcnn.layers import wide
 from clove_ssl.tasks.rcnn.pixels import resize_boxes
-from clove_ssl.tasks.rcnn.read_out import Found, in_original_pixels
 from clove_ssl.tasks.rcnn.regions.pooling import batched_regions
 from clove_ssl.tasks.rcnn.regions.targets import TrainingRegions, object_boxes
 from clove_ssl.tasks.training_parts import freeze_norms, freeze_stages
@@ -179,3 +189,49 @@ def _overlaps(first: Tensor, second: Tensor) -> Tensor:
     )
     shared = (high - low).clamp(min=0).prod(dim=1)
     return shared / (box_areas(first) + box_areas(second) - shared).clamp(min=1e-12)
+
+
+LEVELS = 255
+"""Steps of U and V."""
+
+
+@dataclass(frozen=True)
+class DensePoseDetections(ImageDetections):
+    """Persons of one image; the best of them with their surface."""
+
+    surfaces: tuple[Tensor, ...] = ()  # of the first detections: (3, h, w) uint8 part, U, V
+
+    def to(self, device: torch.device | str) -> DensePoseDetections:
+        """Return the detections with every tensor on ``device``."""
+        moved = super().to(device)
+        surfaces = tuple(surface.to(device) for surface in self.surfaces)
+        return DensePoseDetections(**vars(moved), surfaces=surfaces)
+
+
+@torch.no_grad()
+def read_surfaces(maps: SurfaceMaps, boxes: Tensor) -> Iterator[Tensor]:
+    """Part, U and V in the pixels of boxes (D, 4), one after the other: (3, h, w) uint8."""
+    # In float64, as records have them: a side must be cut to the same whole number there.
+    corners = boxes.double()
+    sides = (corners[:, 2:] - corners[:, :2]).long().clamp(min=1).tolist()  # D x (w, h)
+    for number, (width, height) in enumerate(sides):
+        own = SurfaceMaps(*(each[number : number + 1] for each in maps))
+        yield _read_surface(own, (height, width))
+
+
+def _read_surface(maps: SurfaceMaps, size: tuple[int, int]) -> Tensor:
+    """Maps (1, C, M, M) of one region, enlarged to a box."""
+    person = _resized(maps.person, size).argmax(dim=0)  # (h, w)
+    part = _resized(maps.part, size).argmax(dim=0) * (person > 0)  # (h, w)
+    on_body = (part > 0).float()
+    rows = [part.to(torch.uint8)]
+    for values in (maps.u, maps.v):
+        own = _resized(values, size).gather(0, part[None])[0]  # (h, w)
+        # Detectron2 cuts to whole steps rather than rounding to them.
+        rows.append((own * LEVELS * on_body).clamp(0, LEVELS).to(torch.uint8))
+    return torch.stack(rows)
+
+
+def _resized(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    """(1, C, M, M) -> (C, h, w)."""
+    return F.interpolate(maps, size, mode="bilinear", align_corners=False)[0]

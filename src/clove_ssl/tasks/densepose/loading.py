@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from clove_ssl.tasks.densepose.labels import SIDE, PersonLabels
+from clove_ssl.tasks.densepose.losses import DensePoseBatch, SurfaceLabels
 from clove_ssl.tasks.densepose.reader import DensePoseDataset, labels_of
 from clove_ssl.tasks.densepose.surfaces import Mirror, Places
-from clove_ssl.tasks.densepose.targets import DensePoseBatch, SurfaceLabels
 from clove_ssl.tasks.labels.samples import Sample
 from clove_ssl.tasks.loading.images import InputSizes, Refusal, TrainingImages
 from clove_ssl.tasks.loading.order import GroupedOrder

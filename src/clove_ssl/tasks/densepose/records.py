@@ -12,6 +12,7 @@ import base64
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from io import BytesIO
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,13 @@ from PIL import Image
 from torch import Tensor
 
 from clove_ssl.errors import UserError
+from clove_ssl.painting.predictions import (
+    SurfaceMap,
+    paint_colour_map,
+    paint_contours,
+    paint_points,
+)
+from clove_ssl.tasks.densepose.labels import SIDE
 from clove_ssl.tasks.densepose.reader import DensePoseDataset, labels_of
 from clove_ssl.tasks.densepose.scores import DETECTIONS, ImagePersons
 from clove_ssl.tasks.densepose.similarity import (
@@ -29,10 +37,12 @@ from clove_ssl.tasks.densepose.similarity import (
     mask_in_box,
     whole_mask,
 )
-from clove_ssl.tasks.densepose.surfaces import PART_COUNT
+from clove_ssl.tasks.densepose.surfaces import PART_COUNT, Floats, Ints
 from clove_ssl.tasks.labels.polygons import fill_polygons
 from clove_ssl.tasks.labels.rle import RLE, decode_mask
 from clove_ssl.tasks.labels.samples import Annotation, Sample
+from clove_ssl.tasks.loading.images import read_image
+from clove_ssl.tasks.pictures import LEAST_SCORE, spread, write_sheets
 from clove_ssl.tasks.predictions import PREDICT_AGAIN, Record
 
 IUV = "iuv"
@@ -121,3 +131,59 @@ def decode_surface(record: Record, number: int) -> NDArray[np.uint8]:
             f"{PART_COUNT}, or 0 for none. {PREDICT_AGAIN}"
         )
     return surface
+
+
+def paint_surfaces(
+    dataset: DensePoseDataset,
+    records: Sequence[Record],
+    folder: Path,
+    *,
+    count: int = 12,
+    least_score: float = LEAST_SCORE,
+) -> list[Path]:
+    """Draw some images of a test set, spread over it, those with labelled persons first."""
+    by_image: dict[int | str, list[tuple[int, Record]]] = defaultdict(list)
+    for number, record in enumerate(records):
+        if IUV in record and record["score"] >= least_score:
+            by_image[record["image_id"]].append((number, record))
+    full = [s for s in dataset.samples if any(labels_of(p) is not None for p in s.annotations)]
+    samples = spread(full or dataset.samples, count)
+
+    def paint(number: int) -> list[Image.Image]:
+        sample = samples[number]
+        return _paint_row(sample, by_image[sample.identifier], least_score)
+
+    return write_sheets(folder, len(samples), paint)
+
+
+def _paint_row(
+    sample: Sample, records: Sequence[tuple[int, Record]], least_score: float
+) -> list[Image.Image]:
+    pixels = read_image(sample.image, (sample.height, sample.width))
+    # The best one is painted last, on top.
+    ordered = sorted(records, key=lambda entry: float(entry[1]["score"]))
+    surfaces = [_surface(record, number) for number, record in ordered]
+    points, parts = _labelled_points(sample)
+    found = f"{len(surfaces)} with a score of {least_score:g} or more"
+    return [
+        paint_points(pixels, points, parts, caption=f"{sample.identifier}: labelled points"),
+        paint_colour_map(pixels, surfaces, caption=f"prediction: {found}"),
+        paint_contours(pixels, surfaces, caption="lines of equal U (orange) and V (blue)"),
+    ]
+
+
+def _surface(record: Record, number: int) -> SurfaceMap:
+    left, top = (int(value) for value in record["bbox"][:2])
+    return SurfaceMap(left, top, decode_surface(record, number))
+
+
+def _labelled_points(sample: Sample) -> tuple[Floats, Ints]:
+    """The labelled points of all persons in the image (P, 2), and their parts (P,)."""
+    places, parts = [np.zeros((0, 2))], [np.zeros(0, np.int64)]
+    for person in sample.annotations:
+        labels = labels_of(person)
+        if labels is not None:
+            x0, y0, x1, y1 = person.box
+            places.append(labels.points * (x1 - x0, y1 - y0) / SIDE + (x0, y0))
+            parts.append(labels.places.parts)
+    return np.concatenate(places), np.concatenate(parts)

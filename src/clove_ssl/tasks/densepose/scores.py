@@ -153,7 +153,7 @@ def _tables(images: Sequence[_Judged], kind: Kind) -> COCOScores:
                 precision[row, :, 0, column, 0], score[row, :, 0, column, 0] = curve[:2]
                 recall[row, 0, column, 0] = curve[2]
     return COCOScores(
-        kind="keypoints",  # the same figures are read off: one limit, no small persons
+        kind="keypoints",  # the same scores are read off: one limit, no small persons
         class_names=("person",),
         sizes=tuple(SIZES),
         limits=(DETECTIONS,),

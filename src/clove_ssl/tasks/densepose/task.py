@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +11,10 @@ from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.base import TaskData
 from clove_ssl.tasks.densepose.config import COCODensePoseConfig
-from clove_ssl.tasks.densepose.detector import build_densepose_detector
+from clove_ssl.tasks.densepose.detector import DensePoseDetector, build_densepose_detector
 from clove_ssl.tasks.densepose.loading import DensePoseImages
-from clove_ssl.tasks.densepose.model import DensePoseNetwork
-from clove_ssl.tasks.densepose.pictures import draw_surfaces
 from clove_ssl.tasks.densepose.reader import DensePoseDataset, labels_of, open_densepose
-from clove_ssl.tasks.densepose.records import image_persons
+from clove_ssl.tasks.densepose.records import IUV, encode_surface, image_persons, paint_surfaces
 from clove_ssl.tasks.densepose.scenes import (
     read_densepose_scenes,
     scenes_file,
@@ -24,11 +22,13 @@ from clove_ssl.tasks.densepose.scenes import (
 )
 from clove_ssl.tasks.densepose.scores import Kind, score_densepose
 from clove_ssl.tasks.densepose.surface_files import open_mirror, open_surface
+from clove_ssl.tasks.detection.model import DetectionNetwork
 from clove_ssl.tasks.detection.task import FAULTY, FILE, SPLITS, DetectionTask, Split
 from clove_ssl.tasks.labels.samples import DetectionDataset
 from clove_ssl.tasks.loading.images import InputSizes
 from clove_ssl.tasks.loading.order import GroupedOrder
-from clove_ssl.tasks.predictions import Predictions, read_detections
+from clove_ssl.tasks.predictions import Predictions, Record, detection_records, read_detections
+from clove_ssl.tasks.rcnn.instances import DetectionBatch
 from clove_ssl.tasks.scoring.judging import score_predictions
 from clove_ssl.tasks.scoring.scores import Scores, ScoreTable
 
@@ -75,12 +75,12 @@ class DensePoseTask(DetectionTask):
         tables = _surface_tables(self.config.scores, test, predictions)
         return replace(boxes, tables=(*tables, *boxes.tables))
 
-    def draw(
+    def paint(
         self, folder: Path, test: DetectionDataset, pictures: Path, *, count: int
     ) -> list[Path]:
         """Draw surfaces beside the truth, for images spread over the test set."""
         assert isinstance(test, DensePoseDataset)
-        return draw_surfaces(test, read_detections(folder / FILE).records, pictures, count=count)
+        return paint_surfaces(test, read_detections(folder / FILE).records, pictures, count=count)
 
     def training_images(
         self, dataset: DetectionDataset, sizes: InputSizes, order: GroupedOrder
@@ -142,13 +142,13 @@ class DensePoseTask(DetectionTask):
                     "labels (dp_x, dp_y, dp_I, dp_U, dp_V). Give annotations of DensePose-COCO."
                 )
         labelled = replace(train, samples=samples)
+        unmirrored = "Training images are not mirrored; the protocol mirrors half of them."
         notes = [
             *notes,
             f"{labelled.labelled:,} persons with DensePose labels to learn from; left out: "
             f"{len(train.samples) - len(samples):,} images without any",
             f"{test.labelled:,} persons with DensePose labels to be tested on",
-            *["Training images are not mirrored; the protocol mirrors half of them."]
-            * (train.mirror is None),
+            *([unmirrored] if train.mirror is None else []),
         ]
         return super()._task_data(labelled, test, notes)
 
@@ -168,3 +168,44 @@ def _surface_tables(
         )
         for kind, scores in scored.items()
     ]
+
+
+class DensePoseNetwork(DetectionNetwork):
+    """Trains a DensePose detector, and writes what it finds as records.
+
+    Args:
+        detector: The model.
+        test: Whose images the keys of test batches count.
+    """
+
+    headline = ("loss_densepose_I", "loss_densepose_U")
+    predictors = (*DetectionNetwork.predictors, "person", "part", "u", "v")
+
+    def __init__(self, detector: DensePoseDetector, test: DensePoseDataset) -> None:
+        super().__init__(detector, test)
+
+    def predict(self, batch: DetectionBatch) -> list[Record]:
+        """The persons of all images of a test batch."""
+        assert isinstance(self.detector, DensePoseDetector)
+        records: list[Record] = []
+        for key, found in zip(batch.keys.tolist(), self.detector.detect(batch), strict=True):
+            own = detection_records(
+                found, self._test.samples[key], category_ids=self._test.category_ids
+            )
+            for record, surface in zip(own, found.surfaces, strict=False):  # only the best have one
+                record[IUV] = encode_surface(surface)
+            records += own
+        return records
+
+    def facts(self) -> Mapping[str, str]:
+        """What the self-check shows."""
+        assert isinstance(self.detector, DensePoseDetector)
+        head = self.detector.surface_config
+        facts = dict(super().facts())
+        return facts | {
+            "detector": f"{facts['detector']}, surface",
+            "surface head": f"{head.convs} convolutions of {head.width} channels on regions that "
+            f"overlap a person by more than {head.overlap_above:g}",
+            "surface losses": f"{head.person_weight:g} person, {head.part_weight:g} part, "
+            f"{head.surface_weight:g} U and V, summed over {head.surface_images} images",
+        }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from clove_ssl.config.bases import TaskConfig
 from clove_ssl.config.detection import DetectorConfig, c4_detector, fpn_detector, keypoint_detector
 from clove_ssl.config.finetuning import FinetuneConfig, SolverConfig
-from clove_ssl.errors import UserError
+from clove_ssl.config.ranges import ImageSide, ImageSides
 
 if TYPE_CHECKING:
     from clove_ssl.tasks.base import Task
@@ -26,20 +26,12 @@ class DetectionConfig(TaskConfig):
     annotation_kind: ClassVar[Literal["instances", "person_keypoints"]] = "instances"
 
     detector: DetectorConfig = field(default_factory=fpn_detector)
-    train_sides: tuple[int, ...] = COCO_SIDES
+    train_sides: ImageSides = COCO_SIDES
     """Lengths of the shorter side, one of which is drawn for every training image."""
-    test_side: int = 800
+    test_side: ImageSide = 800
     """Length of the shorter side in tests."""
-    longest: int = 1333
+    longest: ImageSide = 1333
     """Limit of the longer side, which makes the shorter one shorter still."""
-
-    def __post_init__(self) -> None:
-        if not self.train_sides or min(*self.train_sides, self.test_side, self.longest) < 1:
-            raise UserError(
-                f"task.train_sides={self.train_sides}, test_side={self.test_side} and "
-                f"longest={self.longest}: expected at least one training side, all above 0. "
-                "Try --task.train-sides 640 800 --task.test-side 800 --task.longest 1333."
-            )
 
     def build(self) -> Task:
         from clove_ssl.tasks.detection.task import DetectionTask
@@ -55,7 +47,7 @@ class VOCDetectionConfig(DetectionConfig):
     layout: ClassVar[Literal["voc", "coco"]] = "voc"
 
     detector: DetectorConfig = field(default_factory=lambda: c4_detector(masks=False))
-    train_sides: tuple[int, ...] = VOC_SIDES
+    train_sides: ImageSides = VOC_SIDES
 
     @classmethod
     def protocol(cls, out: Path, backbone: str) -> FinetuneConfig:

@@ -60,7 +60,8 @@ class DetectionNetwork(TaskModel):
     def facts(self) -> Mapping[str, str]:
         """What the self-check shows."""
         config = self.detector.config
-        heads = ["boxes", *["masks"] * config.masks, *["keypoints"] * config.keypoints]
+        known = {"boxes": True, "masks": config.masks, "keypoints": config.keypoints}
+        heads = [head for head, is_there in known.items() if is_there]
         frozen = _STAGES[: config.frozen_stages]
         return {
             "frozen stages": ", ".join(frozen) or "none",

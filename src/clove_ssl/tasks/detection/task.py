@@ -34,7 +34,7 @@ from clove_ssl.tasks.loading.batches import load_test_batches, load_training_bat
 from clove_ssl.tasks.loading.images import InputSizes, TrainingImages, check_images, test_batch
 from clove_ssl.tasks.loading.order import GroupedOrder
 from clove_ssl.tasks.loading.selection import Labels, check_testable, select_targets, take_fraction
-from clove_ssl.tasks.pictures import draw_detections
+from clove_ssl.tasks.pictures import paint_detections
 from clove_ssl.tasks.predictions import Record, read_detections, write_detections
 from clove_ssl.tasks.rcnn.detector import build_detector
 from clove_ssl.tasks.rcnn.instances import DetectionBatch, ImageDetections
@@ -167,12 +167,12 @@ class DetectionTask(Task):
         )
         return score_predictions(rules, test, read_detections(folder / FILE))
 
-    def draw(
+    def paint(
         self, folder: Path, test: DetectionDataset, pictures: Path, *, count: int
     ) -> list[Path]:
         """Draw detections beside the truth, for images spread over the test set."""
         records = read_detections(folder / FILE).records
-        return draw_detections(test, records, pictures, count=count)
+        return paint_detections(test, records, pictures, count=count)
 
     def vocabulary(self, data: TaskData) -> Vocabulary:
         """Classes, their numbers in the files, and keypoints."""
@@ -244,7 +244,7 @@ class DetectionTask(Task):
                     f"{year}:{name}" for year, name in find_voc_lists(config.root)[split]
                 ]
                 published = PUBLISHED_LISTS[split]
-                other = f" (the protocol has {published})" * (" ".join(shown) != published)
+                other = f" (the protocol has {published})" if " ".join(shown) != published else ""
                 notes.append(f"Lists of the {split} images: {' '.join(shown)}{other}")
         return notes
 

@@ -136,20 +136,6 @@ class VOCMatches:
         return VOCScores(table, np.array(objects, np.int64), tuple(curves))
 
 
-def score_voc(
-    truth: VOCTruth,
-    detections: VOCDetections,
-    *,
-    classes: int,
-    rule: Rule = "11-point",
-    detectron2_rounding: bool = False,
-    sizes: tuple[float, float] = (0.0, math.inf),
-) -> VOCScores:
-    """Average precision of every class at every threshold, by one rule."""
-    matches = match_voc(truth, detections, classes=classes, detectron2_rounding=detectron2_rounding)
-    return matches.scores(rule, sizes=sizes)
-
-
 def match_voc(
     truth: VOCTruth,
     detections: VOCDetections,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clove_ssl.config.detection import DetectorConfig, ReadOutConfig, frozen_detector
 from clove_ssl.config.finetuning import EvaluationConfig, FinetuneConfig, SolverConfig
-from clove_ssl.errors import UserError
+from clove_ssl.config.ranges import Share
 from clove_ssl.tasks.detection.config import DetectionConfig
 
 if TYPE_CHECKING:
@@ -27,17 +27,9 @@ class LVISConfig(DetectionConfig):
     name: ClassVar[str] = "lvis-fpn"
 
     detector: DetectorConfig = field(default_factory=lvis_detector)
-    repeat_threshold: float = 0.001
+    repeat_threshold: Share = 0.001
     """An image with a class that is in a smaller share of the training images comes more often;
     0 lets every image come once in an epoch."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.repeat_threshold <= 1:
-            raise UserError(
-                f"task.repeat_threshold={self.repeat_threshold:g} is no share of the images. Give "
-                "a number from 0 to 1, for example the protocol's --task.repeat-threshold 0.001."
-            )
 
     @classmethod
     def protocol(cls, out: Path, backbone: str) -> FinetuneConfig:

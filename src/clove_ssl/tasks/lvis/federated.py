@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clove_ssl.tasks.labels.ragged import first_items, places_in_rows, whole_ranges
+from clove_ssl.tasks.labels.rle import first_items, places_in_rows, whole_ranges
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

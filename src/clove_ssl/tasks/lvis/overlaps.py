@@ -15,9 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.labels.ragged import first_items
-from clove_ssl.tasks.labels.rle import RLE, write_counts
-from clove_ssl.tasks.labels.rle_batches import measure_runs
+from clove_ssl.tasks.labels.rle import RLE, first_items, measure_runs, write_counts
 from clove_ssl.tasks.labels.samples import Annotation, Sample
 from clove_ssl.tasks.lvis.federated import Floats, Integers, Overlaps
 from clove_ssl.tasks.scoring.results import Record

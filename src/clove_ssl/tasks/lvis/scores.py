@@ -2,7 +2,7 @@
 
 Of the 300 best detections of an image only those count whose class was found there or is known to
 be absent. A detection that hits nothing is no mistake where a class is incomplete. Everything
-else is COCO's rule, without crowds; figures of rare, common and frequent classes are added.
+else is COCO's rule, without crowds; scores of rare, common and frequent classes are added.
 
 Objects and detections without area do not exist for these rules. For masks, the size of a
 detection is that of its mask, also where a box stands beside it.
@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from clove_ssl.tasks.detection.coco_scores import COCOScores, mean_of_present
-from clove_ssl.tasks.labels.ragged import places_in_rows
+from clove_ssl.tasks.labels.rle import places_in_rows
 from clove_ssl.tasks.lvis.federated import (
     Bits,
     Floats,
@@ -49,7 +49,7 @@ _SIZES = {
 
 @dataclass(frozen=True)
 class LVISScores(COCOScores):
-    """COCO's tables, and the figures of LVIS that are read off them."""
+    """COCO's tables, and the scores of LVIS that are read off them."""
 
     frequencies: tuple[Frequency, ...] = ()  # (K,)
 

@@ -9,6 +9,7 @@ Dimensions: B images, R regions over all images, F of them on objects, K classes
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,15 +17,15 @@ from torch import Tensor, nn
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.detection import DetectorConfig
 from clove_ssl.errors import UserError
+from clove_ssl.layers.transfers import send_like
+from clove_ssl.tasks.rcnn.boxes import clip_boxes, has_area
 from clove_ssl.tasks.rcnn.draws import Priorities, RandomPriorities
 from clove_ssl.tasks.rcnn.features import C4Features, PyramidFeatures
 from clove_ssl.tasks.rcnn.instances import DetectionBatch, ImageDetections
 from clove_ssl.tasks.rcnn.layers import wide
-from clove_ssl.tasks.rcnn.pixels import stack_images
+from clove_ssl.tasks.rcnn.pixels import resize_boxes, stack_images
 from clove_ssl.tasks.rcnn.proposals.choose import Proposals
 from clove_ssl.tasks.rcnn.proposals.stage import RegionProposer, Scored
-from clove_ssl.tasks.rcnn.read_out import Found, in_original_pixels
-from clove_ssl.tasks.rcnn.regions.heads import KeypointHead, MaskHead
 from clove_ssl.tasks.rcnn.regions.keypoints import find_keypoints
 from clove_ssl.tasks.rcnn.regions.losses import (
     RegionTask,
@@ -33,8 +34,15 @@ from clove_ssl.tasks.rcnn.regions.losses import (
     mask_term,
     plan_losses,
 )
+from clove_ssl.tasks.rcnn.regions.masks import paste_masks
 from clove_ssl.tasks.rcnn.regions.pooling import batched_regions
-from clove_ssl.tasks.rcnn.regions.roi_heads import BoxPredictor, Detections, detect
+from clove_ssl.tasks.rcnn.regions.roi_heads import (
+    BoxPredictor,
+    Detections,
+    KeypointHead,
+    MaskHead,
+    detect,
+)
 from clove_ssl.tasks.rcnn.regions.targets import TrainingRegions, draw_regions
 from clove_ssl.tasks.training_parts import freeze_norms, freeze_stages
 
@@ -257,3 +265,37 @@ def build_detector(
         keypoints=keypoints,
         priorities=RandomPriorities(seed),
     )
+
+
+class Found(NamedTuple):
+    """What was found in one image, in the pixels that the detector sees, best first."""
+
+    boxes: Tensor  # (D, 4)
+    scores: Tensor  # (D,)
+    classes: Tensor  # (D,)
+    masks: Tensor | None = None  # (D, M, M) probabilities in the box
+    keypoints: Tensor | None = None  # (D, P, 3) x, y, score
+
+
+def in_original_pixels(
+    found: Found, *, seen: tuple[int, int], original: tuple[int, int]
+) -> ImageDetections:
+    """Scale to the original ``(height, width)``, clip there, and drop what has no area left."""
+    boxes = clip_boxes(resize_boxes(found.boxes, seen, original), original)  # (D, 4)
+    kept = torch.nonzero(has_area(boxes)).squeeze(1)  # what is left of D
+    return ImageDetections(
+        boxes=boxes[kept],
+        scores=found.scores[kept],
+        classes=found.classes[kept],
+        masks=None
+        if found.masks is None
+        else paste_masks(found.masks[kept], boxes[kept], image_size=original),
+        keypoints=None
+        if found.keypoints is None
+        else _scaled(found.keypoints[kept], seen=seen, original=original),
+    )
+
+
+def _scaled(keypoints: Tensor, *, seen: tuple[int, int], original: tuple[int, int]) -> Tensor:
+    """Keypoints (D, P, 3) with x and y in the original image; scores stay."""
+    return keypoints * send_like([original[1] / seen[1], original[0] / seen[0], 1.0], keypoints)

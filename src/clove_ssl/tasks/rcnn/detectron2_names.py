@@ -7,7 +7,6 @@ around torchvision's ResNets have such names, since Detectron2 has no other back
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Literal, TypeVar
 
 from clove_ssl.errors import UserError
@@ -43,11 +42,6 @@ def detectron2_name(name: str, kind: Kind) -> str:
             first, *rest = match.groups()
             return target.format(int(first) + added if added else first, *rest)
     raise _no_name(name)
-
-
-def in_detectron2_names(entries: Mapping[str, T], kind: Kind) -> dict[str, T]:
-    """The same entries, by Detectron2's names."""
-    return {detectron2_name(name, kind): entry for name, entry in entries.items()}
 
 
 def _backbone_name(name: str, kind: Kind) -> str:

@@ -54,13 +54,6 @@ class RandomPriorities:
         return _signed(int(np.random.Philox(key=words[0], counter=words[1]).random_raw()))
 
 
-def lowest_first(
-    keys: Tensor, count: int, *, step: int, stage: Stage, device: torch.device
-) -> Tensor:
-    """Priorities that take candidates in their order, to compare programs: (B, N) int64."""
-    return torch.arange(count, device=device).expand(len(keys), count)
-
-
 def _mix(state: Tensor) -> Tensor:
     """The output function of SplitMix64; int64 multiplication wraps around like that of uint64."""
     state = (state ^ _shifted(state, 30)) * _signed(0xBF58476D1CE4E5B9)

@@ -18,8 +18,8 @@ from clove_ssl.backbones.build import STAGES, Backbone
 from clove_ssl.config.detection import DetectorConfig
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.rcnn.layers import Norm, NormedConv, start_linear
-from clove_ssl.tasks.rcnn.regions.heads import BoxHead
 from clove_ssl.tasks.rcnn.regions.pooling import ALIGNED, LEGACY, pool_pyramid, pool_regions
+from clove_ssl.tasks.rcnn.regions.roi_heads import BoxHead
 
 BOX_SIDE = 7
 HEAD_SIDE = 14

@@ -85,9 +85,3 @@ def resize_boxes(boxes: Tensor, old: tuple[int, int], new: tuple[int, int]) -> T
     """
     scale = [new[1] / old[1], new[0] / old[0]] * 2
     return boxes * send_like(scale, boxes)
-
-
-def draw_short_side(choices: Sequence[int], generator: torch.Generator) -> int:
-    """One of the training sizes, all equally likely."""
-    position = torch.randint(len(choices), (), generator=generator, device=generator.device)
-    return choices[int(position)]

@@ -14,7 +14,13 @@ import torch
 from torch import Tensor
 
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.detection.coco_scores import COCOScores, Floats, coco_truth, score_coco
+from clove_ssl.tasks.detection.coco_scores import (
+    COCOScores,
+    Floats,
+    coco_truth,
+    mean_of_present,
+    score_coco,
+)
 from clove_ssl.tasks.detection.voc_scores import Rule, VOCDetections, VOCScores, VOCTruth, match_voc
 from clove_ssl.tasks.labels.samples import DetectionDataset
 from clove_ssl.tasks.lvis.reader import LVISDataset
@@ -46,7 +52,7 @@ def score_predictions(
         dataset: The test set that was predicted.
         predictions: What was found in it.
         detectron2_rounding: For VOC: round scores and boxes as Detectron2's evaluator does, which
-            published figures were made with.
+            published scores were made with.
         sigmas: For keypoints: tolerance of each, COCO's 17 by default.
     """
     check_images(dataset, predictions)
@@ -89,7 +95,7 @@ def _coco_table(
     images = {sample.identifier: number for number, sample in enumerate(dataset.samples, start=1)}
     numbered = [{**record, "image_id": images[record["image_id"]]} for record in records]
     scored = score_coco(coco_truth(dataset), numbered, kind=kind, sigmas=sigmas)
-    by_class = _figures_by_class(scored, dataset)
+    by_class = _scores_by_class(scored, dataset)
     curves = {name: _curve(*scored.curve(name)) for name in scored.class_names}
     present = {name: curve for name, curve in curves.items() if curve.recall}
     return ScoreTable(kind, "COCO average precision", scored.summary(), by_class, present)
@@ -101,19 +107,19 @@ def _lvis_table(
     """Classes of which the test has objects; a curve for the rare, common and frequent ones."""
     scored = score_lvis(dataset, records, kind=kind)
     by_class = {
-        name: figures
-        for name, figures in _figures_by_class(scored, dataset).items()
-        if figures["objects"]
+        name: values
+        for name, values in _scores_by_class(scored, dataset).items()
+        if values["objects"]
     }
     curves = {name: _curve(*curve) for name, curve in scored.curves_by_frequency().items()}
     return ScoreTable(kind, "LVIS average precision", scored.summary(), by_class, curves)
 
 
-def _figures_by_class(scored: COCOScores, dataset: DetectionDataset) -> dict[str, dict[str, float]]:
+def _scores_by_class(scored: COCOScores, dataset: DetectionDataset) -> dict[str, dict[str, float]]:
     counts = _objects_by_class(dataset)
     return {
-        name: figures | {"objects": float(counts[number])}
-        for number, (name, figures) in enumerate(scored.by_class().items())
+        name: values | {"objects": float(counts[number])}
+        for number, (name, values) in enumerate(scored.by_class().items())
     }
 
 
@@ -153,11 +159,13 @@ def _voc_table(
     }
     by_class = {
         class_name: columns(scored.table[number : number + 1])
-        | {figure: float(values[number]) for figure, values in sized.items()}
+        | {name: float(values[number]) for name, values in sized.items()}
         | {"objects": float(scored.objects[number])}
         for number, class_name in enumerate(dataset.class_names)
     }
-    summary = columns(scored.table) | {figure: _mean(values) for figure, values in sized.items()}
+    summary = columns(scored.table) | {
+        name: mean_of_present(values) for name, values in sized.items()
+    }
     curves = {
         class_name: _thinned(*curve)
         for class_name, curve, objects in zip(
@@ -227,8 +235,3 @@ def _thinned(recall: Floats, precision: Floats) -> Curve:
         return Curve((), ())
     last = np.flatnonzero(np.diff(np.floor(recall * 100), append=np.inf))
     return _curve(recall[last], precision[last])
-
-
-def _mean(values: Floats) -> float:
-    present = values[~np.isnan(values)]
-    return float(present.mean()) if present.size else float("nan")

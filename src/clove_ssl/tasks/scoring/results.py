@@ -11,8 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.labels.rle import RLE, read_counts
-from clove_ssl.tasks.labels.rle_batches import measure_runs
+from clove_ssl.tasks.labels.rle import RLE, measure_runs, read_counts
 
 Kind = Literal["box", "mask", "keypoints"]
 Record = Mapping[str, Any]

@@ -50,37 +50,6 @@ class SemanticBatch:
         return replace(self, images=self.images.pin_memory(), labels=self.labels.pin_memory())
 
 
-class SomeLabels:
-    """A part of a set of labelled images."""
-
-    def __init__(self, whole: DenseLabels, indices: Sequence[int]) -> None:
-        self.class_names = whole.class_names
-        self._whole, self._indices = whole, list(indices)
-
-    def __len__(self) -> int:
-        return len(self._indices)
-
-    def load(self, index: int) -> tuple[Tensor, Tensor]:
-        """An image (3, H, W) and its label map (H, W), both uint8."""
-        return self._whole.load(self._indices[index])
-
-
-class JoinedLabels:
-    """Several sets of labelled images, one after another."""
-
-    def __init__(self, parts: Sequence[DenseLabels]) -> None:
-        self.class_names = parts[0].class_names
-        self._places = [(part, index) for part in parts for index in range(len(part))]
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def load(self, index: int) -> tuple[Tensor, Tensor]:
-        """An image (3, H, W) and its label map (H, W), both uint8."""
-        part, place = self._places[index]
-        return part.load(place)
-
-
 class _TrainingCrops(Dataset[SemanticBatch | Refusal]):
     """Batches by the positions of their images in the row of training images."""
 

@@ -13,21 +13,20 @@ from torch import Tensor
 from clove_ssl.backbones.build import Backbone, dilatable_names
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.config.pretraining import BackboneConfig
-from clove_ssl.data.labels.pixels import IGNORE, SceneLabels, VOCLabels
+from clove_ssl.data.labels.pixels import IGNORE, SceneLabels, SomeLabels, VOCLabels
 from clove_ssl.data.order import ImageOrder
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.base import Reading, Task, TaskData, TaskModel
 from clove_ssl.tasks.detection.finding import AUGMENTED_LISTS, find_segmentation_lists
 from clove_ssl.tasks.detection.scenes import write_voc_scenes
 from clove_ssl.tasks.loading.images import check_in_threads, size_of_file
-from clove_ssl.tasks.pictures import draw_label_maps
+from clove_ssl.tasks.pictures import paint_label_maps
 from clove_ssl.tasks.predictions import PREDICT_AGAIN, LabelMap, read_label_maps, write_label_maps
 from clove_ssl.tasks.scoring.judging import score_label_maps
 from clove_ssl.tasks.scoring.scores import Scores
 from clove_ssl.tasks.semantic.config import VOCSemanticConfig
 from clove_ssl.tasks.semantic.loading import (
     SemanticBatch,
-    SomeLabels,
     load_crops,
     load_whole_images,
     whole_image,
@@ -65,7 +64,9 @@ class SemanticTask(Task):
         for labels in (train, test):
             _check_files(labels)
         shown = f"Lists: {lists['train']} and {lists['test']}"
-        other = " (the protocol has train_aug and val)" * (lists["train"] not in AUGMENTED_LISTS)
+        other = (
+            " (the protocol has train_aug and val)" if lists["train"] not in AUGMENTED_LISTS else ""
+        )
         return _task_data(train, test, notes=(f"{shown}{other}.",))
 
     def read_test(self, config: LabelledDataConfig, scenes: Path) -> VOCLabels:
@@ -118,7 +119,7 @@ class SemanticTask(Task):
         _check_maps(predicted, test, folder / FILE)
         return score_label_maps(_pairs(test, predicted, folder / FILE), test.class_names)
 
-    def draw(self, folder: Path, test: VOCLabels, pictures: Path, *, count: int) -> list[Path]:
+    def paint(self, folder: Path, test: VOCLabels, pictures: Path, *, count: int) -> list[Path]:
         """Draw predictions beside the truth, for images spread over the test set."""
         predicted = read_label_maps(folder / FILE)
         count = min(count, len(test))
@@ -127,7 +128,7 @@ class SemanticTask(Task):
             name, (image, truth) = test.name(index), test.load(index)
             pixels = image.permute(1, 2, 0).numpy()
             images.append((name, pixels, truth.numpy(), predicted[name]))
-        return draw_label_maps(images, test.class_names, pictures)
+        return paint_label_maps(images, test.class_names, pictures)
 
     def predict_image(self, model: TaskModel, image: Tensor) -> Tensor:
         """The class of every pixel, uint8 (H, W)."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from builders.tasks.detectron2_models import paste_probabilities
 from hypothesis import given
 from hypothesis import strategies as st
 from references.polygon_fill import filled
 
 from clove_ssl.config.detection import MaskHeadConfig
 from clove_ssl.tasks.labels.polygons import fill_polygons, masks_in_boxes, pack_outlines
-from clove_ssl.tasks.rcnn.regions.heads import MaskHead
 from clove_ssl.tasks.rcnn.regions.keypoints import (
     KeypointTargets,
     find_keypoints,
@@ -23,8 +23,8 @@ from clove_ssl.tasks.rcnn.regions.masks import (
     _paste_together,
     mask_loss,
     paste_masks,
-    paste_probabilities,
 )
+from clove_ssl.tasks.rcnn.regions.roi_heads import MaskHead
 
 NONE = torch.zeros(0, 4)
 SQUARE = np.array([2.0, 2.0, 6.0, 2.0, 6.0, 6.0, 2.0, 6.0])

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from clove_ssl.config.detection import ProposalConfig
 from clove_ssl.tasks.rcnn.instances import ImageTargets
 from clove_ssl.tasks.rcnn.layers import wide
-from clove_ssl.tasks.rcnn.proposals.anchors import AnchorLayout
 from clove_ssl.tasks.rcnn.proposals.choose import ProposalLimits, Proposals, propose
 from clove_ssl.tasks.rcnn.proposals.rpn import (
+    AnchorLayout,
     RPNHead,
     RPNLosses,
     label_anchors,

@@ -58,23 +58,6 @@ def paste_masks(
     return pasted
 
 
-@torch.no_grad()
-def paste_probabilities(
-    probabilities: Tensor,  # (R, M, M)
-    boxes: Tensor,  # (R, 4)
-    *,
-    image_size: tuple[int, int],
-) -> Tensor:
-    """Probabilities of the whole image: (R, H, W); 0 away from the box."""
-    pasted = probabilities.new_zeros(len(boxes), *image_size)
-    for canvas, mask, box, corners in zip(
-        pasted, probabilities, boxes, boxes.tolist(), strict=True
-    ):
-        rows, columns = _pixels_of(corners, image_size)
-        canvas[rows, columns] = _resample(mask, box, rows, columns)
-    return pasted
-
-
 def _paste_together(
     probabilities: Tensor,  # (R, M, M)
     boxes: Tensor,  # (R, 4)
