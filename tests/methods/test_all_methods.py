@@ -138,7 +138,7 @@ def test_health_figures_and_headlines_are_there(name: str) -> None:
 def test_the_exported_branch_is_the_configured_one(name: str) -> None:
     student = tiny_built(small_method(name, export="student"))
     assert student.export_backbone() is student.encoder.backbone is student.backbone
-    assert student.networks() == (student.encoder, student.teacher.module)
+    assert student.encoders() == (student.encoder, student.teacher.module)
     teacher = tiny_built(small_method(name, export="teacher"))
     assert teacher.export_backbone() is teacher.teacher.module.backbone
     shared = set(student.encoder.state_dict())

@@ -19,7 +19,7 @@ from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.errors import UserError
 from clove_ssl.exporting.cards import card_facts
 from clove_ssl.methods.base import Method
-from clove_ssl.methods.teacher_student import TaughtMethod
+from clove_ssl.methods.teacher_student import TeacherStudentMethod
 from clove_ssl.pretraining.restore import restore_method
 from clove_ssl.runs.directory import RunDirectory, not_exported
 from clove_ssl.runs.metrics import read_metrics
@@ -155,7 +155,7 @@ def _facts_of_run(
 
 
 def _choose(method: Method, branch: str) -> tuple[Backbone, nn.Module | None]:
-    if isinstance(method, TaughtMethod):
+    if isinstance(method, TeacherStudentMethod):
         encoder = method.teacher.module if branch == "teacher" else method.encoder
         return encoder.backbone, encoder
     if branch == "teacher":

@@ -53,16 +53,17 @@ class NormByView(_BatchNorm):
         return f"{super().extra_repr()}, views={self.views}"  # type: ignore[no-untyped-call]
 
 
-def normalize_by_view(network: nn.Module, views: int) -> bool:
-    """Make every batch norm in ``network`` treat its batches as ``views`` views.
+def normalize_by_view(*networks: nn.Module, views: int) -> bool:
+    """Make every batch norm in all ``networks`` treat its batches as ``views`` views.
 
     Says whether that was possible: with layers that are no plain batch norms, such as
-    synchronized ones, ``network`` stays as it is.
+    synchronized ones, in any of them, all stay as they are.
     """
-    norms = [layer for layer in network.modules() if isinstance(layer, _BatchNorm)]
-    if not all(_is_replaceable(layer) for layer in norms):
+    layers = [layer for network in networks for layer in network.modules()]
+    if not all(_is_replaceable(layer) for layer in layers if isinstance(layer, _BatchNorm)):
         return False
-    replace_norms(network, lambda norm: _by_view(norm, views))
+    for network in networks:
+        replace_norms(network, lambda norm: _by_view(norm, views))
     return True
 
 

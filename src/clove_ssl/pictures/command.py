@@ -14,7 +14,7 @@ from clove_ssl.backbones.build import Backbone
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError
 from clove_ssl.methods.clove.attention import SelfAttention
-from clove_ssl.methods.teacher_student import TaughtMethod
+from clove_ssl.methods.teacher_student import TeacherStudentMethod
 from clove_ssl.painting.overlays import as_colours, heat, ring
 from clove_ssl.painting.sheets import captioned, enlarged, wrapped, write_titled_sheet
 from clove_ssl.pictures.config import ShowConfig
@@ -127,7 +127,7 @@ def _attention(config: ShowConfig) -> Sheet:
     trained = load_trained(config)
     method, step = open_method(config)
     attention = getattr(method, "attention", None)
-    if not isinstance(attention, SelfAttention) or not isinstance(method, TaughtMethod):
+    if not isinstance(attention, SelfAttention) or not isinstance(method, TeacherStudentMethod):
         raise UserError(
             f"{trained.method.name} has no attention to show; clove has. For the features of this "
             f"run type: clove show features {config.run}"

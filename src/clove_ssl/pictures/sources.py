@@ -22,7 +22,7 @@ from clove_ssl.data.labels.classified import only_labelled
 from clove_ssl.data.sources import FolderSource, ImageSource, open_source
 from clove_ssl.errors import UserError
 from clove_ssl.methods.base import Method
-from clove_ssl.methods.teacher_student import TaughtMethod
+from clove_ssl.methods.teacher_student import TeacherStudentMethod
 from clove_ssl.painting.sheets import Pixels
 from clove_ssl.pictures.config import ShowConfig
 from clove_ssl.pretraining.restore import restore_method
@@ -146,7 +146,7 @@ def _open_branch(
         return ShownNetwork(label, load_backbone(run.backbone).eval())
     method, step = restore_method(run, trained)
     backbone = method.backbone
-    if isinstance(method, TaughtMethod) and branch == "teacher":
+    if isinstance(method, TeacherStudentMethod) and branch == "teacher":
         backbone = method.teacher.module.backbone
     return ShownNetwork(f"{label}, step {step:,}", backbone)
 

@@ -16,12 +16,12 @@ from clove_ssl.layers.normalization import unit_vectors
 from clove_ssl.methods.base import Progress, StepOutput
 from clove_ssl.methods.byol.config import BYOLConfig
 from clove_ssl.methods.heads import MLPHead
-from clove_ssl.methods.teacher_student import PooledEncoder, TaughtMethod
+from clove_ssl.methods.teacher_student import PooledEncoder, TeacherStudentMethod
 from clove_ssl.methods.two_views import swap_views
 from clove_ssl.views.batch import ViewBatch
 
 
-class BYOL(TaughtMethod[PooledEncoder]):
+class BYOL(TeacherStudentMethod[PooledEncoder]):
     """Bootstrap your own latent (Grill et al., 2020)."""
 
     headline = ("cos_positive",)
@@ -38,7 +38,7 @@ class BYOL(TaughtMethod[PooledEncoder]):
         """As the config says."""
         return self.config.joint_views
 
-    def tail(self) -> tuple[nn.Module, ...]:
+    def fixed_shape_parts(self) -> tuple[nn.Module, ...]:
         """The predictor."""
         return (self.predictor,)
 

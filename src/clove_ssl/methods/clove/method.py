@@ -32,7 +32,7 @@ from clove_ssl.methods.clove.config import AttentionConfig, CLoVEConfig, LossCon
 from clove_ssl.methods.clove.loss import RankingOptions, rank_cells
 from clove_ssl.methods.heads import ConvProjector
 from clove_ssl.methods.queue import FeatureQueue
-from clove_ssl.methods.teacher_student import BackboneEncoder, TaughtMethod
+from clove_ssl.methods.teacher_student import BackboneEncoder, TeacherStudentMethod
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.geometry import match_cells
 
@@ -67,7 +67,7 @@ class Comparison(NamedTuple):
     weight: float
 
 
-class CLoVE(TaughtMethod[Encoder]):
+class CLoVE(TeacherStudentMethod[Encoder]):
     """Contextualized local visual embeddings (Silva et al., 2023)."""
 
     def __init__(self, config: CLoVEConfig, backbone: Backbone) -> None:
@@ -93,7 +93,7 @@ class CLoVE(TaughtMethod[Encoder]):
         """As the config says."""
         return self.config.joint_views
 
-    def tail(self) -> tuple[nn.Module, ...]:
+    def fixed_shape_parts(self) -> tuple[nn.Module, ...]:
         """The predictor and the loss."""
         return self.attention, self.cell_loss
 

@@ -26,7 +26,7 @@ from clove_ssl.methods.cp2.config import CP2Config
 from clove_ssl.methods.cp2.loss import align_foreground, pool_foreground
 from clove_ssl.methods.heads import ConvHead
 from clove_ssl.methods.queue import KeyBank
-from clove_ssl.methods.queued import QueueingMethod
+from clove_ssl.methods.queued import QueuedMethod
 from clove_ssl.methods.teacher_student import BackboneEncoder, contrast_figures
 from clove_ssl.methods.two_views import view_pair
 from clove_ssl.views.batch import View, ViewBatch
@@ -56,7 +56,7 @@ class PyramidEncoder(BackboneEncoder):
         return embedded
 
 
-class CP2(QueueingMethod[PyramidEncoder]):
+class CP2(QueuedMethod[PyramidEncoder]):
     """Copy-paste contrastive pre-training (Wang et al., 2022)."""
 
     headline = ("accuracy", "cos_positive", "loss_dense")

@@ -21,7 +21,7 @@ from clove_ssl.methods.contrastive import Contrast, contrast, most_similar_cells
 from clove_ssl.methods.densecl.config import DenseCLConfig
 from clove_ssl.methods.heads import ConvHead, MLPHead
 from clove_ssl.methods.queue import KeyBank
-from clove_ssl.methods.queued import QueueingMethod
+from clove_ssl.methods.queued import QueuedMethod
 from clove_ssl.methods.teacher_student import BackboneEncoder, contrast_figures
 from clove_ssl.methods.two_views import view_pair
 from clove_ssl.views.batch import ViewBatch
@@ -64,7 +64,7 @@ class DenseEncoder(BackboneEncoder):
         return Embedded(feature_map, image, self.cell_head(feature_map).flatten(2).mT)
 
 
-class DenseCL(QueueingMethod[DenseEncoder]):
+class DenseCL(QueuedMethod[DenseEncoder]):
     """Dense contrastive learning (Wang et al., 2021)."""
 
     headline = ("accuracy", "cos_positive", "cos_positive_dense")

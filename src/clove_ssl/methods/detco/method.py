@@ -20,13 +20,14 @@ from clove_ssl.backbones.build import STAGES, Backbone
 from clove_ssl.errors import UserError
 from clove_ssl.layers.normalization import unit_vectors
 from clove_ssl.methods.base import Progress, StepOutput
+from clove_ssl.methods.compiled import EncoderInputs
 from clove_ssl.methods.contrastive import Contrast
 from clove_ssl.methods.detco.config import DetCoConfig
 from clove_ssl.methods.detco.loss import contrast_levels, weigh_levels
 from clove_ssl.methods.heads import MLPHead
 from clove_ssl.methods.queue import KeyBank
-from clove_ssl.methods.queued import QueueingMethod
-from clove_ssl.methods.teacher_student import BackboneEncoder, NetworkInputs, contrast_figures
+from clove_ssl.methods.queued import QueuedMethod
+from clove_ssl.methods.teacher_student import BackboneEncoder, contrast_figures
 from clove_ssl.views.batch import View, ViewBatch, joined_pixels
 
 
@@ -65,7 +66,7 @@ class LevelsEncoder(BackboneEncoder):
         return _apply(self.patch_heads, rows)
 
 
-class DetCo(QueueingMethod[LevelsEncoder]):
+class DetCo(QueuedMethod[LevelsEncoder]):
     """Unsupervised contrastive learning for object detection (Xie et al., 2021)."""
 
     headline = ("accuracy", "cos_positive", "accuracy_patches")
@@ -82,16 +83,16 @@ class DetCo(QueueingMethod[LevelsEncoder]):
         self.whole_queues = LevelQueues(len(STAGES), size, out)
         self.patch_queues = LevelQueues(len(STAGES), size, out)
 
-    def prepare_compilation(self) -> None:
+    def before_compilation(self) -> None:
         """Keep the patches of a group of keys together, too."""
-        super().prepare_compilation()
+        super().before_compilation()
         self.teacher.module.groups = self.groups_together
 
-    def network_inputs(self, batch: ViewBatch) -> NetworkInputs:
+    def encoder_inputs(self, batch: ViewBatch) -> EncoderInputs:
         """The first view and its patches for the student, the second's for the teacher."""
         first, second = self._split(batch)
-        return NetworkInputs(
-            list(first), [group for images in second for group in self.passes_of_keys(images)]
+        return EncoderInputs(
+            list(first), [group for images in second for group in self.key_passes(images)]
         )
 
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:

@@ -22,7 +22,7 @@ from clove_ssl.methods.base import Progress, StepOutput
 from clove_ssl.methods.contrastive import Contrast, contrast
 from clove_ssl.methods.heads import MLPHead
 from clove_ssl.methods.queue import KeyBank, gather_rows, mean_over_processes
-from clove_ssl.methods.queued import QueueingMethod
+from clove_ssl.methods.queued import QueuedMethod
 from clove_ssl.methods.resim.config import ReSimConfig, WindowConfig
 from clove_ssl.methods.resim.loss import averaged_cells, contrast_windows, mean_where
 from clove_ssl.methods.resim.networks import PartialPyramid, forward_parts_shuffled, precise_pool
@@ -66,7 +66,7 @@ class WindowEncoder(BackboneEncoder):
         return Embedded(self.head(maps["c5"].mean((2, 3))), levels["c4"], levels["c3"])
 
 
-class ReSim(QueueingMethod[WindowEncoder]):
+class ReSim(QueuedMethod[WindowEncoder]):
     """Region similarity representation learning (Xiao et al., 2021)."""
 
     headline = ("accuracy", "cos_positive", "cos_positive_c4")

@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clove_ssl.backbones.build import Backbone
-from clove_ssl.layers.any_length import mark_any_length
 from clove_ssl.layers.normalization import normalize_counted, unit_vectors
 from clove_ssl.layers.transfers import HostCopy
 from clove_ssl.methods import health
 from clove_ssl.methods.base import Progress, StepOutput
+from clove_ssl.methods.compiled import mark_any_length
 from clove_ssl.methods.queue import mean_over_processes
 from clove_ssl.methods.slotcon.config import SlotConConfig, SlotLossConfig
 from clove_ssl.methods.slotcon.loss import (
@@ -42,7 +42,7 @@ from clove_ssl.methods.slotcon.loss import (
     winners,
 )
 from clove_ssl.methods.slotcon.networks import conv_head, gather_from_processes, linear_head
-from clove_ssl.methods.teacher_student import BackboneEncoder, TaughtMethod
+from clove_ssl.methods.teacher_student import BackboneEncoder, TeacherStudentMethod
 from clove_ssl.methods.two_views import swap_views, view_pair
 from clove_ssl.views.batch import ViewBatch
 from clove_ssl.views.overlap import area_share, place_in_view, resample, shared_rectangle
@@ -213,7 +213,7 @@ class SlotSearch(nn.Module):
         return slots
 
 
-class SlotCon(TaughtMethod[Encoder]):
+class SlotCon(TeacherStudentMethod[Encoder]):
     """Self-supervised visual representation learning with semantic grouping (Wen et al., 2022)."""
 
     headline = ("loss_group", "loss_slot")
@@ -233,7 +233,7 @@ class SlotCon(TaughtMethod[Encoder]):
         """No, as published."""
         return False
 
-    def tail(self) -> tuple[nn.Module, ...]:
+    def fixed_shape_parts(self) -> tuple[nn.Module, ...]:
         """Who wins, what is compared, and the search for the teacher's slots."""
         return self.contest, self.comparison, self.search
 

@@ -18,6 +18,7 @@ from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.views import ViewSpec
 from clove_ssl.methods import health
 from clove_ssl.methods.base import Method, Progress, StepOutput
+from clove_ssl.methods.compiled import Compilable
 from clove_ssl.methods.heads import build_expander, gather_with_gradient
 from clove_ssl.methods.variance import VarianceTerms, VarianceWeights, global_terms, local_terms
 from clove_ssl.methods.vicregl.config import VICRegLConfig
@@ -51,7 +52,7 @@ class Encoder(nn.Module):
         return Embeddings(self.expander(maps.mean((2, 3))), expanded.reshape(*cells.shape[:3], -1))
 
 
-class VICRegL(Method):
+class VICRegL(Method, Compilable):
     """Self-supervised learning of local visual features (Bardes et al., 2022)."""
 
     headline = ("loss_global", "loss_local")
@@ -101,7 +102,7 @@ class VICRegL(Method):
         rows = cells[0].detach().flatten(0, 1)[: health.MOST_ROWS]
         return StepOutput(loss, figures, {"embeddings": rows})
 
-    def networks(self) -> tuple[nn.Module, ...]:
+    def encoders(self) -> tuple[nn.Module, ...]:
         """The encoder."""
         return (self.encoder,)
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_map, tree_map_only
 
-from clove_ssl.layers.any_length import has_any_length, mark_any_length
 from clove_ssl.methods.base import Method, Progress
+from clove_ssl.methods.compiled import Compilable, has_any_length, mark_any_length
 from clove_ssl.pretraining.compile.method import compile_piece, pieces_of
 from clove_ssl.training.precision import Precision
 from clove_ssl.training.repeatability import without_trials
@@ -92,6 +92,7 @@ class PieceCall:
 def record_calls(method: Method, batch: ViewBatch, precision: Precision) -> list[PieceCall]:
     """Every kind of call of a piece in one step, made with a copy of ``method``."""
     stand_in = copy.deepcopy(method)
+    assert isinstance(stand_in, Compilable)
     calls: dict[str, PieceCall] = {}
 
     def note(piece: nn.Module, inputs: tuple[Any, ...]) -> None:

@@ -17,6 +17,7 @@ from torch import nn
 
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.methods.base import Method
+from clove_ssl.methods.compiled import Compilable
 
 GRAPHS = 512  # of all pieces together; behind its default limit torch would run without them
 
@@ -57,14 +58,15 @@ def _call(piece: nn.Module, *inputs: Any) -> Any:
 def compile_method(
     method: Method, backend: str = "inductor", *, activation_memory: float = 1.0
 ) -> None:
-    """Compile all that can be of a method; see :func:`compile_pieces`."""
-    method.prepare_compilation()
-    compile_pieces(pieces_of(method), backend, activation_memory=activation_memory)
+    """Compile what a method says can be compiled, if anything; see :func:`compile_pieces`."""
+    if isinstance(method, Compilable):
+        method.before_compilation()
+        compile_pieces(pieces_of(method), backend, activation_memory=activation_memory)
 
 
-def pieces_of(method: Method) -> list[nn.Module]:
+def pieces_of(method: Compilable) -> list[nn.Module]:
     """All that is compiled of a method."""
-    return [*cut(method.networks()), *method.tail()]
+    return [*cut(method.encoders()), *method.fixed_shape_parts()]
 
 
 def set_up_compiler(activation_memory: float) -> None:
