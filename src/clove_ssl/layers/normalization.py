@@ -10,15 +10,15 @@ Dimensions: B images, C channels.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clove_ssl.errors import UserError
+from clove_ssl.layers.collectives import processes, sum_with_gradient
 
 Norm = TypeVar("Norm", bound=_BatchNorm)
 
@@ -83,22 +83,6 @@ def track(norm: _BatchNorm, mean: Tensor, variance: Tensor) -> None:
     norm.running_var.lerp_(variance.to(norm.running_var.dtype), share)
 
 
-class _SumOverProcesses(torch.autograd.Function):
-    """All-reduce whose gradient is all-reduced too: every process uses every sum."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor) -> Tensor:
-        total = values.clone()
-        dist.all_reduce(total)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        total = grads[0].clone()
-        dist.all_reduce(total)
-        return total
-
-
 class _Synchronized(_BatchNorm):
     """Batch norm with statistics over the batches of all processes, for CPU and gloo.
 
@@ -109,7 +93,7 @@ class _Synchronized(_BatchNorm):
 
     def forward(self, features: Tensor) -> Tensor:
         """(B, C, ...) -> same shape."""
-        if not self.training or not _several_processes():
+        if not self.training or processes() == 1:
             return super().forward(features)
         self._check_input_dim(features)  # type: ignore[no-untyped-call]
         wide = features.to(torch.promote_types(features.dtype, torch.float32))
@@ -119,7 +103,7 @@ class _Synchronized(_BatchNorm):
     def _normalize(self, features: Tensor) -> Tensor:
         values = features.movedim(1, -1)  # (B, ..., C)
         rows = values.flatten(0, -2)  # (R, C)
-        found = _statistics(rows, rows.new_ones(len(rows), 1), _total)
+        found = _statistics(rows, rows.new_ones(len(rows), 1), sum_with_gradient)
         if found.size <= 1:
             raise ValueError(
                 f"batch norm needs more than 1 value per channel, got {found.size:.0f}"
@@ -137,10 +121,10 @@ def normalize_counted(norm: _BatchNorm, rows: Tensor, counted: Tensor) -> Tensor
     if not norm.training:
         normalized: Tensor = norm(rows)
         return normalized
-    shared = isinstance(norm, nn.SyncBatchNorm | _Synchronized) and _several_processes()
+    shared = isinstance(norm, nn.SyncBatchNorm | _Synchronized) and processes() > 1
     wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
     weights = counted.to(wide.dtype)[:, None]
-    found = _statistics(wide, weights, _total if shared else lambda values: values)
+    found = _statistics(wide, weights, sum_with_gradient if shared else lambda values: values)
     _track_if_any(norm, found)
     return found.applied(norm, wide).to(rows.dtype)
 
@@ -197,17 +181,6 @@ _CPU_KINDS: dict[type[nn.Module], type[_BatchNorm]] = {
     nn.BatchNorm1d: SynchronizedBatchNorm1d,
     nn.BatchNorm2d: SynchronizedBatchNorm2d,
 }
-
-
-def _several_processes() -> bool:
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-
-
-@torch.compiler.disable  # type: ignore[untyped-decorator]
-def _total(values: Tensor) -> Tensor:
-    """The sum over processes, never compiled: torch 2.11 would get its gradients wrong."""
-    total: Tensor = _SumOverProcesses.apply(values)
-    return total
 
 
 def _synchronized(norm: _BatchNorm, device_type: str) -> _BatchNorm:

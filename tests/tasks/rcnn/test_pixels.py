@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clove_ssl.tasks.normalizers import mean_over_processes
+from clove_ssl.layers.collectives import mean_count
 from clove_ssl.tasks.precise_norm import estimate_statistics
 from clove_ssl.tasks.rcnn.draws import RandomPriorities, lowest_first
 from clove_ssl.tasks.rcnn.pixels import PIXEL_MEAN, PIXEL_STD, stack_images
@@ -80,7 +80,7 @@ def test_the_lowest_first_are_in_their_order() -> None:
 
 
 def test_one_process_keeps_its_counts() -> None:
-    assert mean_over_processes(torch.tensor([3, 0, 5])).tolist() == [3, 0, 5]
+    assert mean_count(torch.tensor([3, 0, 5])).tolist() == [3, 0, 5]
 
 
 class Together:

@@ -17,11 +17,12 @@ from torch import Tensor
 
 from clove_ssl.backbones.build import STAGES, Backbone
 from clove_ssl.errors import UserError
+from clove_ssl.layers.collectives import gather_rows, mean_over_processes
 from clove_ssl.layers.normalization import unit_vectors
 from clove_ssl.methods.base import Progress, StepOutput
 from clove_ssl.methods.contrastive import Contrast, contrast
 from clove_ssl.methods.heads import MLPHead
-from clove_ssl.methods.queue import KeyBank, gather_rows, mean_over_processes
+from clove_ssl.methods.queue import KeyBank
 from clove_ssl.methods.queued import QueuedMethod
 from clove_ssl.methods.resim.config import ReSimConfig, WindowConfig
 from clove_ssl.methods.resim.loss import averaged_cells, contrast_windows, mean_where
@@ -127,7 +128,7 @@ class ReSim(QueuedMethod[WindowEncoder]):
 
     def _mean_over_windows(self, losses: Tensor, inside: Tensor) -> Tensor:
         """Windows weigh the same on all processes, however many of them each one has."""
-        count = mean_over_processes(inside.sum().to(losses.dtype)[None]).squeeze(0)
+        count = mean_over_processes(inside.sum().to(losses.dtype))
         return mean_where(losses, inside, count=count)
 
 

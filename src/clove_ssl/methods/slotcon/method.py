@@ -22,12 +22,12 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clove_ssl.backbones.build import Backbone
+from clove_ssl.layers.collectives import gather_rows, mean_over_processes, rank
 from clove_ssl.layers.normalization import normalize_counted, unit_vectors
 from clove_ssl.layers.transfers import HostCopy
 from clove_ssl.methods import health
 from clove_ssl.methods.base import Progress, StepOutput
 from clove_ssl.methods.compiled import mark_any_length
-from clove_ssl.methods.queue import mean_over_processes
 from clove_ssl.methods.slotcon.config import SlotConConfig, SlotLossConfig
 from clove_ssl.methods.slotcon.loss import (
     Keys,
@@ -41,7 +41,7 @@ from clove_ssl.methods.slotcon.loss import (
     true_first,
     winners,
 )
-from clove_ssl.methods.slotcon.networks import conv_head, gather_from_processes, linear_head
+from clove_ssl.methods.slotcon.networks import conv_head, linear_head
 from clove_ssl.methods.teacher_student import BackboneEncoder, TeacherStudentMethod
 from clove_ssl.methods.two_views import swap_views, view_pair
 from clove_ssl.views.batch import ViewBatch
@@ -290,13 +290,12 @@ class SlotCon(TeacherStudentMethod[Encoder]):
 
     def _keys(self, compared: Compared, roles: Roles) -> tuple[list[Keys], int]:
         """The teacher's slots of both directions from all processes; where this one's begin."""
-        keys, start = [], 0
+        keys = []
         for mine, taken in zip(compared.keys, roles.taken, strict=True):
-            slots, start = gather_from_processes(mine)  # (N, D)
             # Bytes, since not every backend sends booleans.
-            usable, _ = gather_from_processes(taken.to(torch.uint8))  # (N,)
-            keys.append(keys_of(slots, usable.bool()))
-        return keys, start
+            usable = gather_rows(taken.to(torch.uint8)).bool()  # (N,)
+            keys.append(keys_of(gather_rows(mine), usable))
+        return keys, rank() * compared.keys.shape[1]
 
 
 def room_for(slots: int) -> int:

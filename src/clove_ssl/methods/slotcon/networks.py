@@ -1,15 +1,9 @@
-"""SlotCon's networks: deep heads with GELU, and the exchange of slots between processes.
-
-Dimensions: D channels of an embedding, R rows.
-"""
+"""SlotCon's networks: deep heads with GELU."""
 
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn
-
-from clove_ssl.methods.queue import gather_rows
+from torch import nn
 
 
 def conv_head(in_channels: int, hidden: int, out: int) -> nn.Sequential:
@@ -40,15 +34,6 @@ def linear_head(in_channels: int, hidden: int, out: int) -> nn.Sequential:
             nn.Linear(hidden, out),
         )
     )
-
-
-def gather_from_processes(rows: Tensor) -> tuple[Tensor, int]:
-    """The rows of all processes, without a gradient, and where this process's begin.
-
-    Every process must bring equally many.
-    """
-    several = dist.is_available() and dist.is_initialized()
-    return gather_rows(rows), dist.get_rank() * len(rows) if several else 0
 
 
 @torch.no_grad()

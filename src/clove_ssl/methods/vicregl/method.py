@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.views import ViewSpec
+from clove_ssl.layers.collectives import gather_with_gradient
 from clove_ssl.methods import health
 from clove_ssl.methods.base import Method, Progress, StepOutput
 from clove_ssl.methods.compiled import Compilable
-from clove_ssl.methods.heads import build_expander, gather_with_gradient
+from clove_ssl.methods.heads import build_expander
 from clove_ssl.methods.variance import VarianceTerms, VarianceWeights, global_terms, local_terms
 from clove_ssl.methods.vicregl.config import VICRegLConfig
 from clove_ssl.views.batch import View, ViewBatch

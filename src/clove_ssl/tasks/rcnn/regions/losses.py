@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from clove_ssl.layers.collectives import mean_count
 from clove_ssl.layers.normalization import SynchronizedBatchNorm2d
 from clove_ssl.layers.transfers import send_like
-from clove_ssl.tasks.normalizers import mean_over_processes
 from clove_ssl.tasks.rcnn.instances import ImageTargets
 from clove_ssl.tasks.rcnn.layers import wide
 from clove_ssl.tasks.rcnn.regions.keypoints import (
@@ -78,7 +78,7 @@ def plan_losses(
         masks=None if mask_side is None else object_masks(objects, on_objects, size=mask_side),
         with_keypoints=shown,
         keypoints=cells,
-        counts=mean_over_processes(torch.cat([known, visible[None]])),
+        counts=mean_count(torch.cat([known, visible[None]])),
     )
 
 
