@@ -19,6 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from clove_ssl.errors import UserError
 from clove_ssl.layers.collectives import processes, sum_with_gradient
+from clove_ssl.layers.fp32 import at_least_fp32
 
 Norm = TypeVar("Norm", bound=_BatchNorm)
 
@@ -28,7 +29,7 @@ def unit_vectors(tensor: Tensor, dim: int = -1) -> Tensor:
 
     In fp16 the guard of 1e-12 is zero, and a zero vector becomes NaN.
     """
-    return F.normalize(tensor.to(torch.promote_types(tensor.dtype, torch.float32)), dim=dim)
+    return F.normalize(at_least_fp32(tensor), dim=dim)
 
 
 def synchronize_norms(module: nn.Module, device_type: str) -> nn.Module:
@@ -96,8 +97,7 @@ class _Synchronized(_BatchNorm):
         if not self.training or processes() == 1:
             return super().forward(features)
         self._check_input_dim(features)  # type: ignore[no-untyped-call]
-        wide = features.to(torch.promote_types(features.dtype, torch.float32))
-        normalized = self._normalize(wide).movedim(-1, 1)  # (B, C, ...)
+        normalized = self._normalize(at_least_fp32(features)).movedim(-1, 1)  # (B, C, ...)
         return normalized.to(features.dtype)
 
     def _normalize(self, features: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ def normalize_counted(norm: _BatchNorm, rows: Tensor, counted: Tensor) -> Tensor
         normalized: Tensor = norm(rows)
         return normalized
     shared = isinstance(norm, nn.SyncBatchNorm | _Synchronized) and processes() > 1
-    wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
+    wide = at_least_fp32(rows)
     weights = counted.to(wide.dtype)[:, None]
     found = _statistics(wide, weights, sum_with_gradient if shared else lambda values: values)
     _track_if_any(norm, found)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from clove_ssl.layers.fp32 import at_least_fp32, converted
 from clove_ssl.layers.normalization import remade, replace_norms, track
 
 _PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d)
@@ -80,7 +81,7 @@ def _by_view(norm: _BatchNorm, views: int) -> NormByView:
 @torch.no_grad()
 def _statistics(features: Tensor, views: int) -> tuple[Tensor, Tensor]:
     """Mean and variance of every channel of (V * B, C, ...) in each view, both (V, C)."""
-    groups = _grouped(_wide(features), views)
+    groups = _grouped(at_least_fp32(features), views)
     within, means = torch.var_mean(groups, (1, 3), correction=0)  # (G, C)
     between, mean = torch.var_mean(_by_view_of(means, views), 1, correction=0)  # (V, C)
     return mean, _by_view_of(within, views).mean(1) + between
@@ -101,37 +102,27 @@ class _Normalize(torch.autograd.Function):
         weight: Tensor | None,  # (C,)
         bias: Tensor | None,  # (C,)
     ) -> Tensor:
-        normalized = (_wide(features) - _beside(mean, features)) * _beside(scale, features)
+        normalized = (at_least_fp32(features) - _beside(mean, features)) * _beside(scale, features)
         if weight is not None and bias is not None:
             normalized = normalized * _beside(weight[None], features) + _beside(
                 bias[None], features
             )
         ctx.save_for_backward(features, mean, scale, weight)
-        return _converted(normalized, features.dtype)
+        return converted(normalized, features.dtype)
 
     @staticmethod
     def backward(ctx: Any, outer: Tensor) -> tuple[Tensor | None, ...]:
         features, mean, scale, weight = ctx.saved_tensors
-        grad, centered = _wide(outer), _wide(features) - _beside(mean, features)
+        grad, centered = at_least_fp32(outer), at_least_fp32(features) - _beside(mean, features)
         total = _sums(grad, len(mean))  # (V, C)
         along = _sums(grad * centered, len(mean)) * scale
         count = features[:, 0].numel() // len(mean)
         level, slope = total / count, along * scale / count
         inner = grad - _beside(level, features) - centered * _beside(slope, features)
         if weight is None:
-            return _converted(inner * _beside(scale, features), features.dtype), *[None] * 4
-        inner = _converted(inner * _beside(scale * weight, features), features.dtype)
+            return converted(inner * _beside(scale, features), features.dtype), *[None] * 4
+        inner = converted(inner * _beside(scale * weight, features), features.dtype)
         return inner, None, None, along.sum(0), total.sum(0)
-
-
-def _wide(features: Tensor) -> Tensor:
-    """In fp32 or better."""
-    return _converted(features, torch.promote_types(features.dtype, torch.float32))
-
-
-def _converted(features: Tensor, dtype: torch.dtype) -> Tensor:
-    """Where there is nothing to convert, a compiled ``to`` of torch 2.11 loses all gradients."""
-    return features if features.dtype == dtype else features.to(dtype)
 
 
 def _grouped(features: Tensor, views: int) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from clove_ssl.backbones.build import Backbone
+from clove_ssl.layers.fp32 import all_at_least_fp32
 from clove_ssl.layers.normalization import unit_vectors
 from clove_ssl.methods.base import Progress, StepOutput
 from clove_ssl.methods.byol.config import BYOLConfig
@@ -65,8 +66,8 @@ def prediction_cosines(prediction: Tensor, target: Tensor) -> Tensor:
         raise ValueError(
             f"prediction {tuple(prediction.shape)} and target {tuple(target.shape)} must be alike"
         )
-    wide = torch.promote_types(prediction.dtype, torch.float32)
-    return (prediction.to(wide) * target.to(wide)).sum(-1)
+    prediction, target = all_at_least_fp32(prediction, target)
+    return (prediction * target).sum(-1)
 
 
 def prediction_loss(prediction: Tensor, target: Tensor) -> Tensor:

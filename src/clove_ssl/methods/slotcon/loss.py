@@ -19,6 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from clove_ssl.layers.fp32 import at_least_fp32
+
 ATTENTION_GUARD = 1e-6  # a prototype that no cell takes still has a mean, as in the released code
 
 
@@ -90,7 +92,7 @@ def winners(scores: Tensor) -> Tensor:
 
 def keys_of(slots: Tensor, usable: Tensor) -> Keys:
     """Keys from the teacher's slots (N, D), of which those count that are ``usable`` (N,) bool."""
-    wide = slots.to(torch.promote_types(slots.dtype, torch.float32))
+    wide = at_least_fp32(slots)
     barred = torch.zeros_like(usable, dtype=wide.dtype).masked_fill(~usable, -torch.inf)
     return Keys(F.normalize(wide, dim=1), barred)
 
