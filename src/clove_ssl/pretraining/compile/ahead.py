@@ -94,7 +94,10 @@ def _share_out(calls: Sequence[PieceCall], around: Surroundings, done: Path) -> 
 
 
 def _hardest_first(call: PieceCall) -> tuple[bool, int]:
-    """A backward pass takes longest, and the more layers the longer."""
+    """A backward pass takes longest, and the more layers the longer.
+
+    Begun last, the longest would keep one helper busy when all others have ended.
+    """
     return not call.learns, -sum(1 for _ in call.piece.modules())
 
 

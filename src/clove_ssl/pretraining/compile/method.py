@@ -48,6 +48,7 @@ def compile_piece(piece: nn.Module, backend: str = "inductor") -> None:
         call = torch.compile(_call, dynamic=False, backend=backend)
         piece._compiled_call_impl = partial(call, piece)  # where ``compile`` puts its own
     else:
+        # Left to itself, torch makes code for any size when it meets a second one; a run has few.
         piece.compile(dynamic=False, backend=backend)
 
 
@@ -88,6 +89,8 @@ def cut(networks: Iterable[nn.Module]) -> list[nn.Module]:
 def _pieces(module: nn.Module) -> list[nn.Module]:
     if isinstance(module, Backbone):
         return module.cut()
+    # Networks around a backbone and lists of heads are entered: what their own forward passes do
+    # between the pieces stays Python.
     if isinstance(module, nn.ModuleList | nn.ModuleDict) or _holds_backbone(module):
         return cut(module.children())
     return [module] if any(True for _ in module.parameters()) else []
