@@ -14,7 +14,6 @@ from clove_ssl.methods.config import QueuedConfig
 from clove_ssl.methods.queue import KeyBank
 from clove_ssl.methods.shuffling import Shuffling, forward_shuffled, groups_here
 from clove_ssl.methods.teacher_student import Encoder, TeacherStudentMethod
-from clove_ssl.methods.two_views import view_pair
 from clove_ssl.views.batch import ViewBatch
 
 
@@ -59,7 +58,7 @@ class QueuedMethod(TeacherStudentMethod[Encoder]):
 
     def encoder_inputs(self, batch: ViewBatch) -> EncoderInputs:
         """The first view for the student, groups of the second for the teacher."""
-        first, second = view_pair(batch)
+        first, second = batch.views
         return EncoderInputs([first.pixels], self.key_passes(second.pixels))
 
     def key_passes(self, images: Tensor) -> list[Tensor]:

@@ -28,7 +28,6 @@ from clove_ssl.methods.heads import ConvHead
 from clove_ssl.methods.queue import KeyBank
 from clove_ssl.methods.queued import QueuedMethod
 from clove_ssl.methods.teacher_student import BackboneEncoder, contrast_figures
-from clove_ssl.methods.two_views import view_pair
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.pasting import foreground_mask
 
@@ -68,7 +67,7 @@ class CP2(QueuedMethod[PyramidEncoder]):
 
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
         """Loss of a micro-batch."""
-        first, second = view_pair(batch)
+        first, second = batch.views
         self.before_targets(progress)
         key = foreground_of(second, self.keys_of(second.pixels, progress))
         embedded = self.encoder(first.pixels)  # (B, D, h, w)

@@ -23,7 +23,6 @@ from clove_ssl.methods.heads import ConvHead, MLPHead
 from clove_ssl.methods.queue import KeyBank
 from clove_ssl.methods.queued import QueuedMethod
 from clove_ssl.methods.teacher_student import BackboneEncoder, contrast_figures
-from clove_ssl.methods.two_views import view_pair
 from clove_ssl.views.batch import ViewBatch
 
 
@@ -77,7 +76,7 @@ class DenseCL(QueuedMethod[DenseEncoder]):
 
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
         """Loss of a micro-batch."""
-        first, second = view_pair(batch)
+        first, second = batch.views
         self.before_targets(progress)
         key = self._key(second.pixels, progress)
         query = self.encoder.embed(self.encoder(first.pixels))

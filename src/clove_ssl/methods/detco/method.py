@@ -5,12 +5,12 @@ and every head a queue. Three contrasts are summed at each stage: whole views
 with whole views, patches with patches, and patches with the whole view.
 
 Dimensions: B images in G groups, P patches of a view, M levels, C channels of a stage, D of an
-embedding.
+embedding, S negatives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -21,9 +21,8 @@ from clove_ssl.errors import UserError
 from clove_ssl.layers.normalization import unit_vectors
 from clove_ssl.methods.base import Progress, StepOutput
 from clove_ssl.methods.compiled import EncoderInputs
-from clove_ssl.methods.contrastive import Contrast
+from clove_ssl.methods.contrastive import Contrast, contrast
 from clove_ssl.methods.detco.config import DetCoConfig
-from clove_ssl.methods.detco.loss import contrast_levels, weigh_levels
 from clove_ssl.methods.heads import MLPHead
 from clove_ssl.methods.queue import KeyBank
 from clove_ssl.methods.queued import QueuedMethod
@@ -144,6 +143,30 @@ class DetCo(QueuedMethod[LevelsEncoder]):
         return StepOutput(
             torch.stack(list(losses.values())).sum(), figures, {"embeddings": embeddings}
         )
+
+
+def contrast_levels(
+    query: Tensor,  # (B, M, D) unit vectors
+    positive: Tensor,  # (B, M, D) unit vectors
+    negatives: Sequence[Tensor],  # M x (S, D) unit vectors
+    *,
+    temperature: float,
+) -> Contrast:
+    """The contrast of every image at every level: (B, M) each."""
+    if query.shape[1] != len(negatives):
+        raise ValueError(f"{query.shape[1]} levels of queries, {len(negatives)} of negatives")
+    levels = [
+        contrast(query[:, level], positive[:, level], bank, temperature=temperature)
+        for level, bank in enumerate(negatives)
+    ]
+    return Contrast(*(torch.stack(figures, dim=1) for figures in zip(*levels, strict=True)))
+
+
+def weigh_levels(losses: Tensor, weights: Sequence[float]) -> Tensor:
+    """Mean over images of (B, M) losses, then the weighted sum over levels."""
+    by_level = losses.mean(0)  # (M,)
+    weighted = [weight * by_level[level] for level, weight in enumerate(weights)]
+    return torch.stack(weighted).sum()
 
 
 def join_patches(maps: Tensor, patches: int, groups: int = 1) -> Tensor:

@@ -29,7 +29,6 @@ from clove_ssl.methods.resim.loss import averaged_cells, contrast_windows, mean_
 from clove_ssl.methods.resim.networks import PartialPyramid, forward_parts_shuffled, precise_pool
 from clove_ssl.methods.resim.windows import Counterparts, find_windows, sliding_windows
 from clove_ssl.methods.teacher_student import BackboneEncoder, contrast_figures
-from clove_ssl.methods.two_views import view_pair
 from clove_ssl.views.batch import View, ViewBatch
 
 PYRAMID_STAGES = ("c3", "c4", "c5")
@@ -79,7 +78,7 @@ class ReSim(QueuedMethod[WindowEncoder]):
 
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
         """Loss of a micro-batch."""
-        first, second = view_pair(batch)
+        first, second = batch.views
         self.before_targets(progress)
         key = self._key(second.pixels, progress)
         query = self.encoder(first.pixels)

@@ -47,7 +47,7 @@ from clove_ssl.methods.slotcon.loss import (
 )
 from clove_ssl.methods.slotcon.networks import conv_head, linear_head
 from clove_ssl.methods.teacher_student import BackboneEncoder, TeacherStudentMethod
-from clove_ssl.methods.two_views import swap_views, view_pair
+from clove_ssl.methods.two_views import swap_views
 from clove_ssl.views.batch import ViewBatch
 from clove_ssl.views.overlap import area_share, place_in_view, resample, shared_rectangle
 
@@ -260,9 +260,7 @@ class SlotCon(TeacherStudentMethod[Encoder]):
 
     def _shared_part(self, batch: ViewBatch) -> SharedPart:
         device = batch.views[0].pixels.device
-        first, second = (
-            view.geometry.signed_boxes("pixel").to(device) for view in view_pair(batch)
-        )
+        first, second = (view.geometry.signed_boxes("pixel").to(device) for view in batch.views)
         rectangle = shared_rectangle(first, second)
         share = area_share(rectangle, second)
         exists = (share > 0) & (share >= self.config.loss.min_overlap)
