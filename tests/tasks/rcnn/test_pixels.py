@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clove_ssl.layers.collectives import mean_count
 from clove_ssl.tasks.precise_norm import estimate_statistics
 from clove_ssl.tasks.rcnn.draws import RandomPriorities, lowest_first
 from clove_ssl.tasks.rcnn.pixels import PIXEL_MEAN, PIXEL_STD, stack_images
@@ -77,10 +76,6 @@ def test_priorities_choose_every_candidate_equally_often() -> None:
 def test_the_lowest_first_are_in_their_order() -> None:
     drawn = lowest_first(torch.tensor([5, 9]), 4, step=3, stage="anchors", device=CPU)
     assert drawn.tolist() == [[0, 1, 2, 3]] * 2
-
-
-def test_one_process_keeps_its_counts() -> None:
-    assert mean_count(torch.tensor([3, 0, 5])).tolist() == [3, 0, 5]
 
 
 class Together:
