@@ -22,7 +22,7 @@ from clove_ssl.bench.config import BenchConfig
 from clove_ssl.bench.step import measure_floor, measure_step
 from clove_ssl.config.pretraining import BackboneConfig, PretrainConfig
 from clove_ssl.methods.recipes import all_recipes, recipe
-from clove_ssl.methods.teacher_student import TaughtMethod
+from clove_ssl.methods.teacher_student import TeacherStudentMethod
 from clove_ssl.registry import METHODS
 
 CLASSES = 1000  # of labelled images, which there are none of here
@@ -57,7 +57,7 @@ def measure(method: str, options: argparse.Namespace) -> str:
         f"{method}: step {step.images_per_second:,.0f} images/s, {step.memory_gib:.1f} GiB, "
         + compared(step, floor)
     )
-    if isinstance(model, TaughtMethod) and not model.passes_together:
+    if isinstance(model, TeacherStudentMethod) and not model.passes_together:
         del model  # the floor's memory is its own
         by_view = measure_floor(bench, batch, joined=False, name="floor, view by view")
         line += ", " + compared(step, by_view)

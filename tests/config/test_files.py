@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -89,11 +90,11 @@ def test_every_field_has_help() -> None:
     """Field docstrings are the help text, so a field without one is a field without help."""
     obvious = {"epochs", "device", "name", "role", "size"}
     for cls in config_classes(PretrainConfig(out=Path("run"))):
-        source = Path(__import__(cls.__module__, fromlist=["x"]).__file__).read_text()
-        body = source.split(f"class {cls.__name__}")[1].split("\nclass ")[0]
         for field in fields(cls):
             if is_dataclass(getattr(cls(**required(cls)), field.name)) or field.name in obvious:
                 continue
+            declares = next(base for base in cls.__mro__ if field.name in base.__annotations__)
+            body = inspect.getsource(declares)
             after = body.split(f"\n    {field.name}:")[1].split("\n", 2)[1]
             assert after.strip().startswith('"""'), f"{cls.__name__}.{field.name} has no docstring"
 

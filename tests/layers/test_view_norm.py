@@ -21,7 +21,7 @@ from clove_ssl.layers.view_norm import NormByView, normalize_by_view
 from clove_ssl.methods.base import Progress
 from clove_ssl.methods.byol.config import BYOLConfig
 from clove_ssl.methods.config import QueuedConfig
-from clove_ssl.methods.teacher_student import TaughtMethod
+from clove_ssl.methods.teacher_student import TeacherStudentMethod
 from clove_ssl.pretraining.synthetic import synthetic_batch
 from clove_ssl.probes.features import FrozenFeatures
 
@@ -56,7 +56,7 @@ def test_one_pass_by_view_equals_a_pass_for_each_view(
 ) -> None:
     apart = network(affine=affine)
     together = copy.deepcopy(apart)
-    assert normalize_by_view(together, views)
+    assert normalize_by_view(together, views=views)
     pixels = torch.randn(views * images, 3, 6, 6, dtype=torch.double)
     expected = torch.cat([apart(view) for view in pixels.chunk(views)])
     result = together(pixels)
@@ -68,7 +68,7 @@ def test_one_pass_by_view_equals_a_pass_for_each_view(
 @pytest.mark.parametrize("affine", [True, False])
 def test_gradients(affine: bool) -> None:
     layer = nn.Sequential(nn.BatchNorm2d(3, affine=affine)).double()
-    assert normalize_by_view(layer, 2)
+    assert normalize_by_view(layer, views=2)
     pixels = torch.randn(4, 3, 2, 2, dtype=torch.double, requires_grad=True)
     inputs = (pixels, *layer.parameters())
 
@@ -81,7 +81,7 @@ def test_gradients(affine: bool) -> None:
 
 def test_half_precision_is_normalised_in_single() -> None:
     layer = nn.Sequential(nn.BatchNorm2d(3))
-    assert normalize_by_view(layer, 2)
+    assert normalize_by_view(layer, views=2)
     pixels = (torch.randn(8, 3, 4, 4) + 30).bfloat16().to(memory_format=torch.channels_last)
     result = layer(pixels)
     assert result.dtype == torch.bfloat16
@@ -93,7 +93,7 @@ def test_half_precision_is_normalised_in_single() -> None:
 def test_tensors_stay_the_same_objects() -> None:
     layers = network()
     before = {**dict(layers.named_parameters()), **dict(layers.named_buffers())}
-    normalize_by_view(layers, 2)
+    normalize_by_view(layers, views=2)
     after = {**dict(layers.named_parameters()), **dict(layers.named_buffers())}
     assert list(after) == list(before)
     assert all(after[name] is tensor for name, tensor in before.items())
@@ -102,7 +102,7 @@ def test_tensors_stay_the_same_objects() -> None:
 def test_in_eval_mode_and_remade_it_is_plain() -> None:
     plain = network()
     by_view = copy.deepcopy(plain)
-    normalize_by_view(by_view, 2)
+    normalize_by_view(by_view, views=2)
     pixels = torch.randn(5, 3, 6, 6, dtype=torch.double)  # an odd number: no two views
     assert torch.equal(by_view.eval()(pixels), plain.eval()(pixels))
     replace_norms(
@@ -123,14 +123,14 @@ def test_in_eval_mode_and_remade_it_is_plain() -> None:
 )
 def test_other_norms_are_left_alone(odd: nn.Module) -> None:
     layers = nn.Sequential(nn.BatchNorm2d(5), odd)
-    assert not normalize_by_view(layers, 2)
+    assert not normalize_by_view(layers, views=2)
     assert not any(isinstance(layer, NormByView) for layer in layers.modules())
 
 
 def test_compiled_it_has_the_same_gradients(fresh_compiler: None) -> None:
     """torch 2.11 compiles a conversion to the type that is there already into zeros."""
     plain, pixels = network(), torch.randn(6, 3, 6, 6, dtype=torch.double)
-    normalize_by_view(plain, 2)
+    normalize_by_view(plain, views=2)
     compiled = copy.deepcopy(plain)
     compiled.compile(dynamic=False, backend="aot_eager", fullgraph=True)
     torch.autograd.backward([plain(pixels).square().sum(), compiled(pixels).square().sum()])
@@ -154,12 +154,37 @@ def test_a_method_that_is_to_be_compiled_normalises_each_view_in_one_pass(
     method = chosen.build(build_backbone(config.backbone)).double()
     batch = synthetic_batch(method.views(), 4, device=torch.device("cpu"), dtype=torch.double)
     twin = copy.deepcopy(method)
-    twin.prepare_compilation()
-    assert isinstance(twin, TaughtMethod)
+    twin.before_compilation()
+    assert isinstance(twin, TeacherStudentMethod)
     assert twin.passes_together
     assert not twin.joins_views
     expected, found = one_step(method, batch), one_step(twin, batch)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("odd", ["encoder", "teacher"])
+def test_a_network_that_cannot_be_converted_leaves_the_other_as_it_is(
+    odd: str, tmp_path: Path
+) -> None:
+    config = method_run(tmp_path, "pixpro")
+    method = config.method.build(build_backbone(config.backbone)).double()
+    replace_norms(getattr(method, odd), lambda norm: remade(norm, SynchronizedBatchNorm2d))
+    batch = synthetic_batch(method.views(), 4, device=torch.device("cpu"), dtype=torch.double)
+    twin = copy.deepcopy(method)
+    assert isinstance(twin, TeacherStudentMethod)
+    twin.before_compilation()
+    assert not twin.passes_together
+    assert not any(isinstance(layer, NormByView) for layer in twin.modules())
+    torch.testing.assert_close(one_step(twin, batch), one_step(method, batch))
+
+
+def test_a_method_can_be_made_ready_for_compilation_twice(tmp_path: Path) -> None:
+    config = method_run(tmp_path, "pixpro")
+    method = config.method.build(build_backbone(config.backbone))
+    assert isinstance(method, TeacherStudentMethod)
+    for _ in range(2):
+        method.before_compilation()
+        assert method.passes_together
 
 
 @pytest.mark.parametrize("name", ["moco", "densecl", "setsim", "resim", "cp2", "detco"])
@@ -172,7 +197,7 @@ def test_a_method_that_is_to_be_compiled_normalises_groups_of_keys_in_one_pass(
     method = chosen.build(build_backbone(config.backbone)).double()
     batch = synthetic_batch(method.views(), 4, device=torch.device("cpu"), dtype=torch.double)
     twin = copy.deepcopy(method)
-    twin.prepare_compilation()
+    twin.before_compilation()
     passes: list[int] = []
     twin.teacher.module.register_forward_pre_hook(lambda _, images: passes.append(len(images[0])))
     expected, found = one_step(method, batch), one_step(twin, batch)
@@ -187,7 +212,7 @@ def test_a_method_that_is_to_be_compiled_normalises_groups_of_keys_in_one_pass(
 def test_probes_take_batches_of_any_size() -> None:
     backbone = build_backbone(BackboneConfig(name="resnet18"))
     twin = copy.deepcopy(backbone)
-    normalize_by_view(twin, 2)
+    normalize_by_view(twin, views=2)
     images = torch.randint(0, 256, (3, 3, 64, 64), dtype=torch.uint8)
     maps = []
     for network in (backbone, twin):

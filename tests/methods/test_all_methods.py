@@ -153,7 +153,7 @@ def test_the_exported_branch_is_the_configured_one(name: str) -> None:
     assert student.export_backbone() is student.encoder.backbone is student.backbone
     assert student.export_backbone("teacher") is student.teacher.module.backbone
     assert student.export_encoder() is student.encoder
-    assert student.networks() == (student.encoder, student.teacher.module)
+    assert student.encoders() == (student.encoder, student.teacher.module)
     config = small_method(name, export="teacher")
     teacher = tiny_built(config)
     assert config.exported_branch == "teacher"

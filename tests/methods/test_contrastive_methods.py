@@ -19,7 +19,7 @@ from clove_ssl.methods.config import PooledViewsConfig, TeacherConfig
 from clove_ssl.methods.contrastive import info_nce, most_similar_cells
 from clove_ssl.methods.recipes import all_recipes
 from clove_ssl.methods.shuffling import batch_order
-from clove_ssl.methods.teacher_student import TaughtMethod
+from clove_ssl.methods.teacher_student import TeacherStudentMethod
 from clove_ssl.views.batch import ViewBatch
 
 IMAGES = 6
@@ -50,7 +50,7 @@ def still(name: str, **changes: Any) -> PooledViewsConfig:
     return small(name, teacher=TeacherConfig(momentum=1.0), **changes)
 
 
-def shuffled_maps(method: TaughtMethod[Any], images: Tensor, step: int) -> Tensor:
+def shuffled_maps(method: TeacherStudentMethod[Any], images: Tensor, step: int) -> Tensor:
     """The teacher's backbone maps of two shuffled groups, placed one by one."""
     groups = batch_order(IMAGES, step).chunk(2)
     maps: dict[int, Tensor] = {}

@@ -14,7 +14,7 @@ from clove_ssl.backbones.build import build_backbone
 from clove_ssl.config.bases import MethodConfig
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.methods.recipes import all_recipes
-from clove_ssl.methods.teacher_student import TaughtMethod
+from clove_ssl.methods.teacher_student import TeacherStudentMethod
 from clove_ssl.registry import METHODS
 
 PACKAGE = Path(clove_ssl.__file__).parent
@@ -33,7 +33,7 @@ def test_teacher_and_queues_are_those_of_the_built_method(name: str) -> None:
     config = small(name)
     method = config.build(build_backbone(BackboneConfig(name="resnet18")))
     assert config.name == name
-    assert isinstance(method, TaughtMethod) == config.has_teacher
+    assert isinstance(method, TeacherStudentMethod) == config.has_teacher
     assert (config.exported_branch is not None) == config.has_teacher
     buffers = [key for key, _ in method.named_buffers() if key.endswith("entries")]
     assert bool(buffers) == bool(config.queues)

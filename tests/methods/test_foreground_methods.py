@@ -21,7 +21,7 @@ from clove_ssl.methods.config import HeadConfig, TeacherConfig
 from clove_ssl.methods.contrastive import info_nce
 from clove_ssl.methods.cp2.loss import align_foreground
 from clove_ssl.methods.cp2.method import AtrousPyramid
-from clove_ssl.methods.detco.loss import contrast_levels, weigh_levels
+from clove_ssl.methods.detco.method import contrast_levels, weigh_levels
 from clove_ssl.methods.recipes import recipe
 from clove_ssl.methods.shuffling import batch_order
 from clove_ssl.views.pasting import foreground_mask

@@ -20,6 +20,7 @@ from clove_ssl.methods.base import Progress
 from clove_ssl.methods.resim.windows import find_windows, sliding_windows
 from clove_ssl.methods.shuffling import forward_shuffled
 from clove_ssl.methods.slotcon.config import SlotLossConfig
+from clove_ssl.methods.slotcon.layout import gather_keys
 from clove_ssl.methods.slotcon.method import SlotCon
 from clove_ssl.pretraining.compile.method import compile_pieces
 from clove_ssl.views.batch import ViewBatch
@@ -66,14 +67,14 @@ def slot_sum(batch: ViewBatch) -> Tensor:
     method = tiny_built(small_method("slotcon")).eval()
     assert isinstance(method, SlotCon)
     sides = method._encode(batch)
-    roles = method.contest(sides)
+    active = method.assignment(sides)
     shared = method._shared_part(batch)
-    compared = method.comparison(sides, roles.prototypes, shared, method.center)
-    counts = roles.common_count.tolist()
-    keys, start = method._keys(compared, roles)
+    compared = method.comparison(sides, active.prototypes, shared, method.center)
+    counts = active.common_count.tolist()
+    keys, start = gather_keys(compared.keys, active.taken)
     losses = [
-        method.search(compared.slots, roles.common_first.mT, only, keys, start).loss.detach()
-        for only in torch.diag(roles.common_count)
+        method.search(compared.slots, active.common_first.mT, only, keys, start).loss.detach()
+        for only in torch.diag(active.common_count)
     ]
     return torch.stack([losses[0] * counts[0], losses[1] * counts[1], torch.tensor(sum(counts))])
 

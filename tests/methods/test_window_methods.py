@@ -170,7 +170,7 @@ def slow_pairs(query_map: Tensor, key_map: Tensor, batch: ViewBatch, sets: SetsC
 @pytest.mark.parametrize("name", NAMES)
 def test_the_student_is_one_graph_for_the_compiler(name: str) -> None:
     config = small_method(name)
-    network, batch = built(config).networks()[0].eval(), two_views(config)
+    network, batch = built(config).encoders()[0].eval(), two_views(config)
     compiled = torch.compile(network, backend="eager", fullgraph=True)
     found, expected = compiled(batch.views[0].pixels), network(batch.views[0].pixels)
     torch.testing.assert_close(found, expected)

@@ -103,7 +103,7 @@ def test_synchronised_batch_norm_is_probed_like_plain(
 ) -> None:
     synced = synchronize_norms(copy.deepcopy(backbone), device_type)
     # Only the first process of a run probes, and it must not wait for the others.
-    monkeypatch.setattr(normalization, "_several_processes", lambda: True)
+    monkeypatch.setattr(normalization, "processes", lambda: 2)
     assert isinstance(synced, Backbone)
     sets = Patches(4), Patches(2, 100)
     assert dense_probe(synced, *sets, size=64) == dense_probe(backbone, *sets, size=64)

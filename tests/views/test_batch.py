@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torchvision.transforms.functional import convert_image_dtype
@@ -60,11 +62,15 @@ def test_normalising_twice_is_refused(batch: ViewBatch) -> None:
 
 
 def test_a_batch_moves_in_one_piece(batch: ViewBatch) -> None:
-    moved = batch.to("meta")
-    tensors = [moved.index]
+    batch = replace(batch, labels=torch.tensor([1, 0]))
+    views = (replace(batch.views[0], foreground=torch.zeros(2, 4)), batch.views[1])
+    moved = replace(batch, views=views).to("meta")
+    tensors = [moved.index, moved.labels, moved.views[0].foreground]
     for view in moved.views:
-        tensors += [view.pixels, view.geometry.boxes, view.geometry.flipped]
+        tensors += [view.pixels, *vars(view.geometry).values()]
     assert {tensor.device.type for tensor in tensors} == {"meta"}
+    assert moved.views[1].foreground is None
+    assert [view.role for view in moved.views] == ["global", "local"]
 
 
 LAYOUTS = [torch.channels_last, torch.contiguous_format]

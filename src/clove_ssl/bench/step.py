@@ -23,7 +23,8 @@ from clove_ssl.config.views import ViewsConfig
 from clove_ssl.losses import clove_loss
 from clove_ssl.methods.base import Method, Progress
 from clove_ssl.methods.clove.config import CLoVEConfig
-from clove_ssl.methods.teacher_student import BackboneEncoder, NetworkInputs, TaughtMethod
+from clove_ssl.methods.compiled import EncoderInputs
+from clove_ssl.methods.teacher_student import BackboneEncoder, TeacherStudentMethod
 from clove_ssl.optimizers import build_optimizer
 from clove_ssl.pretraining.compile.ahead import compile_calls
 from clove_ssl.pretraining.compile.calls import PieceCall
@@ -41,7 +42,7 @@ def measure_floor(
     """Bare backbones on the same views, those of one size joined or each on its own."""
     torch.manual_seed(0)
     passes = passes_of(batch, joined=joined)
-    inputs = NetworkInputs(passes, large_ones(passes))
+    inputs = EncoderInputs(passes, large_ones(passes))
     student = bench.placed(_LastMap(bench.backbone()))
     teacher = copy.deepcopy(student).requires_grad_(False)
     prepared = _compile_floor(bench, student, teacher, passes) if bench.compiles else 0.0
@@ -71,7 +72,7 @@ def _compile_floor(
 
 
 def run_networks(
-    bench: Bench, student: nn.Module, teacher: nn.Module, inputs: NetworkInputs
+    bench: Bench, student: nn.Module, teacher: nn.Module, inputs: EncoderInputs
 ) -> None:
     """Student forward and backward, teacher forward."""
     with bench.precision.autocast():
@@ -137,7 +138,7 @@ def measure_step(bench: Bench, model: Method, batch: ViewBatch) -> Measurement:
     whole = bench.measure("step", step, images=bench.config.batch, prepared=prepared)
     for name, milliseconds in stages.milliseconds().items():
         bench.record_share(f"  {name}", milliseconds, step=whole)
-    if isinstance(model, TaughtMethod) and len(model.networks()) == 2:
+    if isinstance(model, TeacherStudentMethod):
         _measure_parts(bench, model, batch, whole)
     if bench.config.trace is not None:
         write_trace(bench, step, bench.config.trace)
@@ -172,11 +173,11 @@ class Stages:
 
 
 def _measure_parts(
-    bench: Bench, model: TaughtMethod[BackboneEncoder], batch: ViewBatch, step: Measurement
+    bench: Bench, model: TeacherStudentMethod[BackboneEncoder], batch: ViewBatch, step: Measurement
 ) -> None:
     """What forward and backward consist of: networks, teacher, and the rest."""
-    student, teacher = model.networks()
-    inputs = model.network_inputs(batch)
+    student, teacher = model.encoders()
+    inputs = model.encoder_inputs(batch)
 
     def networks() -> None:
         run_networks(bench, student, teacher, inputs)

@@ -10,15 +10,16 @@ Dimensions: B images, C channels.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clove_ssl.errors import UserError
+from clove_ssl.layers.collectives import processes, sum_with_gradient
+from clove_ssl.layers.fp32 import at_least_fp32
 
 Norm = TypeVar("Norm", bound=_BatchNorm)
 
@@ -28,7 +29,7 @@ def unit_vectors(tensor: Tensor, dim: int = -1) -> Tensor:
 
     In fp16 the guard of 1e-12 is zero, and a zero vector becomes NaN.
     """
-    return F.normalize(tensor.to(torch.promote_types(tensor.dtype, torch.float32)), dim=dim)
+    return F.normalize(at_least_fp32(tensor), dim=dim)
 
 
 def synchronize_norms(module: nn.Module, device_type: str) -> nn.Module:
@@ -83,22 +84,6 @@ def track(norm: _BatchNorm, mean: Tensor, variance: Tensor) -> None:
     norm.running_var.lerp_(variance.to(norm.running_var.dtype), share)
 
 
-class _SumOverProcesses(torch.autograd.Function):
-    """All-reduce whose gradient is all-reduced too: every process uses every sum."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor) -> Tensor:
-        total = values.clone()
-        dist.all_reduce(total)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        total = grads[0].clone()
-        dist.all_reduce(total)
-        return total
-
-
 class _Synchronized(_BatchNorm):
     """Batch norm with statistics over the batches of all processes, for CPU and gloo.
 
@@ -109,17 +94,16 @@ class _Synchronized(_BatchNorm):
 
     def forward(self, features: Tensor) -> Tensor:
         """(B, C, ...) -> same shape."""
-        if not self.training or not _several_processes():
+        if not self.training or processes() == 1:
             return super().forward(features)
         self._check_input_dim(features)  # type: ignore[no-untyped-call]
-        wide = features.to(torch.promote_types(features.dtype, torch.float32))
-        normalized = self._normalize(wide).movedim(-1, 1)  # (B, C, ...)
+        normalized = self._normalize(at_least_fp32(features)).movedim(-1, 1)  # (B, C, ...)
         return normalized.to(features.dtype)
 
     def _normalize(self, features: Tensor) -> Tensor:
         values = features.movedim(1, -1)  # (B, ..., C)
         rows = values.flatten(0, -2)  # (R, C)
-        found = _statistics(rows, rows.new_ones(len(rows), 1), _total)
+        found = _statistics(rows, rows.new_ones(len(rows), 1), sum_with_gradient)
         if found.size <= 1:
             raise ValueError(
                 f"batch norm needs more than 1 value per channel, got {found.size:.0f}"
@@ -137,10 +121,10 @@ def normalize_counted(norm: _BatchNorm, rows: Tensor, counted: Tensor) -> Tensor
     if not norm.training:
         normalized: Tensor = norm(rows)
         return normalized
-    shared = isinstance(norm, nn.SyncBatchNorm | _Synchronized) and _several_processes()
-    wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
+    shared = isinstance(norm, nn.SyncBatchNorm | _Synchronized) and processes() > 1
+    wide = at_least_fp32(rows)
     weights = counted.to(wide.dtype)[:, None]
-    found = _statistics(wide, weights, _total if shared else lambda values: values)
+    found = _statistics(wide, weights, sum_with_gradient if shared else lambda values: values)
     _track_if_any(norm, found)
     return found.applied(norm, wide).to(rows.dtype)
 
@@ -197,17 +181,6 @@ _CPU_KINDS: dict[type[nn.Module], type[_BatchNorm]] = {
     nn.BatchNorm1d: SynchronizedBatchNorm1d,
     nn.BatchNorm2d: SynchronizedBatchNorm2d,
 }
-
-
-def _several_processes() -> bool:
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-
-
-@torch.compiler.disable  # type: ignore[untyped-decorator]
-def _total(values: Tensor) -> Tensor:
-    """The sum over processes, never compiled: torch 2.11 would get its gradients wrong."""
-    total: Tensor = _SumOverProcesses.apply(values)
-    return total
 
 
 def _synchronized(norm: _BatchNorm, device_type: str) -> _BatchNorm:

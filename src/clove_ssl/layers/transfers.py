@@ -6,10 +6,14 @@ page-locked memory does not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
+
+T = TypeVar("T")
 
 Numbers = Sequence[float] | Sequence[Sequence[float]]
 
@@ -30,6 +34,22 @@ def send_tensor(tensor: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda" and not tensor.is_cuda:
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
+
+
+def map_tensors(value: T, change: Callable[[Tensor], Tensor]) -> T:
+    """A value with ``change`` made to every tensor in it, deep in dataclasses and tuples, too."""
+    return cast(T, _mapped(value, change))
+
+
+def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return change(value)
+    if type(value) is tuple:
+        return tuple(_mapped(each, change) for each in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        names = (field.name for field in fields(value))
+        return replace(value, **{name: _mapped(getattr(value, name), change) for name in names})
+    return value
 
 
 class HostCopy:

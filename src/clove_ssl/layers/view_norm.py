@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from clove_ssl.layers.fp32 import at_least_fp32, converted
 from clove_ssl.layers.normalization import remade, replace_norms, track
 
 _PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d)
@@ -37,9 +38,11 @@ class NormByView(_BatchNorm):
         count = features[:, 0].numel() // self.views
         if count < 2:
             raise ValueError("batch norm needs more than 1 value per channel in every view")
+        # Without a graph: the backward pass of ``_Normalize`` knows where they come from.
         means, variances = _statistics(features, self.views)  # (V, C)
         scale = (variances + self.eps).rsqrt()
         normalized: Tensor = _Normalize.apply(features, means, scale, self.weight, self.bias)
+        # One update after the other, as if the views had come one after the other.
         for mean, variance in zip(means, variances * (count / (count - 1)), strict=True):
             track(self, mean, variance)
         return normalized
@@ -53,16 +56,17 @@ class NormByView(_BatchNorm):
         return f"{super().extra_repr()}, views={self.views}"  # type: ignore[no-untyped-call]
 
 
-def normalize_by_view(network: nn.Module, views: int) -> bool:
-    """Make every batch norm in ``network`` treat its batches as ``views`` views.
+def normalize_by_view(*networks: nn.Module, views: int) -> bool:
+    """Make every batch norm in all ``networks`` treat its batches as ``views`` views.
 
     Says whether that was possible: with layers that are no plain batch norms, such as
-    synchronized ones, ``network`` stays as it is.
+    synchronized ones, in any of them, all stay as they are.
     """
-    norms = [layer for layer in network.modules() if isinstance(layer, _BatchNorm)]
-    if not all(_is_replaceable(layer) for layer in norms):
+    layers = [layer for network in networks for layer in network.modules()]
+    if not all(_is_replaceable(layer) for layer in layers if isinstance(layer, _BatchNorm)):
         return False
-    replace_norms(network, lambda norm: _by_view(norm, views))
+    for network in networks:
+        replace_norms(network, lambda norm: _by_view(norm, views))
     return True
 
 
@@ -79,7 +83,9 @@ def _by_view(norm: _BatchNorm, views: int) -> NormByView:
 @torch.no_grad()
 def _statistics(features: Tensor, views: int) -> tuple[Tensor, Tensor]:
     """Mean and variance of every channel of (V * B, C, ...) in each view, both (V, C)."""
-    groups = _grouped(_wide(features), views)
+    groups = _grouped(at_least_fp32(features), views)
+    # Groups are equally large, so the variance of a view is that inside its groups, averaged, plus
+    # that between their means. A mean of squares minus a squared mean would lose digits.
     within, means = torch.var_mean(groups, (1, 3), correction=0)  # (G, C)
     between, mean = torch.var_mean(_by_view_of(means, views), 1, correction=0)  # (V, C)
     return mean, _by_view_of(within, views).mean(1) + between
@@ -100,43 +106,39 @@ class _Normalize(torch.autograd.Function):
         weight: Tensor | None,  # (C,)
         bias: Tensor | None,  # (C,)
     ) -> Tensor:
-        normalized = (_wide(features) - _beside(mean, features)) * _beside(scale, features)
+        normalized = (at_least_fp32(features) - _beside(mean, features)) * _beside(scale, features)
         if weight is not None and bias is not None:
             normalized = normalized * _beside(weight[None], features) + _beside(
                 bias[None], features
             )
+        # The input alone: keeping normalised features as well would take another map of memory.
         ctx.save_for_backward(features, mean, scale, weight)
-        return _converted(normalized, features.dtype)
+        return converted(normalized, features.dtype)
 
     @staticmethod
     def backward(ctx: Any, outer: Tensor) -> tuple[Tensor | None, ...]:
+        # With n = (x - mean) * scale and gradients g of what came out, x has the gradient
+        #     scale * weight * (g - average(g) - n * average(g * n)):
+        # a shift or a stretch of a whole view changes nothing behind the norm, so both are taken
+        # out. Autograd would go through mean and variance again, with more passes over the batch.
         features, mean, scale, weight = ctx.saved_tensors
-        grad, centered = _wide(outer), _wide(features) - _beside(mean, features)
+        grad, centered = at_least_fp32(outer), at_least_fp32(features) - _beside(mean, features)
         total = _sums(grad, len(mean))  # (V, C)
-        along = _sums(grad * centered, len(mean)) * scale
+        along = _sums(grad * centered, len(mean)) * scale  # (V, C) the sum of g * n
         count = features[:, 0].numel() // len(mean)
         level, slope = total / count, along * scale / count
         inner = grad - _beside(level, features) - centered * _beside(slope, features)
         if weight is None:
-            return _converted(inner * _beside(scale, features), features.dtype), *[None] * 4
-        inner = _converted(inner * _beside(scale * weight, features), features.dtype)
-        return inner, None, None, along.sum(0), total.sum(0)
-
-
-def _wide(features: Tensor) -> Tensor:
-    """In fp32 or better."""
-    return _converted(features, torch.promote_types(features.dtype, torch.float32))
-
-
-def _converted(features: Tensor, dtype: torch.dtype) -> Tensor:
-    """Where there is nothing to convert, a compiled ``to`` of torch 2.11 loses all gradients."""
-    return features if features.dtype == dtype else features.to(dtype)
+            return converted(inner * _beside(scale, features), features.dtype), *[None] * 4
+        inner = converted(inner * _beside(scale * weight, features), features.dtype)
+        return inner, None, None, along.sum(0), total.sum(0)  # all views share weight and bias
 
 
 def _grouped(features: Tensor, views: int) -> Tensor:
     """(V * B, C, ...) -> (G, I, C, L) with L = 1 for rows; no group is in two views."""
     images, cells = len(features) // views, math.prod(features.shape[2:])
     enough = min(images, -(-_CELLS_OF_A_GROUP // cells))
+    # The next number of images that divides a view; all of them always do.
     together = next(number for number in range(enough, images + 1) if images % number == 0)
     return features.reshape(-1, together, features.shape[1], cells)
 

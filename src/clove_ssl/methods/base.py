@@ -54,12 +54,12 @@ class Learner(nn.Module):
 
 
 class Method(Learner):
-    """A pre-training method."""
+    """A pre-training method: what it looks at, what it learns from that, and what is kept.
+
+    It may also be :class:`~clove_ssl.methods.compiled.Compilable`.
+    """
 
     backbone: Backbone
-    goes_back_twice: bool = False
-    """Whether some steps go back through the networks several times, which compiled ones allow
-    where they know it."""
 
     def views(self) -> tuple[ViewSpec, ...]:
         """The views of one image, in the order of ``ViewBatch.views``."""
@@ -68,20 +68,6 @@ class Method(Learner):
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
         """Loss of a micro-batch."""
         raise NotImplementedError
-
-    def networks(self) -> tuple[nn.Module, ...]:
-        """The parts that do the heavy work on batches of images, which may be compiled."""
-        return ()
-
-    def prepare_compilation(self) -> None:
-        """Called before the networks are compiled, which may run in another way from then on."""
-
-    def tail(self) -> tuple[nn.Module, ...]:
-        """Parts behind the networks that may be compiled too: they take tensors of fixed shapes.
-
-        Or of any length, where they are so marked (``layers/any_length.py``).
-        """
-        return ()
 
     def export_backbone(self, branch: Branch | None = None) -> Backbone:
         """The backbone of a branch, by default of the one that a user takes away."""

@@ -17,6 +17,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from clove_ssl.layers.fp32 import at_least_fp32
+
 
 class CellLoss(NamedTuple):
     """The loss of every image, and the figures that explain it."""
@@ -38,8 +40,7 @@ class CellLoss(NamedTuple):
 
 def flatten_cells(feature_map: Tensor) -> Tensor:
     """(B, D, h, w) -> (B, h*w, D), in fp32 or better."""
-    wide = torch.promote_types(feature_map.dtype, torch.float32)
-    return feature_map.flatten(2).mT.to(wide)
+    return at_least_fp32(feature_map.flatten(2).mT)
 
 
 def check_shapes(context: Tensor, target: Tensor, matches: Tensor) -> None:

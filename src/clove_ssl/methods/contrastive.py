@@ -16,6 +16,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from clove_ssl.layers.fp32 import all_at_least_fp32
+
 
 class Contrast(NamedTuple):
     """The loss of every query, and what explains it."""
@@ -40,8 +42,7 @@ def contrast(
 ) -> Contrast:
     """What :func:`info_nce` averages, query by query."""
     _check_shapes(query, positive, negatives)
-    wide = torch.promote_types(query.dtype, torch.float32)
-    query, positive, negatives = (each.to(wide) for each in (query, positive, negatives))
+    query, positive, negatives = all_at_least_fp32(query, positive, negatives)
     with torch.autocast(query.device.type, enabled=False):
         # The short factor is scaled, and the positive joins after the sum: the (..., S) logits
         # are by far the largest tensor of a method, and there is one copy of them.
@@ -63,11 +64,11 @@ def most_similar_cells(query_map: Tensor, key_map: Tensor) -> Tensor:
     Gives (B, h*w) positions in the flattened key map, without a gradient. The
     first wins where several are equally similar.
     """
-    wide = torch.promote_types(query_map.dtype, torch.float32)
     with torch.no_grad(), torch.autocast(query_map.device.type, enabled=False):
+        query_map, key_map = all_at_least_fp32(query_map, key_map)
         # The length of a query does not change which key is the nearest.
-        queries = query_map.flatten(2).to(wide)  # (B, C, h*w)
-        keys = torch.nn.functional.normalize(key_map.flatten(2).to(wide), dim=1)  # (B, C, h'*w')
+        queries = query_map.flatten(2)  # (B, C, h*w)
+        keys = torch.nn.functional.normalize(key_map.flatten(2), dim=1)  # (B, C, h'*w')
         return (queries.mT @ keys).argmax(2)
 
 

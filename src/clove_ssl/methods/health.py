@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from clove_ssl.layers.fp32 import at_least_fp32
 from clove_ssl.layers.normalization import unit_vectors
 from clove_ssl.methods.cells import CellLoss
 
@@ -37,7 +38,7 @@ def effective_rank(rows: Tensor) -> Tensor:
 
     It lies between 1 (all rows on one line) and the smaller of N and D.
     """
-    wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
+    wide = at_least_fp32(rows)
     singular = torch.linalg.svdvals(wide)  # (min(N, D),)
     share = singular / singular.sum().clamp(min=torch.finfo(wide.dtype).tiny)
     entropy: Tensor = torch.special.entr(share).sum()
@@ -46,8 +47,7 @@ def effective_rank(rows: Tensor) -> Tensor:
 
 def attention_entropy(weights: Tensor) -> Tensor:
     """Mean entropy of (B, H, L, L) attention: 1 looks everywhere alike, 0 at one cell."""
-    wide = weights.to(torch.promote_types(weights.dtype, torch.float32))
-    entropy: Tensor = torch.special.entr(wide).sum(-1).mean()
+    entropy: Tensor = torch.special.entr(at_least_fp32(weights)).sum(-1).mean()
     return entropy / math.log(max(2, weights.shape[-1]))
 
 

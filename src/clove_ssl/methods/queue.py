@@ -6,9 +6,9 @@ Dimensions: S entries, D channels, N new rows, R = N times the processes.
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
+from clove_ssl.layers.collectives import gather_rows
 from clove_ssl.layers.normalization import unit_vectors
 
 
@@ -45,21 +45,6 @@ class FeatureQueue(nn.Module):
         self.entries.index_copy_(0, slots, kept)
         self.pointer.add_(total).remainder_(size)
         self.filled.add_(total).clamp_(max=size)
-
-
-def gather_rows(rows: Tensor) -> Tensor:
-    """The rows of all processes in rank order, without a gradient; each has equally many."""
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
-        return rows
-    rows = rows.contiguous()
-    parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, rows)
-    return torch.cat(parts)
-
-
-def mean_over_processes(values: Tensor) -> Tensor:
-    """The mean of a tensor over all processes, without a gradient."""
-    return gather_rows(values.detach()[None]).mean(0)
 
 
 class KeyBank(FeatureQueue):

@@ -9,31 +9,21 @@ from torch import Tensor
 
 from clove_ssl.layers.view_norm import normalize_by_view
 from clove_ssl.methods.base import Progress
+from clove_ssl.methods.compiled import EncoderInputs
 from clove_ssl.methods.config import QueuedConfig
 from clove_ssl.methods.queue import KeyBank
 from clove_ssl.methods.shuffling import Shuffling, forward_shuffled, groups_here
-from clove_ssl.methods.teacher_student import Encoder, NetworkInputs, TaughtMethod
-from clove_ssl.methods.two_views import view_pair
+from clove_ssl.methods.teacher_student import Encoder, TeacherStudentMethod
 from clove_ssl.views.batch import ViewBatch
 
 
-class QueueingMethod(TaughtMethod[Encoder]):
+class QueuedMethod(TeacherStudentMethod[Encoder]):
     """A student, and a teacher whose keys wait in queues to be negatives."""
 
     def __init__(self, config: QueuedConfig, encoder: Encoder) -> None:
         super().__init__(config, encoder)
         self._shuffle_groups = config.shuffle_groups
         self.groups_together = 1
-
-    def prepare_compilation(self) -> None:
-        """Let all groups of keys pass together, each normalised on its own as before.
-
-        A pass for each would leave the GPU waiting for the host.
-        """
-        super().prepare_compilation()
-        groups = groups_here(self._shuffle_groups)
-        if groups > 1 and normalize_by_view(self.teacher.module, views=groups):
-            self.groups_together = groups
 
     def after_step(self, progress: Progress) -> None:
         """Let the teacher and all queues move on."""
@@ -47,16 +37,6 @@ class QueueingMethod(TaughtMethod[Encoder]):
         """Groups in which keys are normalised; outside of training nothing is."""
         return self._shuffle_groups if self.training else 0
 
-    def network_inputs(self, batch: ViewBatch) -> NetworkInputs:
-        """The first view for the student, groups of the second for the teacher."""
-        first, second = view_pair(batch)
-        return NetworkInputs([first.pixels], self.passes_of_keys(second.pixels))
-
-    def passes_of_keys(self, images: Tensor) -> list[Tensor]:
-        """Groups of images (B, ...) as they go through the teacher, but not shuffled."""
-        groups = groups_here(self.key_groups) // self.groups_together
-        return list(images.chunk(max(1, groups)))
-
     def keys_of(self, images: Tensor, progress: Progress) -> Tensor:
         """What the teacher makes of images, in shuffled groups: (B, 3, H, W) -> (B, ...)."""
         return forward_shuffled(self.teacher, images, **self.shuffling(progress))
@@ -65,3 +45,23 @@ class QueueingMethod(TaughtMethod[Encoder]):
         """How keys are shuffled in a step."""
         together = self.groups_together > 1
         return {"step": progress.step, "groups": self.key_groups, "together": together}
+
+    def before_compilation(self) -> None:
+        """Let all groups of keys pass together, each normalised on its own as before.
+
+        A pass for each would leave the GPU waiting for the host.
+        """
+        super().before_compilation()
+        groups = groups_here(self._shuffle_groups)
+        if groups > 1 and normalize_by_view(self.teacher.module, views=groups):
+            self.groups_together = groups
+
+    def encoder_inputs(self, batch: ViewBatch) -> EncoderInputs:
+        """The first view for the student, groups of the second for the teacher."""
+        first, second = batch.views
+        return EncoderInputs([first.pixels], self.key_passes(second.pixels))
+
+    def key_passes(self, images: Tensor) -> list[Tensor]:
+        """Groups of images (B, ...) as they go through the teacher, but not shuffled."""
+        groups = groups_here(self.key_groups) // self.groups_together
+        return list(images.chunk(max(1, groups)))

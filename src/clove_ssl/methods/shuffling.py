@@ -18,12 +18,11 @@ from collections.abc import Callable
 from typing import NotRequired, TypedDict
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from clove_ssl.errors import UserError
+from clove_ssl.layers.collectives import gather_rows, processes, rank
 from clove_ssl.layers.transfers import send_tensor
-from clove_ssl.methods.queue import gather_rows
 
 
 class Shuffling(TypedDict):
@@ -55,28 +54,28 @@ def forward_shuffled(
     """
     if not groups:
         return network(images)
-    (rank, processes), share = _place(), groups_here(groups)
+    share = groups_here(groups)
     if len(images) % share:
         raise UserError(
             f"method.shuffle_groups={groups} makes {share} groups of the {len(images)} images each "
             "process handles at a time, and they do not divide. Give a divisor such as "
-            f"--method.shuffle-groups {processes * _fitting(share, len(images))}, or 0 for none."
+            f"--method.shuffle-groups {processes() * _fitting(share, len(images))}, or 0 for none."
         )
     everything = gather_rows(images)  # (R, ...)
     order = send_tensor(batch_order(len(everything), step), images.device)  # (R,)
-    mine = everything[order.chunk(processes)[rank]]  # (B, ...)
+    mine = everything[order.chunk(processes())[rank()]]  # (B, ...)
     try:
         computed = torch.cat([network(part) for part in mine.chunk(1 if together else share)])
     except ValueError:  # torch's word for a batch norm that sees a single value
         if len(images) > share:
             raise
-        raise _too_small(len(images), processes * max(1, share // 2)) from None
-    return gather_rows(computed)[order.argsort().chunk(processes)[rank]]
+        raise _too_small(len(images), processes() * max(1, share // 2)) from None
+    return gather_rows(computed)[order.argsort().chunk(processes())[rank()]]
 
 
 def groups_here(groups: int) -> int:
     """How many of all groups each process computes."""
-    return -(-groups // _place()[1])
+    return -(-groups // processes())
 
 
 def _too_small(images: int, fewer: int) -> UserError:
@@ -89,13 +88,6 @@ def _too_small(images: int, fewer: int) -> UserError:
 def batch_order(images: int, step: int) -> Tensor:
     """A permutation of ``images`` that follows from ``step``, the same on every machine."""
     return torch.randperm(images, generator=torch.Generator().manual_seed(step))
-
-
-def _place() -> tuple[int, int]:
-    """Rank and number of processes."""
-    if not (dist.is_available() and dist.is_initialized()):
-        return 0, 1
-    return dist.get_rank(), dist.get_world_size()
 
 
 def _fitting(groups: int, images: int) -> int:

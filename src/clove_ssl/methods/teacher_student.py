@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,13 +18,14 @@ from clove_ssl.config.views import ViewSpec
 from clove_ssl.layers.view_norm import normalize_by_view
 from clove_ssl.methods import health
 from clove_ssl.methods.base import Method, Progress, StepOutput
+from clove_ssl.methods.compiled import Compilable, EncoderInputs
 from clove_ssl.methods.config import TeacherConfig
 from clove_ssl.methods.contrastive import Contrast
 from clove_ssl.schedules import cosine
 from clove_ssl.views.batch import View, ViewBatch, joined_pixels
 
 
-class TaughtConfig(Protocol):
+class TeacherStudentConfig(Protocol):
     """What the config of a method with a teacher has."""
 
     @property
@@ -64,24 +65,17 @@ class PooledEncoder(BackboneEncoder):
         return embedded
 
 
-class NetworkInputs(NamedTuple):
-    """What student and teacher get in a step, pass by pass."""
-
-    student: list[Tensor]
-    teacher: list[Tensor]
-
-
 Encoder = TypeVar("Encoder", bound=BackboneEncoder)
 
 
-class TaughtMethod(Method, Generic[Encoder]):
+class TeacherStudentMethod(Method, Compilable, Generic[Encoder]):
     """A student, and a teacher that is its moving average."""
 
-    def __init__(self, config: TaughtConfig, encoder: Encoder) -> None:
+    def __init__(self, config: TeacherStudentConfig, encoder: Encoder) -> None:
         super().__init__()
         self.encoder = encoder
         self.teacher = Teacher(encoder, mode=config.teacher.mode)
-        self._taught = config
+        self._options = config
         self._normalizes_by_view = False
 
     @property
@@ -107,25 +101,9 @@ class TaughtMethod(Method, Generic[Encoder]):
         """Run ``network`` on views of one size: (V * B, ...), one view after the other."""
         return torch.cat([network(images) for images in self.passes(views)])
 
-    def network_inputs(self, batch: ViewBatch) -> NetworkInputs:
-        """All views go through the student, the large ones through the teacher, too."""
-        large = self.passes([view for view in batch.views if view.role == "global"])
-        small = [view for view in batch.views if view.role == "local"]
-        return NetworkInputs([*large, *(self.passes(small) if small else [])], large)
-
     def views(self) -> tuple[ViewSpec, ...]:
         """The views of one image."""
-        return self._taught.view_specs()
-
-    def networks(self) -> tuple[nn.Module, ...]:
-        """Student and teacher encoders."""
-        return self.encoder, self.teacher.module
-
-    def prepare_compilation(self) -> None:
-        """Let both views pass together: kernels become fewer and larger, results stay the same."""
-        if not self.joins_views and len(self.views()) == 2:
-            done = [normalize_by_view(network, views=2) for network in self.networks()]
-            self._normalizes_by_view = all(done)
+        return self._options.view_specs()
 
     def before_targets(self, progress: Progress) -> None:
         """To be called before the teacher's forward pass of a micro-batch.
@@ -133,12 +111,12 @@ class TaughtMethod(Method, Generic[Encoder]):
         That pass comes before the student's: what it needs is free again before the maps that the
         student keeps for its backward pass pile up.
         """
-        if progress.closes_step and self._taught.teacher.update == "before-forward":
+        if progress.closes_step and self._options.teacher.update == "before-forward":
             self.update_teacher(progress)
 
     def after_step(self, progress: Progress) -> None:
         """Follow the student, where it is done here."""
-        if self._taught.teacher.update == "after-step":
+        if self._options.teacher.update == "after-step":
             self.update_teacher(progress)
 
     def health(self, output: StepOutput) -> dict[str, Tensor]:
@@ -154,7 +132,7 @@ class TaughtMethod(Method, Generic[Encoder]):
 
     def branch(self, name: Branch | None = None) -> Encoder:
         """The student or the teacher, by default the one that a user takes away."""
-        return self.teacher.module if (name or self._taught.export) == "teacher" else self.encoder
+        return self.teacher.module if (name or self._options.export) == "teacher" else self.encoder
 
     def export_backbone(self, branch: Branch | None = None) -> Backbone:
         """The student's or the teacher's backbone."""
@@ -166,12 +144,27 @@ class TaughtMethod(Method, Generic[Encoder]):
 
     def teacher_momentum(self, progress: Progress) -> float:
         """How much of the teacher a step keeps."""
-        return teacher_momentum(self._taught.teacher, progress)
+        return teacher_momentum(self._options.teacher, progress)
 
     def update_teacher(self, progress: Progress) -> None:
         """Let the teacher follow the student by one step."""
         if self.training:
             self.teacher.update(self.encoder, self.teacher_momentum(progress))
+
+    def encoders(self) -> tuple[nn.Module, ...]:
+        """The student's and the teacher's."""
+        return self.encoder, self.teacher.module
+
+    def before_compilation(self) -> None:
+        """Let both views pass together: kernels become fewer and larger, results stay the same."""
+        if not self.passes_together and len(self.views()) == 2:
+            self._normalizes_by_view = normalize_by_view(*self.encoders(), views=2)
+
+    def encoder_inputs(self, batch: ViewBatch) -> EncoderInputs:
+        """All views go through the student, the large ones through the teacher, too."""
+        large = self.passes([view for view in batch.views if view.role == "global"])
+        small = [view for view in batch.views if view.role == "local"]
+        return EncoderInputs([*large, *(self.passes(small) if small else [])], large)
 
 
 def teacher_momentum(config: TeacherConfig, progress: Progress) -> float:

@@ -11,14 +11,8 @@ import torch
 from torch import Tensor
 
 from clove_ssl.methods.config import MatchingConfig
-from clove_ssl.views.batch import View, ViewBatch
+from clove_ssl.views.batch import ViewBatch
 from clove_ssl.views.geometry import match_cells
-
-
-def view_pair(batch: ViewBatch) -> tuple[View, View]:
-    """The two views of a batch; the config has made sure that there are no others."""
-    first, second = batch.views
-    return first, second
 
 
 def swap_views(joined: Tensor) -> Tensor:
@@ -28,6 +22,6 @@ def swap_views(joined: Tensor) -> Tensor:
 
 def match_both_ways(batch: ViewBatch, grid: tuple[int, int], config: MatchingConfig) -> Tensor:
     """Matches of the first view in the second, then the reverse: (2 * B, h*w, h*w) bool."""
-    boxes = [view.geometry.signed_boxes(config.coordinates) for view in view_pair(batch)]
+    boxes = [view.geometry.signed_boxes(config.coordinates) for view in batch.views]
     here = torch.cat(boxes).to(batch.views[0].pixels.device)  # (2 * B, 4)
     return match_cells(here, swap_views(here), grid, grid, config.threshold, unit=config.unit)

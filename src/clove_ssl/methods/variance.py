@@ -19,6 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from clove_ssl.layers.fp32 import at_least_fp32
+
 Gather = Callable[[Tensor], Tensor]  # (B, ...) of this process -> (N, ...) of all
 
 
@@ -91,7 +93,7 @@ def global_terms(
 ) -> VarianceTerms:
     """VICReg on whole images: invariance is a mean over pairs, the rest one over views."""
     with torch.autocast(vectors[0].device.type, enabled=False):
-        wide = [_wide(vector) for vector in vectors]
+        wide = [at_least_fp32(vector) for vector in vectors]
         everyone = [gather(vector) for vector in wide]
         return VarianceTerms(
             weights.invariance * _mean([F.mse_loss(wide[i], wide[j]) for i, j in pairs]),
@@ -115,7 +117,7 @@ def local_terms(
     pairs count: ``matches[0]`` from the first map of a pair, ``matches[1]`` back.
     """
     with torch.autocast(maps[0].device.type, enabled=False):
-        wide = [_wide(each) for each in maps]
+        wide = [at_least_fp32(each) for each in maps]
         ways = ways_of(pairs, [each.shape[1] for each in maps], matches)
         terms = [times * _way_terms(wide, locations, way, gather) for way, times in ways.items()]
         # Two ways of matching are added, the two directions of each and all pairs averaged.
@@ -176,7 +178,3 @@ def _cell_terms(a: Tensor, b: Tensor, cells: NearestCells, gather: Gather) -> Te
 
 def _mean(values: Sequence[Tensor]) -> Tensor:
     return torch.stack(list(values)).mean(0)
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from clove_ssl.tasks.rcnn.layers import wide
+from clove_ssl.layers.fp32 import at_least_fp32
 
 
 class Processes(Protocol):
@@ -43,7 +43,7 @@ class _Moments:
         self.seen = True
         rows = layer_input.detach().movedim(1, -1).flatten(0, -2)  # (n, C)
         if len(rows):
-            variance, mean = torch.var_mean(wide(rows), dim=0, correction=0)
+            variance, mean = torch.var_mean(at_least_fp32(rows), dim=0, correction=0)
             self.merge(len(rows), mean.double(), variance.double())
 
     def merge(self, count: int, mean: Tensor, variance: Tensor) -> None:

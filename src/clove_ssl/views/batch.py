@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from clove_ssl.config.views import Role
+from clove_ssl.layers.transfers import map_tensors
 from clove_ssl.views.geometry import CropGeometry
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)  # of red, green and blue, as shares of full brightness
@@ -42,35 +43,9 @@ class ViewBatch:
     index: Tensor  # (B,) which images of the dataset these are
     labels: Tensor | None = None  # (B,) their classes, for methods that need them
 
-    def pin_memory(self) -> ViewBatch:
-        """The same batch in page-locked memory; data loaders call this by its name."""
-        views = tuple(
-            View(
-                view.pixels.pin_memory(),
-                view.geometry.pin_memory(),
-                view.role,
-                None if view.foreground is None else view.foreground.pin_memory(),
-            )
-            for view in self.views
-        )
-        labels = None if self.labels is None else self.labels.pin_memory()
-        return ViewBatch(views, self.index.pin_memory(), labels)
-
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> ViewBatch:
         """The same batch on another device."""
-        views = tuple(
-            View(
-                view.pixels.to(device, non_blocking=non_blocking),
-                view.geometry.to(device, non_blocking=non_blocking),
-                view.role,
-                None
-                if view.foreground is None
-                else view.foreground.to(device, non_blocking=non_blocking),
-            )
-            for view in self.views
-        )
-        labels = None if self.labels is None else self.labels.to(device, non_blocking=non_blocking)
-        return ViewBatch(views, self.index.to(device, non_blocking=non_blocking), labels)
+        return map_tensors(self, lambda each: each.to(device, non_blocking=non_blocking))
 
     def normalized(self, dtype: torch.dtype, *, channels_last: bool) -> ViewBatch:
         """The same batch with pixels as a network expects them: ImageNet mean 0 and deviation 1."""

@@ -22,6 +22,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from clove_ssl.layers.fp32 import at_least_fp32
+from clove_ssl.layers.transfers import map_tensors
+
 Coordinates = Literal["per-axis", "pixel"]
 DistanceUnit = Literal["larger", "query"]
 Grid = tuple[int, int]
@@ -51,21 +54,11 @@ class CropGeometry:
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> CropGeometry:
         """The same geometry on another device."""
-        return CropGeometry(
-            boxes=self.boxes.to(device, non_blocking=non_blocking),
-            flipped=self.flipped.to(device, non_blocking=non_blocking),
-            flipped_vertically=self.flipped_vertically.to(device, non_blocking=non_blocking),
-            image_size=self.image_size.to(device, non_blocking=non_blocking),
-        )
+        return map_tensors(self, lambda each: each.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> CropGeometry:
         """The same geometry in page-locked memory, from where a GPU copies it on its own."""
-        return CropGeometry(
-            boxes=self.boxes.pin_memory(),
-            flipped=self.flipped.pin_memory(),
-            flipped_vertically=self.flipped_vertically.pin_memory(),
-            image_size=self.image_size.pin_memory(),
-        )
+        return map_tensors(self, Tensor.pin_memory)
 
     def _per_axis_boxes(self) -> Tensor:
         last_pixel = self.image_size.flip(-1).to(self.boxes.dtype) - 1  # (B, 2) x, y
@@ -108,7 +101,8 @@ def match_cells(
     """
     if threshold < 0:
         raise ValueError(f"threshold={threshold} is negative; a distance never is")
-    boxes_a, boxes_b = _at_least_float32(boxes_a), _at_least_float32(boxes_b)
+    # Half precision cannot tell neighbouring pixels of a large image apart.
+    boxes_a, boxes_b = at_least_fp32(boxes_a), at_least_fp32(boxes_b)
     ax0, ay0, ax1, ay1 = boxes_a.unbind(-1)  # 4 x (B,)
     bx0, by0, bx1, by1 = boxes_b.unbind(-1)  # 4 x (B,)
     dx2 = _squared_gaps(_centers_along(ax0, ax1, grid_a[1]), _centers_along(bx0, bx1, grid_b[1]))
@@ -125,11 +119,6 @@ def match_cells(
 
 def _swapped_where(condition: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(condition, second, first), torch.where(condition, first, second)
-
-
-def _at_least_float32(boxes: Tensor) -> Tensor:
-    """Half precision cannot tell neighbouring pixels of a large image apart."""
-    return boxes if boxes.dtype == torch.float64 else boxes.float()
 
 
 def _centers_along(start: Tensor, end: Tensor, count: int) -> Tensor:

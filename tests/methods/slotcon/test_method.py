@@ -18,19 +18,18 @@ from clove_ssl.errors import UserError
 from clove_ssl.layers.normalization import unit_vectors
 from clove_ssl.methods.base import Progress
 from clove_ssl.methods.config import TeacherConfig
-from clove_ssl.methods.slotcon import method as slotcon
+from clove_ssl.methods.slotcon import layout
 from clove_ssl.methods.slotcon.config import SlotConConfig, SlotHeadConfig, SlotLossConfig
+from clove_ssl.methods.slotcon.layout import active_first, room_for, true_first
 from clove_ssl.methods.slotcon.loss import (
-    active_first,
     contrast_slots,
     group_cells,
     keys_of,
     score_cells,
     slots_of,
-    true_first,
     winners,
 )
-from clove_ssl.methods.slotcon.method import SlotCon, room_for, scores_of, slot_figures
+from clove_ssl.methods.slotcon.method import SlotCon, scores_of, slot_figures
 from clove_ssl.views.overlap import area_share, place_in_view, resample, shared_rectangle
 
 START = Progress(step=0, total_steps=10)
@@ -134,9 +133,9 @@ def test_equal_certain_assignments_cost_nothing() -> None:
 
 def test_active_slots_stand_in_front_in_order() -> None:
     active = torch.tensor([[False, True, False, False, True]])
-    found = active_first(active, limit=3)
-    assert found.prototypes[0, :2].tolist() == [1, 4]
-    assert found.taken.tolist() == [[True, True, False]]
+    prototypes, taken = active_first(active, limit=3)
+    assert prototypes[0, :2].tolist() == [1, 4]
+    assert taken.tolist() == [[True, True, False]]
 
 
 def all_of(values: Tensor) -> Tensor:
@@ -350,7 +349,7 @@ def test_room_for_more_slots_than_there_are_changes_nothing(
 
     config = config_of()
     expected = outcome()  # with room for all
-    monkeypatch.setattr(slotcon, "_ROOM_STEP", step)
+    monkeypatch.setattr(layout, "_ROOM_STEP", step)
     for found, each in zip(outcome(), expected, strict=True):
         torch.testing.assert_close(found, each, rtol=1e-9, atol=1e-11)
 

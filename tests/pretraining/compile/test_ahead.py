@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
 from clove_ssl.methods.base import Progress
-from clove_ssl.methods.slotcon import method as slotcon
+from clove_ssl.methods.slotcon import layout
 from clove_ssl.methods.slotcon.method import SlotSearch
 from clove_ssl.pretraining.compile import ahead as compilation_ahead
 from clove_ssl.pretraining.compile import calls as compilation_calls
@@ -58,7 +58,7 @@ def test_a_graph_for_any_length_serves_what_the_run_brings(
     monkeypatch.setattr(
         compilation_calls, "compile_piece", partial(compile_piece, backend="aot_eager")
     )
-    monkeypatch.setattr(slotcon, "_ROOM_STEP", 1)
+    monkeypatch.setattr(layout, "_ROOM_STEP", 1)
     method, batch = method_and_batch("slotcon", tmp_path)
     calls = [c for c in record_calls(method, batch, FP32) if isinstance(c.piece, SlotSearch)]
     load_calls(calls, Surroundings(FP32, CPU))

@@ -17,13 +17,19 @@ from torch._dynamo.utils import counters
 from clove_ssl.backbones.build import Backbone, build_backbone
 from clove_ssl.bench.config import BenchConfig
 from clove_ssl.config.pretraining import BackboneConfig, PretrainConfig
+from clove_ssl.config.views import ViewsConfig
 from clove_ssl.errors import UserError
-from clove_ssl.methods.base import Progress
+from clove_ssl.methods.base import Method, Progress, StepOutput
 from clove_ssl.methods.clove.method import Encoder
+from clove_ssl.methods.compiled import Compilable
 from clove_ssl.methods.heads import ConvProjector
 from clove_ssl.pretraining import run as pretraining
-from clove_ssl.pretraining.compile.method import compile_pieces, cut
+from clove_ssl.pretraining.compile import ahead
+from clove_ssl.pretraining.compile.method import compile_method, compile_pieces, cut
+from clove_ssl.pretraining.synthetic import synthetic_batch
 from clove_ssl.probes.features import FrozenFeatures
+from clove_ssl.training.precision import choose_precision
+from clove_ssl.views.batch import ViewBatch
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
@@ -55,7 +61,9 @@ def test_a_network_in_pieces_gives_what_it_gave_before(name: str) -> None:
 def test_compiled_and_plain_parts_behind_the_networks_agree(name: str, tmp_path: Path) -> None:
     method, batch = method_and_batch(name, tmp_path)
     compiled = copy.deepcopy(method)
-    for part in compiled.tail():
+    assert isinstance(method, Compilable)
+    assert isinstance(compiled, Compilable)
+    for part in compiled.fixed_shape_parts():
         part.compile(dynamic=False, fullgraph=True, backend="aot_eager")
     losses = []
     for each in (method, compiled):
@@ -65,7 +73,32 @@ def test_compiled_and_plain_parts_behind_the_networks_agree(name: str, tmp_path:
     torch.testing.assert_close(losses[1], losses[0])
     for mine, theirs in zip(method.parameters(), compiled.parameters(), strict=True):
         torch.testing.assert_close(theirs.grad, mine.grad, rtol=1e-3, atol=1e-5)
-    assert len(method.tail()) <= counters["stats"]["unique_graphs"] <= 2 * len(method.tail())
+    parts = len(method.fixed_shape_parts())
+    assert parts <= counters["stats"]["unique_graphs"] <= 2 * parts
+
+
+class Plain(Method):
+    """A method that says nothing about compilation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = build_backbone(BackboneConfig(name="resnet18"))
+
+    def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
+        return StepOutput(self.backbone.features(batch.views[0].pixels).mean())
+
+
+def test_a_method_that_says_nothing_about_it_runs_uncompiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ahead, "available_cores", lambda: 16)
+    spec = ViewsConfig(local_count=0).specs()[:1]
+    batch = synthetic_batch(spec, 2, device=torch.device("cpu"), dtype=torch.float32)
+    method = Plain()
+    compile_method(method, backend="eager")
+    assert ahead.compile_ahead(method, batch, choose_precision("auto", torch.device("cpu"))) is None
+    method(batch, Progress(0, 1)).loss.backward()
+    assert not counters["stats"]
 
 
 def test_pieces_of_one_shape_share_a_graph() -> None:

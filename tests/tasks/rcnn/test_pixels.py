@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clove_ssl.tasks.normalizers import mean_over_processes
 from clove_ssl.tasks.precise_norm import estimate_statistics
 from clove_ssl.tasks.rcnn.draws import RandomPriorities
 from clove_ssl.tasks.rcnn.pixels import PIXEL_MEAN, PIXEL_STD, stack_images
@@ -72,10 +71,6 @@ def test_priorities_choose_every_candidate_equally_often() -> None:
     # 4000 draws of 5 of 20: 1000 each, with a standard deviation of 27.
     assert (counts - 1000).abs().max() < 5 * 27
     assert (priorities([0, 1]) >= 0).all()
-
-
-def test_one_process_keeps_its_counts() -> None:
-    assert mean_over_processes(torch.tensor([3, 0, 5])).tolist() == [3, 0, 5]
 
 
 class Together:

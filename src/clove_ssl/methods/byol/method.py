@@ -12,16 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from clove_ssl.backbones.build import Backbone
+from clove_ssl.layers.fp32 import all_at_least_fp32
 from clove_ssl.layers.normalization import unit_vectors
 from clove_ssl.methods.base import Progress, StepOutput
 from clove_ssl.methods.byol.config import BYOLConfig
 from clove_ssl.methods.heads import MLPHead
-from clove_ssl.methods.teacher_student import PooledEncoder, TaughtMethod
+from clove_ssl.methods.teacher_student import PooledEncoder, TeacherStudentMethod
 from clove_ssl.methods.two_views import swap_views
 from clove_ssl.views.batch import ViewBatch
 
 
-class BYOL(TaughtMethod[PooledEncoder]):
+class BYOL(TeacherStudentMethod[PooledEncoder]):
     """Bootstrap your own latent (Grill et al., 2020)."""
 
     headline = ("cos_positive",)
@@ -38,7 +39,7 @@ class BYOL(TaughtMethod[PooledEncoder]):
         """As the config says."""
         return self.config.joint_views
 
-    def tail(self) -> tuple[nn.Module, ...]:
+    def fixed_shape_parts(self) -> tuple[nn.Module, ...]:
         """The predictor."""
         return (self.predictor,)
 
@@ -65,8 +66,8 @@ def prediction_cosines(prediction: Tensor, target: Tensor) -> Tensor:
         raise ValueError(
             f"prediction {tuple(prediction.shape)} and target {tuple(target.shape)} must be alike"
         )
-    wide = torch.promote_types(prediction.dtype, torch.float32)
-    return (prediction.to(wide) * target.to(wide)).sum(-1)
+    prediction, target = all_at_least_fp32(prediction, target)
+    return (prediction * target).sum(-1)
 
 
 def prediction_loss(prediction: Tensor, target: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from clove_ssl.methods.clove.attention import (
 )
 from clove_ssl.methods.clove.cell_contrast import contrast_cells
 from clove_ssl.methods.clove.config import AttentionConfig, CLoVEConfig, LossConfig
-from clove_ssl.methods.clove.loss import RankingOptions, rank_cells
+from clove_ssl.methods.clove.loss import rank_cells
 from clove_ssl.methods.config import ProjectorConfig
 from clove_ssl.methods.heads import ConvProjector
 from clove_ssl.methods.queue import FeatureQueue
@@ -136,7 +136,7 @@ class CellComparison(nn.Module):
 
     def __init__(self, config: LossConfig) -> None:
         super().__init__()
-        self.ranking = ranking_options(config) if config.kind == "ranking" else None
+        self.ranking = config if config.kind == "ranking" else None
         self.temperature = config.temperature if config.kind == "infonce" else None
         self._unmatched = config.unmatched_images
 
@@ -186,25 +186,6 @@ def build_attention(config: AttentionConfig, dim: int) -> SelfAttention:
         return PlainSelfAttention(dim, config.heads)
     return NormalizedSelfAttention(
         dim, config.heads, config.temperature, learn_temperature=config.learn_temperature
-    )
-
-
-def ranking_options(config: LossConfig) -> RankingOptions:
-    """The loss options a config asks for.
-
-    Hinges per pair are averaged, not summed, over the pairs of an image, so
-    that both forms work with the same learning rate.
-    """
-    return RankingOptions(
-        positive_weight=config.positive_weight,
-        margin=config.margin,
-        top_k=config.top_k,
-        form=config.form,
-        drop=config.drop,
-        aggregate=config.aggregate,
-        negative_queries=config.negative_queries,
-        unmatched_images=config.unmatched_images,
-        pair_reduction="mean",
     )
 
 

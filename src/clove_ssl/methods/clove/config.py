@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, get_args, get_type_hints
 
 from clove_ssl.config.bases import Branch, Kind
 from clove_ssl.config.ranges import Candidates, Positive, QueueSize, Range, Ranged, Weight
 from clove_ssl.config.views import ViewsConfig, ViewSpec
-from clove_ssl.errors import UserError
+from clove_ssl.errors import UserError, unknown_name
 from clove_ssl.methods.clove.metrics import clove_metrics
 from clove_ssl.methods.config import (
     MatchingConfig,
@@ -45,18 +45,18 @@ class AttentionConfig(Ranged):
     """Train the temperature of ``normalized`` attention, starting from ``temperature``."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LossConfig(Ranged):
-    """How matched cells attract and the others repel."""
+Form = Literal["release", "paper"]
 
-    kind: Literal["ranking", "infonce", "l2"] = "ranking"
-    """``ranking``: margin ranking with hard negatives; ``infonce``: find a match among all cells
-    that are none; ``l2``: attract the matches only."""
-    form: Literal["release", "paper"] = "release"
+
+@dataclass(frozen=True, kw_only=True)
+class RankingOptions(Ranged):
+    """What :func:`clove_ssl.losses.clove_loss` can be asked for besides its tensors."""
+
+    form: Form = "release"
     """``release``: one hinge per image, with a factor 2; ``paper``: Eq. 2, one hinge per pair."""
     positive_weight: Weight = 2.0
     """Lambda: how much more a match counts than a negative."""
-    margin: Weight = 100.0
+    margin: Annotated[float, Range(-(10**9), 10**9)] = 100.0
     """Mu. At 100 the hinge never closes, so the gradient does not depend on it."""
     top_k: Candidates = 10
     """Most similar unmatched cells that are looked at for each query."""
@@ -66,10 +66,48 @@ class LossConfig(Ranged):
     """Average the negatives' cosines or their vectors; ``default`` is the form's own choice
     (release: cosines, paper: vectors)."""
     negative_queries: Literal["default", "all", "matched"] = "default"
-    """Cells with a negative term; ``default`` is the form's own (release: all, paper: matched)."""
+    """Cells with a negative term; ``default`` is the form's own (release: all, paper: matched).
+    In the paper form ``all`` adds one hinge without a positive for each cell without a match."""
     unmatched_images: Literal["keep", "skip"] = "keep"
     """``keep``: an image without a match still repels its negatives (release form); ``skip``
     leaves it out of the mean."""
+    few_negatives: Literal["clamp", "drop"] = "clamp"
+    """When a query has fewer than ``top_k`` negatives, ``clamp`` uses those it has (none: no
+    negative term); ``drop`` gives its whole image loss 0, as the released code does."""
+    pair_reduction: Literal["sum", "mean"] = "sum"
+    """Over the pairs of an image the paper form takes the ``sum`` (literally Eq. 2) or the
+    ``mean``, which keeps learning rates comparable between the forms."""
+
+    def __post_init__(self) -> None:
+        for name, kind in get_type_hints(RankingOptions).items():
+            if get_args(kind) and getattr(self, name) not in get_args(kind):
+                raise unknown_name(name, str(getattr(self, name)), get_args(kind))
+        if not 0 <= self.drop < self.top_k:
+            raise UserError(
+                f"drop {self.drop} of top_k {self.top_k} leaves no negative. Give "
+                f"--method.loss.drop 0 to {max(0, self.top_k - 1)}, or a larger "
+                "--method.loss.top-k."
+            )
+
+    @property
+    def averages_vectors(self) -> bool:
+        """Whether negatives are averaged as vectors, before the cosine."""
+        return self.aggregate == "vectors" or (self.aggregate, self.form) == ("default", "paper")
+
+    @property
+    def spares_unmatched(self) -> bool:
+        """Whether queries without a match have no negative term."""
+        choice = (self.negative_queries, self.form)
+        return self.negative_queries == "matched" or choice == ("default", "paper")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossConfig(RankingOptions):
+    """How matched cells attract and the others repel."""
+
+    kind: Literal["ranking", "infonce", "l2"] = "ranking"
+    """``ranking``: margin ranking with hard negatives; ``infonce``: find a match among all cells
+    that are none; ``l2``: attract the matches only."""
     negatives: Literal["intra", "inter", "inter-avg"] = "intra"
     """Where negatives come from: the other view of the same image, or a queue of cells
     (``inter``) or of averaged maps (``inter-avg``) of other images."""
@@ -80,12 +118,10 @@ class LossConfig(Ranged):
     local_weight: Weight = 1.0
     """Weight of a term with a small view relative to one between large views."""
 
-    def __post_init__(self) -> None:
-        if self.drop >= self.top_k:
-            raise UserError(
-                f"method.loss.drop is {self.drop} of top_k {self.top_k}, which leaves no negative. "
-                f"Give --method.loss.drop 0 to {self.top_k - 1}."
-            )
+    # Not for a run to choose, so no fields here. With the mean over pairs both forms work with the
+    # same learning rate.
+    few_negatives: ClassVar[Literal["clamp", "drop"]] = "clamp"  # type: ignore[misc]
+    pair_reduction: ClassVar[Literal["sum", "mean"]] = "mean"  # type: ignore[misc]
 
 
 @dataclass(frozen=True, kw_only=True)

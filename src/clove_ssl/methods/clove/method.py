@@ -27,7 +27,7 @@ from clove_ssl.methods.clove.cell_terms import (
     views_by_role,
 )
 from clove_ssl.methods.clove.config import CLoVEConfig
-from clove_ssl.methods.teacher_student import BackboneEncoder, TaughtMethod
+from clove_ssl.methods.teacher_student import BackboneEncoder, TeacherStudentMethod
 from clove_ssl.views.batch import ViewBatch
 
 HEALTH_MAPS = 8  # images whose attention is looked at
@@ -46,7 +46,7 @@ class Encoder(BackboneEncoder):
         return projected
 
 
-class CLoVE(TaughtMethod[Encoder]):
+class CLoVE(TeacherStudentMethod[Encoder]):
     """Contextualized local visual embeddings (Silva et al., 2023)."""
 
     def __init__(self, config: CLoVEConfig, backbone: Backbone) -> None:
@@ -65,7 +65,7 @@ class CLoVE(TaughtMethod[Encoder]):
         """As the config says."""
         return self.config.joint_views
 
-    def tail(self) -> tuple[nn.Module, ...]:
+    def fixed_shape_parts(self) -> tuple[nn.Module, ...]:
         """The predictor and the loss."""
         return self.attention, self.cell_loss
 

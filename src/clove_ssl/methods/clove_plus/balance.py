@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
+
+from clove_ssl.layers.collectives import mean_over_processes
+from clove_ssl.layers.fp32 import at_least_fp32
 
 SCALE = 1024.0  # of both losses while they are measured: small gradients would be zero in fp16
 
@@ -52,8 +54,7 @@ class GradientBalance(nn.Module):
             return
         squares = torch.stack(self._squares).sum(0)  # (2,)
         self._squares.clear()
-        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-            dist.all_reduce(squares)
+        squares = mean_over_processes(squares)
         found = (squares[0] / squares[1]).sqrt().to(self.ratio.dtype)
         # In fp16 a gradient can be infinite for once, as the step's own; such a one says nothing.
         usable = found.isfinite() & (found > 0)
@@ -66,5 +67,4 @@ class GradientBalance(nn.Module):
 def squared_norm(loss: Tensor, maps: Sequence[Tensor]) -> Tensor:
     """Squared length of the gradient of a loss at all maps together, times a constant."""
     gradients = torch.autograd.grad(SCALE * loss, maps, retain_graph=True)
-    wide = [each.to(torch.promote_types(each.dtype, torch.float32)) for each in gradients]
-    return torch.stack([each.square().sum() for each in wide]).sum()
+    return torch.stack([at_least_fp32(each).square().sum() for each in gradients]).sum()

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from clove_ssl.backbones.build import STAGES, Backbone
 from clove_ssl.backbones.padding import pad_by_reflection
 from clove_ssl.errors import UserError
+from clove_ssl.layers.collectives import gather_with_gradient
 from clove_ssl.methods import health
 from clove_ssl.methods.base import Progress, StepOutput
 from clove_ssl.methods.clove.cell_terms import (
@@ -37,8 +38,8 @@ from clove_ssl.methods.clove.method import HEALTH_MAPS
 from clove_ssl.methods.clove_plus.balance import GradientBalance
 from clove_ssl.methods.clove_plus.config import CLoVEPlusConfig, WholeConfig
 from clove_ssl.methods.clove_plus.loss import contrast_images, pairs_with_large
-from clove_ssl.methods.heads import build_expander, gather_with_gradient
-from clove_ssl.methods.teacher_student import BackboneEncoder, TaughtMethod
+from clove_ssl.methods.heads import build_expander
+from clove_ssl.methods.teacher_student import BackboneEncoder, TeacherStudentMethod
 from clove_ssl.methods.variance import VarianceWeights, global_terms
 from clove_ssl.methods.vicregl.method import term_figures
 from clove_ssl.schedules import cosine, linear
@@ -93,7 +94,7 @@ class PooledExpander(nn.Module):
         return expanded
 
 
-class CLoVEPlus(TaughtMethod[StagesEncoder]):
+class CLoVEPlus(TeacherStudentMethod[StagesEncoder]):
     """CLoVE at several stages, with a loss that tells whole images apart."""
 
     headline = ("loss_cells", "loss_whole", "balance")
@@ -122,7 +123,7 @@ class CLoVEPlus(TaughtMethod[StagesEncoder]):
         """As the config says."""
         return self.config.joint_views
 
-    def tail(self) -> tuple[nn.Module, ...]:
+    def fixed_shape_parts(self) -> tuple[nn.Module, ...]:
         """Predictors, losses on cells, and the expander."""
         return *self.attentions.values(), *self.cell_losses.values(), self.whole_head
 

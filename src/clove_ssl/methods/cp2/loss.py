@@ -11,6 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from clove_ssl.layers.fp32 import all_at_least_fp32
+
 
 def pool_foreground(cells: Tensor, mask: Tensor) -> Tensor:
     """Mean of the cells (B, D, h, w) inside ``mask`` (B, h, w), or zero if it is empty: (B, D)."""
@@ -31,10 +33,10 @@ def align_foreground(
     The cosines are not divided by a temperature. Gives (B,); an image that lacks
     foreground in either view has the loss 0.
     """
-    wide = torch.promote_types(query.dtype, torch.float32)
-    inside, there = (each.flatten(1).to(wide) for each in (query_mask, key_mask))  # (B, L), (B, K)
+    query, key, query_mask, key_mask = all_at_least_fp32(query, key, query_mask, key_mask)
+    inside, there = query_mask.flatten(1), key_mask.flatten(1)  # (B, L), (B, K)
     with torch.autocast(query.device.type, enabled=False):
-        cosines = query.flatten(2).to(wide).mT @ key.flatten(2).to(wide)  # (B, L, K)
+        cosines = query.flatten(2).mT @ key.flatten(2)  # (B, L, K)
         # log softmax is linear in the cosine of a pair, so its mean over i is taken at once.
         mean = (inside[:, None] @ cosines)[:, 0] / inside.sum(1, keepdim=True).clamp(
             min=1

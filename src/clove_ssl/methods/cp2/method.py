@@ -26,9 +26,8 @@ from clove_ssl.methods.cp2.config import CP2Config
 from clove_ssl.methods.cp2.loss import align_foreground, pool_foreground
 from clove_ssl.methods.heads import ConvHead
 from clove_ssl.methods.queue import KeyBank
-from clove_ssl.methods.queued import QueueingMethod
+from clove_ssl.methods.queued import QueuedMethod
 from clove_ssl.methods.teacher_student import BackboneEncoder, contrast_figures
-from clove_ssl.methods.two_views import view_pair
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.pasting import foreground_mask
 
@@ -56,7 +55,7 @@ class PyramidEncoder(BackboneEncoder):
         return embedded
 
 
-class CP2(QueueingMethod[PyramidEncoder]):
+class CP2(QueuedMethod[PyramidEncoder]):
     """Copy-paste contrastive pre-training (Wang et al., 2022)."""
 
     headline = ("accuracy", "cos_positive", "loss_dense")
@@ -68,7 +67,7 @@ class CP2(QueueingMethod[PyramidEncoder]):
 
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
         """Loss of a micro-batch."""
-        first, second = view_pair(batch)
+        first, second = batch.views
         self.before_targets(progress)
         key = foreground_of(second, self.keys_of(second.pixels, progress))
         embedded = self.encoder(first.pixels)  # (B, D, h, w)

@@ -21,9 +21,8 @@ from clove_ssl.methods.contrastive import Contrast, contrast, most_similar_cells
 from clove_ssl.methods.densecl.config import DenseCLConfig
 from clove_ssl.methods.heads import ConvHead, MLPHead
 from clove_ssl.methods.queue import KeyBank
-from clove_ssl.methods.queued import QueueingMethod
+from clove_ssl.methods.queued import QueuedMethod
 from clove_ssl.methods.teacher_student import BackboneEncoder, contrast_figures
-from clove_ssl.methods.two_views import view_pair
 from clove_ssl.views.batch import ViewBatch
 
 
@@ -68,7 +67,7 @@ class DenseEncoder(BackboneEncoder):
         return Embedded(feature_map, image, self.cell_head(feature_map).flatten(2).mT)
 
 
-class DenseCL(QueueingMethod[DenseEncoder]):
+class DenseCL(QueuedMethod[DenseEncoder]):
     """Dense contrastive learning (Wang et al., 2021)."""
 
     headline = ("accuracy", "cos_positive", "cos_positive_dense")
@@ -81,7 +80,7 @@ class DenseCL(QueueingMethod[DenseEncoder]):
 
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
         """Loss of a micro-batch."""
-        first, second = view_pair(batch)
+        first, second = batch.views
         self.before_targets(progress)
         key = self._key(second.pixels, progress)
         query = self.encoder.embeddings(first.pixels)

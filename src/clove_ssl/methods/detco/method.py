@@ -5,12 +5,12 @@ and every head a queue. Three contrasts are summed at each stage: whole views
 with whole views, patches with patches, and patches with the whole view.
 
 Dimensions: B images in G groups, P patches of a view, M levels, C channels of a stage, D of an
-embedding.
+embedding, S negatives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -20,13 +20,13 @@ from clove_ssl.backbones.build import STAGES, Backbone
 from clove_ssl.errors import UserError
 from clove_ssl.layers.normalization import unit_vectors
 from clove_ssl.methods.base import Progress, StepOutput
-from clove_ssl.methods.contrastive import Contrast
+from clove_ssl.methods.compiled import EncoderInputs
+from clove_ssl.methods.contrastive import Contrast, contrast
 from clove_ssl.methods.detco.config import DetCoConfig
-from clove_ssl.methods.detco.loss import contrast_levels, weigh_levels
 from clove_ssl.methods.heads import MLPHead
 from clove_ssl.methods.queue import KeyBank
-from clove_ssl.methods.queued import QueueingMethod
-from clove_ssl.methods.teacher_student import BackboneEncoder, NetworkInputs, contrast_figures
+from clove_ssl.methods.queued import QueuedMethod
+from clove_ssl.methods.teacher_student import BackboneEncoder, contrast_figures
 from clove_ssl.views.batch import View, ViewBatch, joined_pixels
 
 
@@ -65,7 +65,7 @@ class LevelsEncoder(BackboneEncoder):
         return _apply(self.patch_heads, rows)
 
 
-class DetCo(QueueingMethod[LevelsEncoder]):
+class DetCo(QueuedMethod[LevelsEncoder]):
     """Unsupervised contrastive learning for object detection (Xie et al., 2021)."""
 
     headline = ("accuracy", "cos_positive", "accuracy_patches")
@@ -82,16 +82,16 @@ class DetCo(QueueingMethod[LevelsEncoder]):
         self.whole_queues = LevelQueues(len(STAGES), size, out)
         self.patch_queues = LevelQueues(len(STAGES), size, out)
 
-    def prepare_compilation(self) -> None:
+    def before_compilation(self) -> None:
         """Keep the patches of a group of keys together, too."""
-        super().prepare_compilation()
+        super().before_compilation()
         self.teacher.module.groups = self.groups_together
 
-    def network_inputs(self, batch: ViewBatch) -> NetworkInputs:
+    def encoder_inputs(self, batch: ViewBatch) -> EncoderInputs:
         """The first view and its patches for the student, the second's for the teacher."""
         first, second = self._split(batch)
-        return NetworkInputs(
-            list(first), [group for images in second for group in self.passes_of_keys(images)]
+        return EncoderInputs(
+            list(first), [group for images in second for group in self.key_passes(images)]
         )
 
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
@@ -143,6 +143,30 @@ class DetCo(QueueingMethod[LevelsEncoder]):
         return StepOutput(
             torch.stack(list(losses.values())).sum(), figures, {"embeddings": embeddings}
         )
+
+
+def contrast_levels(
+    query: Tensor,  # (B, M, D) unit vectors
+    positive: Tensor,  # (B, M, D) unit vectors
+    negatives: Sequence[Tensor],  # M x (S, D) unit vectors
+    *,
+    temperature: float,
+) -> Contrast:
+    """The contrast of every image at every level: (B, M) each."""
+    if query.shape[1] != len(negatives):
+        raise ValueError(f"{query.shape[1]} levels of queries, {len(negatives)} of negatives")
+    levels = [
+        contrast(query[:, level], positive[:, level], bank, temperature=temperature)
+        for level, bank in enumerate(negatives)
+    ]
+    return Contrast(*(torch.stack(figures, dim=1) for figures in zip(*levels, strict=True)))
+
+
+def weigh_levels(losses: Tensor, weights: Sequence[float]) -> Tensor:
+    """Mean over images of (B, M) losses, then the weighted sum over levels."""
+    by_level = losses.mean(0)  # (M,)
+    weighted = [weight * by_level[level] for level, weight in enumerate(weights)]
+    return torch.stack(weighted).sum()
 
 
 def join_patches(maps: Tensor, patches: int, groups: int = 1) -> Tensor:

@@ -16,13 +16,12 @@ from clove_ssl.methods.contrastive import contrast
 from clove_ssl.methods.heads import MLPHead
 from clove_ssl.methods.moco.config import MoCoConfig
 from clove_ssl.methods.queue import KeyBank
-from clove_ssl.methods.queued import QueueingMethod
+from clove_ssl.methods.queued import QueuedMethod
 from clove_ssl.methods.teacher_student import PooledEncoder, contrast_figures
-from clove_ssl.methods.two_views import view_pair
 from clove_ssl.views.batch import ViewBatch
 
 
-class MoCo(QueueingMethod[PooledEncoder]):
+class MoCo(QueuedMethod[PooledEncoder]):
     """Momentum contrast, version 2 (Chen et al., 2020)."""
 
     headline = ("accuracy", "cos_positive")
@@ -35,7 +34,7 @@ class MoCo(QueueingMethod[PooledEncoder]):
 
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
         """Loss of a micro-batch."""
-        first, second = view_pair(batch)
+        first, second = batch.views
         self.before_targets(progress)
         keys = unit_vectors(self.keys_of(second.pixels, progress))  # (B, D)
         embedded = self.encoder(first.pixels)  # (B, D)

@@ -23,7 +23,7 @@ from clove_ssl.methods.config import ProjectorConfig
 from clove_ssl.methods.heads import ConvProjector
 from clove_ssl.methods.pixpro.config import InstanceConfig, PixProConfig
 from clove_ssl.methods.pixpro.propagation import PixelPropagation
-from clove_ssl.methods.teacher_student import BackboneEncoder, TaughtMethod
+from clove_ssl.methods.teacher_student import BackboneEncoder, TeacherStudentMethod
 from clove_ssl.methods.two_views import match_both_ways, swap_views
 from clove_ssl.views.batch import ViewBatch
 
@@ -53,7 +53,7 @@ class Encoder(BackboneEncoder):
         return Embeddings(self.projector(maps), self.instance_projector(maps))
 
 
-class PixPro(TaughtMethod[Encoder]):
+class PixPro(TeacherStudentMethod[Encoder]):
     """Propagate yourself (Xie et al., 2021)."""
 
     def __init__(self, config: PixProConfig, backbone: Backbone) -> None:
@@ -79,7 +79,7 @@ class PixPro(TaughtMethod[Encoder]):
         """No, as published."""
         return False
 
-    def tail(self) -> tuple[nn.Module, ...]:
+    def fixed_shape_parts(self) -> tuple[nn.Module, ...]:
         """The propagation, and the predictor of the instance branch."""
         predictors = () if self.predictor is None else (self.predictor,)
         return self.propagation, *predictors

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from clove_ssl.layers.fp32 import at_least_fp32
 from clove_ssl.methods.contrastive import Contrast, contrast
 
 CELLS_ACROSS = 3  # cells whose mean is a negative, along each axis
@@ -25,8 +26,7 @@ CELLS_ACROSS = 3  # cells whose mean is a negative, along each axis
 
 def averaged_cells(key_map: Tensor) -> Tensor:
     """Means of all 3x3 cells of (B, D, h, w) as unit vectors: (B, (h - 2) * (w - 2), D)."""
-    wide = torch.promote_types(key_map.dtype, torch.float32)
-    means = F.avg_pool2d(key_map.to(wide), CELLS_ACROSS, stride=1)  # (B, D, h - 2, w - 2)
+    means = F.avg_pool2d(at_least_fp32(key_map), CELLS_ACROSS, stride=1)  # (B, D, h - 2, w - 2)
     return F.normalize(means, dim=1).flatten(2).mT
 
 

@@ -17,18 +17,18 @@ from torch import Tensor
 
 from clove_ssl.backbones.build import STAGES, Backbone
 from clove_ssl.errors import UserError
+from clove_ssl.layers.collectives import gather_rows, mean_over_processes
 from clove_ssl.layers.normalization import unit_vectors
 from clove_ssl.methods.base import Progress, StepOutput
 from clove_ssl.methods.contrastive import Contrast, contrast
 from clove_ssl.methods.heads import MLPHead
-from clove_ssl.methods.queue import KeyBank, gather_rows, mean_over_processes
-from clove_ssl.methods.queued import QueueingMethod
+from clove_ssl.methods.queue import KeyBank
+from clove_ssl.methods.queued import QueuedMethod
 from clove_ssl.methods.resim.config import ReSimConfig, WindowConfig
 from clove_ssl.methods.resim.loss import averaged_cells, contrast_windows, mean_where
 from clove_ssl.methods.resim.networks import PartialPyramid, forward_parts_shuffled, precise_pool
 from clove_ssl.methods.resim.windows import Counterparts, find_windows, sliding_windows
 from clove_ssl.methods.teacher_student import BackboneEncoder, contrast_figures
-from clove_ssl.methods.two_views import view_pair
 from clove_ssl.views.batch import View, ViewBatch
 
 PYRAMID_STAGES = ("c3", "c4", "c5")
@@ -66,7 +66,7 @@ class WindowEncoder(BackboneEncoder):
         return Embedded(self.head(maps["c5"].mean((2, 3))), levels["c4"], levels["c3"])
 
 
-class ReSim(QueueingMethod[WindowEncoder]):
+class ReSim(QueuedMethod[WindowEncoder]):
     """Region similarity representation learning (Xiao et al., 2021)."""
 
     headline = ("accuracy", "cos_positive", "cos_positive_c4")
@@ -78,7 +78,7 @@ class ReSim(QueueingMethod[WindowEncoder]):
 
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
         """Loss of a micro-batch."""
-        first, second = view_pair(batch)
+        first, second = batch.views
         self.before_targets(progress)
         key = self._key(second.pixels, progress)
         query = self.encoder(first.pixels)
@@ -127,7 +127,7 @@ class ReSim(QueueingMethod[WindowEncoder]):
 
     def _mean_over_windows(self, losses: Tensor, inside: Tensor) -> Tensor:
         """Windows weigh the same on all processes, however many of them each one has."""
-        count = mean_over_processes(inside.sum().to(losses.dtype)[None]).squeeze(0)
+        count = mean_over_processes(inside.sum().to(losses.dtype))
         return mean_where(losses, inside, count=count)
 
 

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from clove_ssl.layers.fp32 import at_least_fp32
 from clove_ssl.methods.shuffling import Shuffling, forward_shuffled
 
 
@@ -62,13 +63,13 @@ def precise_pool(maps: Tensor, boxes: Tensor, *, stride: int) -> Tensor:
             all images share. One without area gives zeros.
         stride: Pixels per cell.
     """
-    wide = torch.promote_types(maps.dtype, torch.float32)
+    wide = at_least_fp32(maps)
     x0, y0, x1, y1 = (boxes / stride).unbind(-1)  # 4 x (B, N)
-    rows = _shares(y0, y1, maps.shape[2]).to(wide)  # (B, N, h)
-    columns = _shares(x0, x1, maps.shape[3]).to(wide)  # (B, N, w)
+    rows = _shares(y0, y1, maps.shape[2]).to(wide.dtype)  # (B, N, h)
+    columns = _shares(x0, x1, maps.shape[3]).to(wide.dtype)  # (B, N, w)
     shares = (rows[..., :, None] * columns[..., None, :]).flatten(2)  # (B, N, h * w)
     with torch.autocast(maps.device.type, enabled=False):  # shares are fractions of cells
-        return shares @ maps.to(wide).flatten(2).mT
+        return shares @ wide.flatten(2).mT
 
 
 def _shares(start: Tensor, end: Tensor, count: int) -> Tensor:

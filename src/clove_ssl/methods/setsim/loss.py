@@ -24,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from clove_ssl.layers.fp32 import all_at_least_fp32
 from clove_ssl.methods.cells import (
     CellLoss,
     flatten_cells,
@@ -81,8 +82,7 @@ def contrast_sets(
     unmatched_images: Literal["keep", "skip"] = "keep",
 ) -> CellLoss:
     """The loss of every image; one without a set has 0, or is not counted (``skip``)."""
-    wide = torch.promote_types(query.dtype, torch.float32)
-    query, keys, negatives = (each.to(wide) for each in (query, keys, negatives))
+    query, keys, negatives = all_at_least_fp32(query, keys, negatives)
     with torch.autocast(query.device.type, enabled=False):
         scaled = query / temperature
         similar = scaled @ keys.mT  # (B, L, K)

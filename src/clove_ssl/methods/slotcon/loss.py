@@ -7,8 +7,8 @@ in that image. A slot is *active* where its prototype wins at least one cell.
 Scores are maps like any others, (B, K, h, w), but the scores of a cell lie side by side in
 memory: nearly everything here goes over the prototypes of one cell.
 
-Dimensions: B images, K prototypes, D channels, h x w cells, Q queries, N keys,
-M = min(K, h * w) slots of an image that can be active at most.
+Dimensions: B images, K prototypes, D channels, h x w cells, Q queries, N keys, M slots that are
+asked for.
 """
 
 from __future__ import annotations
@@ -19,14 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from clove_ssl.layers.fp32 import at_least_fp32
+
 ATTENTION_GUARD = 1e-6  # a prototype that no cell takes still has a mean, as in the released code
-
-
-class Places(NamedTuple):
-    """Room for the active slots of every image, which stand in front."""
-
-    prototypes: Tensor  # (B, M) whose slot is in each place
-    taken: Tensor  # (B, M) bool, by an active slot
 
 
 class Keys(NamedTuple):
@@ -95,24 +90,9 @@ def winners(scores: Tensor) -> Tensor:
     return won.scatter(1, best, torch.ones_like(best, dtype=torch.bool))
 
 
-def active_first(active: Tensor, limit: int) -> Places:
-    """Places for the active of (B, K) slots, in order, at most ``limit`` of each image.
-
-    Their number is fixed, so that processes can exchange slots without
-    first asking each other how many there are.
-    """
-    order = true_first(active)[:, : min(limit, active.shape[1])]
-    return Places(order, active.take_along_dim(order, dim=1))
-
-
-def true_first(mask: Tensor) -> Tensor:
-    """All places along the last axis of a mask, the true ones in front, in order."""
-    return mask.int().sort(dim=-1, descending=True, stable=True).indices
-
-
 def keys_of(slots: Tensor, usable: Tensor) -> Keys:
     """Keys from the teacher's slots (N, D), of which those count that are ``usable`` (N,) bool."""
-    wide = slots.to(torch.promote_types(slots.dtype, torch.float32))
+    wide = at_least_fp32(slots)
     barred = torch.zeros_like(usable, dtype=wide.dtype).masked_fill(~usable, -torch.inf)
     return Keys(F.normalize(wide, dim=1), barred)
 

@@ -1,12 +1,14 @@
 """SlotCon: group cells by learned prototypes, and contrast the groups of whole batches.
 
-Student and teacher project cells and score them against prototypes of their
-own. On the part of the image that both views share, the student's scores have
-to agree with the teacher's; and each slot (the mean cell of a prototype) of the
-student has to find its counterpart among all slots of the teacher.
+In the order of the paper: student and teacher project cells and score them against
+prototypes of their own (:class:`Encoder`, :class:`Assignment`). On the part of the image that
+both views share, the student's scores have to agree with the teacher's, and the cells of a
+prototype, averaged, are its slot (:class:`Comparison`). Each slot of the student has to find its
+counterpart among all slots of the teacher (:class:`SlotSearch`).
 
 Each view is normalised by its own batch statistics. Both directions are one batch: the student's
-first and second view beside the teacher's second and first.
+first and second view beside the teacher's second and first. How slots, of which there are more or
+fewer in every step, lie in tensors of fixed shape is said in ``layout.py``.
 
 Dimensions: B images, P = 2 * B views, K prototypes, D channels, h x w cells; M slots of a view
 can be active at most, R = B * M of a batch; N keys come from all processes.
@@ -22,32 +24,32 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clove_ssl.backbones.build import Backbone
-from clove_ssl.layers.any_length import mark_any_length
+from clove_ssl.layers.collectives import mean_over_processes
 from clove_ssl.layers.normalization import normalize_counted, unit_vectors
-from clove_ssl.layers.transfers import HostCopy
 from clove_ssl.methods import health
 from clove_ssl.methods.base import Progress, StepOutput
-from clove_ssl.methods.queue import mean_over_processes
 from clove_ssl.methods.slotcon.config import SlotConConfig, SlotLossConfig
+from clove_ssl.methods.slotcon.layout import (
+    CommonSlots,
+    SlotPlaces,
+    by_direction,
+    gather_keys,
+    place_slots,
+)
 from clove_ssl.methods.slotcon.loss import (
     Keys,
     SlotContrast,
-    active_first,
     contrast_slots,
     group_cells,
-    keys_of,
     score_cells,
     slots_of,
-    true_first,
     winners,
 )
-from clove_ssl.methods.slotcon.networks import conv_head, gather_from_processes, linear_head
-from clove_ssl.methods.teacher_student import BackboneEncoder, TaughtMethod
-from clove_ssl.methods.two_views import swap_views, view_pair
+from clove_ssl.methods.slotcon.networks import conv_head, linear_head
+from clove_ssl.methods.teacher_student import BackboneEncoder, TeacherStudentMethod
+from clove_ssl.methods.two_views import swap_views
 from clove_ssl.views.batch import ViewBatch
 from clove_ssl.views.overlap import area_share, place_in_view, resample, shared_rectangle
-
-_ROOM_STEP = 512  # the number of common slots changes by less than that in most steps
 
 
 class SharedPart(NamedTuple):
@@ -64,19 +66,6 @@ class Sides(NamedTuple):
     prototypes: Tensor  # (K, D)
     target: Tensor  # (P, D, h, w)
     target_prototypes: Tensor  # (K, D)
-
-
-class Roles(NamedTuple):
-    """Which slots are active where, in both directions.
-
-    There is room for all slots that are active in the teacher's view.
-    """
-
-    won: Tensor  # (P, K) bool, slots that are active in the student's view
-    prototypes: Tensor  # (P, M) of the slots that have room
-    taken: Tensor  # (2, R) bool, room taken by slots that are active in the teacher's view
-    common_first: Tensor  # (2, R) places, those of common slots in front
-    common_count: Tensor  # (2,) number of common slots
 
 
 class Compared(NamedTuple):
@@ -113,26 +102,18 @@ def mean_scores(projection: Tensor, prototypes: Tensor) -> Tensor:
     return (unit_vectors(prototypes) * cell).sum(1)
 
 
-class Contest(nn.Module):
-    """Which prototypes win cells?
+class Assignment(nn.Module):
+    """Which prototypes win cells, and so which slots are active?
 
     It comes before all else, since the host waits for its counts; the comparison, whose scores
     have gradients, computes them once more.
     """
 
-    def forward(self, sides: Sides) -> Roles:
+    def forward(self, sides: Sides) -> SlotPlaces:
         """The slots of both sides, in both directions."""
         won = winners(scores_of(sides.projection, sides.prototypes))  # (P, K)
         active = winners(scores_of(sides.target, sides.target_prototypes))
-        room, taken = active_first(active, sides.target.shape[2:].numel())  # (P, M)
-        common = _by_direction(taken & won.take_along_dim(room, dim=1))  # (2, R)
-        return Roles(
-            won,
-            room,
-            _by_direction(taken),
-            true_first(common),
-            common.sum(1),
-        )
+        return place_slots(won, active, limit=sides.target.shape[2:].numel())
 
 
 class Comparison(nn.Module):
@@ -166,7 +147,7 @@ class Comparison(nn.Module):
         keys = slots_of(sides.target, score_cells(others, theirs), sharp, only=room)
         counted = shared.exists
         loss = (by_view * counted.repeat(2)).sum() / counted.sum().clamp(min=1)
-        return Compared(loss, _by_direction(slots), _by_direction(keys))
+        return Compared(loss, by_direction(slots), by_direction(keys))
 
 
 class SlotSearch(nn.Module):
@@ -213,7 +194,7 @@ class SlotSearch(nn.Module):
         return slots
 
 
-class SlotCon(TaughtMethod[Encoder]):
+class SlotCon(TeacherStudentMethod[Encoder]):
     """Self-supervised visual representation learning with semantic grouping (Wen et al., 2022)."""
 
     headline = ("loss_group", "loss_slot")
@@ -222,7 +203,7 @@ class SlotCon(TaughtMethod[Encoder]):
     def __init__(self, config: SlotConConfig, backbone: Backbone) -> None:
         super().__init__(config, Encoder(backbone, config))
         self.config = config
-        self.contest = Contest()
+        self.assignment = Assignment()
         self.comparison = Comparison(config.loss)
         self.search = SlotSearch(config)
         self.register_buffer("center", torch.zeros(config.prototypes))  # (K,)
@@ -233,28 +214,28 @@ class SlotCon(TaughtMethod[Encoder]):
         """No, as published."""
         return False
 
-    def tail(self) -> tuple[nn.Module, ...]:
-        """Who wins, what is compared, and the search for the teacher's slots."""
-        return self.contest, self.comparison, self.search
+    def fixed_shape_parts(self) -> tuple[nn.Module, ...]:
+        """Which slots are active, what is compared, and the search for the teacher's slots."""
+        return self.assignment, self.comparison, self.search
 
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
         """Loss of a micro-batch."""
         self.before_targets(progress)
         sides, shared = self._encode(batch), self._shared_part(batch)
         with torch.no_grad():
-            roles: Roles = self.contest(sides)
-        counts = HostCopy(roles.common_count)
-        compared: Compared = self.comparison(sides, roles.prototypes, shared, self.center)
-        keys, start = self._keys(compared, roles)
+            active: SlotPlaces = self.assignment(sides)
+        common = CommonSlots(active)
+        compared: Compared = self.comparison(sides, active.prototypes, shared, self.center)
+        keys, start = gather_keys(compared.keys, active.taken)
         samples = {"embeddings": health.embedding_rows(sides.projection)}
         figures = {
             "loss_group": compared.group_loss.detach(),
             "images_without_overlap": (~shared.exists).float().mean(),
-            **slot_figures(roles.won),
+            **slot_figures(active.won),
         }
-        room = room_for(max(counts.read()))
-        places = mark_any_length(roles.common_first.mT[:room])  # (Q, 2)
-        found: SlotContrast = self.search(compared.slots, places, roles.common_count, keys, start)
+        found: SlotContrast = self.search(
+            compared.slots, common.places(), active.common_count, keys, start
+        )
         figures["loss_slot"] = found.loss.detach()
         figures["cos_slot"] = found.cosine
         weight = self.config.loss.group_weight
@@ -279,37 +260,12 @@ class SlotCon(TaughtMethod[Encoder]):
 
     def _shared_part(self, batch: ViewBatch) -> SharedPart:
         device = batch.views[0].pixels.device
-        first, second = (
-            view.geometry.signed_boxes("pixel").to(device) for view in view_pair(batch)
-        )
+        first, second = (view.geometry.signed_boxes("pixel").to(device) for view in batch.views)
         rectangle = shared_rectangle(first, second)
         share = area_share(rectangle, second)
         exists = (share > 0) & (share >= self.config.loss.min_overlap)
         places = [place_in_view(rectangle, first), place_in_view(rectangle, second)]
         return SharedPart(torch.cat(places), exists)
-
-    def _keys(self, compared: Compared, roles: Roles) -> tuple[list[Keys], int]:
-        """The teacher's slots of both directions from all processes; where this one's begin."""
-        keys, start = [], 0
-        for mine, taken in zip(compared.keys, roles.taken, strict=True):
-            slots, start = gather_from_processes(mine)  # (N, D)
-            # Bytes, since not every backend sends booleans.
-            usable, _ = gather_from_processes(taken.to(torch.uint8))  # (N,)
-            keys.append(keys_of(slots, usable.bool()))
-        return keys, start
-
-
-def room_for(slots: int) -> int:
-    """Rows for so many common slots, and some more.
-
-    Products of a shape that did not occur before take the host longer than the device.
-    """
-    return -(-max(slots, 1) // _ROOM_STEP) * _ROOM_STEP
-
-
-def _by_direction(values: Tensor) -> Tensor:
-    """What belongs to the slots of each view, (P, M, ...), as (2, R, ...)."""
-    return values.reshape(2, -1, *values.shape[2:])
 
 
 def slot_figures(won: Tensor) -> dict[str, Tensor]:

@@ -1,61 +1,47 @@
-"""SlotCon's networks: deep heads with GELU, and the exchange of slots between processes.
-
-Dimensions: D channels of an embedding, R rows.
-"""
+"""SlotCon's networks: deep heads with GELU."""
 
 from __future__ import annotations
 
-import torch
-import torch.distributed as dist
-from torch import Tensor, nn
+from collections.abc import Callable
+from functools import partial
 
-from clove_ssl.methods.queue import gather_rows
+import torch
+from torch import nn
 
 
 def conv_head(in_channels: int, hidden: int, out: int) -> nn.Sequential:
     """Three 1x1 convolutions with batch norm and GELU between them, for feature maps."""
-    return _start_small(
-        nn.Sequential(
-            nn.Conv2d(in_channels, hidden, 1),
-            nn.BatchNorm2d(hidden),
-            nn.GELU(),
-            nn.Conv2d(hidden, hidden, 1),
-            nn.BatchNorm2d(hidden),
-            nn.GELU(),
-            nn.Conv2d(hidden, out, 1),
-        )
-    )
+    return _head(partial(nn.Conv2d, kernel_size=1), nn.BatchNorm2d, in_channels, hidden, out)
 
 
 def linear_head(in_channels: int, hidden: int, out: int) -> nn.Sequential:
     """The same for rows: three linear layers."""
-    return _start_small(
-        nn.Sequential(
-            nn.Linear(in_channels, hidden),
-            nn.BatchNorm1d(hidden),
-            nn.GELU(),
-            nn.Linear(hidden, hidden),
-            nn.BatchNorm1d(hidden),
-            nn.GELU(),
-            nn.Linear(hidden, out),
-        )
+    return _head(nn.Linear, nn.BatchNorm1d, in_channels, hidden, out)
+
+
+def _head(
+    layer: Callable[[int, int], nn.Module],
+    norm: Callable[[int], nn.Module],
+    in_channels: int,
+    hidden: int,
+    out: int,
+) -> nn.Sequential:
+    head = nn.Sequential(
+        layer(in_channels, hidden),
+        norm(hidden),
+        nn.GELU(),
+        layer(hidden, hidden),
+        norm(hidden),
+        nn.GELU(),
+        layer(hidden, out),
     )
-
-
-def gather_from_processes(rows: Tensor) -> tuple[Tensor, int]:
-    """The rows of all processes, without a gradient, and where this process's begin.
-
-    Every process must bring equally many.
-    """
-    several = dist.is_available() and dist.is_initialized()
-    return gather_rows(rows), dist.get_rank() * len(rows) if several else 0
+    head.apply(_start_small)
+    return head
 
 
 @torch.no_grad()
-def _start_small(head: nn.Sequential) -> nn.Sequential:
-    for layer in head:
-        if isinstance(layer, nn.Conv2d | nn.Linear):
-            nn.init.trunc_normal_(layer.weight, std=0.02)
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
-    return head
+def _start_small(layer: nn.Module) -> None:
+    if isinstance(layer, nn.Conv2d | nn.Linear):
+        nn.init.trunc_normal_(layer.weight, std=0.02)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)

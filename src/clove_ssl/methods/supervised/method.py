@@ -16,11 +16,12 @@ from clove_ssl.config.views import ViewSpec
 from clove_ssl.errors import UserError
 from clove_ssl.methods import health
 from clove_ssl.methods.base import Method, Progress, StepOutput
+from clove_ssl.methods.compiled import Compilable
 from clove_ssl.methods.supervised.config import SupervisedConfig
 from clove_ssl.views.batch import ViewBatch
 
 
-class Supervised(Method):
+class Supervised(Method, Compilable):
     """Cross entropy on class labels."""
 
     headline = ("accuracy",)
@@ -49,7 +50,7 @@ class Supervised(Method):
         found = logits.detach().argmax(1) == batch.labels
         return StepOutput(loss, {"accuracy": found.float().mean()}, {"logits": logits.detach()})
 
-    def networks(self) -> tuple[nn.Module, ...]:
+    def encoders(self) -> tuple[nn.Module, ...]:
         """The backbone."""
         return (self.backbone,)
 

@@ -17,9 +17,11 @@ from torch import Tensor, nn
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.bases import Branch
 from clove_ssl.config.views import ViewSpec
+from clove_ssl.layers.collectives import gather_with_gradient
 from clove_ssl.methods import health
 from clove_ssl.methods.base import Method, Progress, StepOutput
-from clove_ssl.methods.heads import build_expander, gather_with_gradient
+from clove_ssl.methods.compiled import Compilable
+from clove_ssl.methods.heads import build_expander
 from clove_ssl.methods.teacher_student import BackboneEncoder
 from clove_ssl.methods.variance import VarianceTerms, VarianceWeights, global_terms, local_terms
 from clove_ssl.methods.vicregl.config import VICRegLConfig
@@ -52,7 +54,7 @@ class Encoder(BackboneEncoder):
         return Embeddings(self.expander(maps.mean((2, 3))), expanded.reshape(*cells.shape[:3], -1))
 
 
-class VICRegL(Method):
+class VICRegL(Method, Compilable):
     """Self-supervised learning of local visual features (Bardes et al., 2022)."""
 
     headline = ("loss_global", "loss_local")
@@ -106,7 +108,7 @@ class VICRegL(Method):
         """The only encoder."""
         return self.encoder
 
-    def networks(self) -> tuple[nn.Module, ...]:
+    def encoders(self) -> tuple[nn.Module, ...]:
         """The encoder."""
         return (self.encoder,)
 

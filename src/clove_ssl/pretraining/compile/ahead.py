@@ -21,6 +21,7 @@ import torch
 
 from clove_ssl.doctor.machine import available_cores
 from clove_ssl.methods.base import Method
+from clove_ssl.methods.compiled import Compilable
 from clove_ssl.pretraining.compile.calls import PieceCall, record_calls
 from clove_ssl.pretraining.compile.helpers import Surroundings, load_calls, run_helpers
 from clove_ssl.training.precision import Precision
@@ -50,13 +51,13 @@ def compile_ahead(
     """Compile and load what a step of ``method`` needs, where there are cores to share that.
 
     Args:
-        method: On its device; it is not changed.
+        method: On its device; it is not changed. Nothing is done for one that is not compiled.
         batch: Views like those of the run.
         precision: The run's.
         deterministic: Whether the run repeats itself bit for bit.
         activation_memory: See :func:`~clove_ssl.pretraining.compile.method.compile_pieces`.
     """
-    if _most_helpers() < 2:
+    if _most_helpers() < 2 or not isinstance(method, Compilable):
         return None
     device = batch.views[0].pixels.device
     around = Surroundings(
@@ -95,7 +96,10 @@ def _share_out(calls: Sequence[PieceCall], around: Surroundings, done: Path) -> 
 
 
 def _hardest_first(call: PieceCall) -> tuple[bool, int]:
-    """A backward pass takes longest, and the more layers the longer."""
+    """A backward pass takes longest, and the more layers the longer.
+
+    Begun last, the longest would keep one helper busy when all others have ended.
+    """
     return not call.learns, -sum(1 for _ in call.piece.modules())
 
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_map, tree_map_only
 
-from clove_ssl.layers.any_length import has_any_length, mark_any_length
 from clove_ssl.methods.base import Method, Progress
+from clove_ssl.methods.compiled import Compilable, has_any_length, mark_any_length
 from clove_ssl.pretraining.compile.method import compile_piece, pieces_of
 from clove_ssl.training.precision import Precision
 from clove_ssl.training.repeatability import without_trials
@@ -83,31 +83,35 @@ class PieceCall:
         with torch.set_grad_enabled(self.learns), precision.autocast():
             outputs = piece(*inputs)
         results = [outputs] if isinstance(outputs, Tensor) else outputs
+        # The backward graph is compiled when it first runs, so it has to run here.
         learned = [r for r in results if isinstance(r, Tensor) and r.requires_grad]
         if learned:
             torch.autograd.backward(learned, [torch.zeros_like(result) for result in learned])
-        piece.to("meta")
+        piece.to("meta")  # the next call needs the memory
 
 
 def record_calls(method: Method, batch: ViewBatch, precision: Precision) -> list[PieceCall]:
     """Every kind of call of a piece in one step, made with a copy of ``method``."""
-    stand_in = copy.deepcopy(method)
+    stand_in = copy.deepcopy(method)  # a step moves statistics and the teacher
+    assert isinstance(stand_in, Compilable)
     calls: dict[str, PieceCall] = {}
 
     def note(piece: nn.Module, inputs: tuple[Any, ...]) -> None:
         call = PieceCall(piece, tree_map(_kind, inputs), torch.is_grad_enabled())
-        calls.setdefault(call.name, call)
+        calls.setdefault(call.name, call)  # blocks of equal shape are compiled once
 
     hooks = [piece.register_forward_pre_hook(note) for piece in pieces_of(stand_in)]
     device = batch.views[0].pixels.device
     on_gpu = [device] if device.type == "cuda" else []
+    # No backward pass follows. What it would need is dropped at once, or this step would take as
+    # much memory beside the run's as a step of the run.
     nothing_kept = saved_tensors_hooks(lambda _: None, _no_backward_pass)
     untried = without_trials(remembered_apart=True)
     with torch.random.fork_rng(on_gpu), nothing_kept, untried, precision.autocast():
         stand_in(batch, Progress(0, 1))
     for hook in hooks:
         hook.remove()
-    stand_in.to("meta")
+    stand_in.to("meta")  # calls keep its pieces, but not their memory
     return list(calls.values())
 
 

@@ -59,6 +59,7 @@ class CallPile:
         for path in sorted(self._folder.glob("*.waiting")):
             number = int(path.stem)
             taken = self._place(number, "taken")
+            # To rename is to take: of several processes that try, one succeeds.
             with suppress(FileNotFoundError):  # another process was faster
                 path.rename(taken)
                 return number, torch.load(taken, weights_only=False)  # the run wrote it
@@ -98,6 +99,7 @@ def _start_helper(folder: str, cores: int) -> subprocess.Popen[bytes]:
         "TORCHINDUCTOR_COMPILE_THREADS": str(max(1, cores)),
         "OMP_NUM_THREADS": str(torch.get_num_threads()),  # code compiled for others is not found
     }
+    # A new interpreter, since a process that has used a GPU cannot be forked.
     command = [sys.executable, "-c", _HELPER, folder]
     nowhere = subprocess.DEVNULL
     return subprocess.Popen(command, env=environment, stdout=nowhere, stderr=nowhere)
@@ -112,6 +114,7 @@ def _load_finished(
     """Run each call as soon as it is compiled, until all are or nobody is left to compile."""
     left = set(range(len(calls)))
     while left:
+        # Asked in this order: a helper may finish its last call and end in between.
         helped = any(process.poll() is None for process in processes)
         ready = left & pile.finished()
         load_calls([calls[number] for number in sorted(ready)], around)

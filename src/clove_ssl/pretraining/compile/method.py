@@ -17,6 +17,7 @@ from torch import nn
 
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.methods.base import Method
+from clove_ssl.methods.compiled import Compilable
 
 GRAPHS = 512  # of all pieces together; behind its default limit torch would run without them
 
@@ -52,6 +53,7 @@ def compile_piece(piece: nn.Module, backend: str = "inductor") -> None:
         call = torch.compile(_call, dynamic=False, backend=backend)
         piece._compiled_call_impl = partial(call, piece)  # where ``compile`` puts its own
     else:
+        # Left to itself, torch makes code for any size when it meets a second one; a run has few.
         piece.compile(dynamic=False, backend=backend)
 
 
@@ -62,19 +64,20 @@ def _call(piece: nn.Module, *inputs: Any) -> Any:
 def compile_method(
     method: Method, backend: str = "inductor", *, activation_memory: float = 1.0
 ) -> None:
-    """Compile all that can be of a method; see :func:`compile_pieces`."""
-    method.prepare_compilation()
-    compile_pieces(
-        pieces_of(method),
-        backend,
-        activation_memory=activation_memory,
-        goes_back_twice=method.goes_back_twice,
-    )
+    """Compile what a method says can be compiled, if anything; see :func:`compile_pieces`."""
+    if isinstance(method, Compilable):
+        method.before_compilation()
+        compile_pieces(
+            pieces_of(method),
+            backend,
+            activation_memory=activation_memory,
+            goes_back_twice=method.goes_back_twice,
+        )
 
 
-def pieces_of(method: Method) -> list[nn.Module]:
+def pieces_of(method: Compilable) -> list[nn.Module]:
     """All that is compiled of a method."""
-    return [*cut(method.networks()), *method.tail()]
+    return [*cut(method.encoders()), *method.fixed_shape_parts()]
 
 
 def set_up_compiler(activation_memory: float, *, goes_back_twice: bool = False) -> None:
@@ -98,6 +101,8 @@ def cut(networks: Iterable[nn.Module]) -> list[nn.Module]:
 def _pieces(module: nn.Module) -> list[nn.Module]:
     if isinstance(module, Backbone):
         return module.cut()
+    # Networks around a backbone and lists of heads are entered: what their own forward passes do
+    # between the pieces stays Python.
     if isinstance(module, nn.ModuleList | nn.ModuleDict) or _holds_backbone(module):
         return cut(module.children())
     return [module] if any(True for _ in module.parameters()) else []

@@ -20,6 +20,7 @@ from torch import Tensor
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.detection import DetectorConfig
 from clove_ssl.errors import UserError
+from clove_ssl.layers.fp32 import at_least_fp32
 from clove_ssl.tasks.densepose.branch import DensePoseHead, SurfaceMaps
 from clove_ssl.tasks.densepose.config import DensePoseHeadConfig
 from clove_ssl.tasks.densepose.losses import (
@@ -34,7 +35,6 @@ from clove_ssl.tasks.rcnn.boxes import box_areas, clip_boxes, has_area
 from clove_ssl.tasks.rcnn.detector import Detector, Found, in_original_pixels
 from clove_ssl.tasks.rcnn.draws import Priorities, RandomPriorities
 from clove_ssl.tasks.rcnn.instances import DetectionBatch, ImageDetections
-from clove_ssl.tasks.rcnn.layers import wide
 from clove_ssl.tasks.rcnn.pixels import resize_boxes
 from clove_ssl.tasks.rcnn.regions.pooling import batched_regions
 from clove_ssl.tasks.rcnn.regions.targets import TrainingRegions, object_boxes
@@ -117,7 +117,7 @@ class DensePoseDetector(Detector):
     def _surface_maps(self, levels: Sequence[Tensor], regions: Tensor) -> SurfaceMaps:
         # The coarsest map is for proposals only.
         maps: SurfaceMaps = self.surface_head(levels[:-1], regions)
-        return SurfaceMaps(*(wide(each) for each in maps))
+        return SurfaceMaps(*(at_least_fp32(each) for each in maps))
 
 
 class ChosenRegions(NamedTuple):

@@ -23,9 +23,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from clove_ssl.layers.collectives import mean_count
 from clove_ssl.layers.transfers import send_like
 from clove_ssl.tasks.densepose.branch import SurfaceMaps
-from clove_ssl.tasks.normalizers import mean_over_processes
 from clove_ssl.tasks.rcnn.instances import DetectionBatch
 
 LABEL_SIDE = 256
@@ -144,7 +144,7 @@ def densepose_losses(
 ) -> dict[str, Tensor]:
     """The four weighted terms; each is 0, with a gradient, where nothing is labelled."""
     counts = send_like([labels.mask.numel(), len(labels.parts)], labels.parts)
-    divisors = mean_over_processes(counts)
+    divisors = mean_count(counts)
     divisors = torch.where(divisors > 0, divisors, 1.0)  # where it is 0, so are the sums
     person = F.cross_entropy(maps.person[labels.mask_regions], labels.mask, reduction="sum")
     logits = _at_points(maps.part, labels)  # (Q, 25)

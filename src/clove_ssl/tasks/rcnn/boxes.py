@@ -19,6 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from clove_ssl.layers.fp32 import all_at_least_fp32
 from clove_ssl.layers.transfers import send_like
 
 Weights = tuple[float, float, float, float]
@@ -48,9 +49,9 @@ def decode_boxes(source: Tensor, offsets: Tensor, *, weights: Weights) -> Tensor
     Growth is limited to ``LARGEST_LOG_SCALE``, shrinking is not limited.
     """
     # In half precision a pixel of a large image is already below one unit in the last place.
-    dtype = torch.promote_types(offsets.dtype, torch.float32)
-    center, size = _center_size(source.to(dtype)[..., None, :])  # (..., 1, 2)
-    per_class = offsets.to(dtype).reshape(*offsets.shape[:-1], offsets.shape[-1] // 4, 4)
+    offsets, source = all_at_least_fp32(offsets, source)
+    center, size = _center_size(source[..., None, :])  # (..., 1, 2)
+    per_class = offsets.reshape(*offsets.shape[:-1], offsets.shape[-1] // 4, 4)
     scaled = per_class / send_like(weights, center)  # (..., K, 4)
     moved = scaled[..., :2] * size + center  # (..., K, 2)
     half = 0.5 * scaled[..., 2:].clamp(max=LARGEST_LOG_SCALE).exp() * size  # (..., K, 2)

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.detection import DetectorConfig
 from clove_ssl.errors import UserError
+from clove_ssl.layers.fp32 import at_least_fp32
 from clove_ssl.layers.transfers import send_like
 from clove_ssl.tasks.rcnn.boxes import clip_boxes, has_area
 from clove_ssl.tasks.rcnn.draws import Priorities, RandomPriorities
 from clove_ssl.tasks.rcnn.features import C4Features, PyramidFeatures
 from clove_ssl.tasks.rcnn.instances import DetectionBatch, ImageDetections
-from clove_ssl.tasks.rcnn.layers import wide
 from clove_ssl.tasks.rcnn.pixels import resize_boxes, stack_images
 from clove_ssl.tasks.rcnn.proposals.choose import Proposals
 from clove_ssl.tasks.rcnn.proposals.stage import RegionProposer, Scored
@@ -184,7 +184,7 @@ class Detector(nn.Module):
     def predict_boxes(self, maps: Tensor) -> tuple[Tensor, Tensor]:
         """Maps of regions (R, C, S, S) -> class logits (R, K+1) and offsets (R, 4K), in fp32."""
         logits, offsets = self.box_predictor(self.features.region_vectors(maps))
-        return wide(logits), wide(offsets)
+        return at_least_fp32(logits), at_least_fp32(offsets)
 
     @torch.no_grad()
     def find(self, batch: DetectionBatch) -> list[Found]:
@@ -223,10 +223,10 @@ class Detector(nn.Module):
             maps = self.features.head_maps(levels, regions)
             if self.mask_head is not None:
                 classes = torch.cat([each.classes for each in detections])
-                logits = wide(self.mask_head(maps, classes))
+                logits = at_least_fp32(self.mask_head(maps, classes))
                 masks = torch.split(logits.sigmoid(), counts)
             if self.keypoint_head is not None:
-                points = find_keypoints(wide(self.keypoint_head(maps)), regions[:, 1:])
+                points = find_keypoints(at_least_fp32(self.keypoint_head(maps)), regions[:, 1:])
                 joined = torch.cat([points.points, points.scores[..., None]], dim=-1)
                 keypoints = torch.split(joined, counts)
         return [

@@ -14,13 +14,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import islice
 from math import prod
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from clove_ssl.layers.transfers import map_tensors
 from clove_ssl.tasks.labels.polygons import PackedOutlines, pack_outlines
 
 # The outlines of one object: each polygon is x0, y0, x1, y1, ... of float64.
@@ -89,15 +90,9 @@ class ImageDetections:
         """Return the number of detections."""
         return len(self.scores)
 
-    def to(self, device: torch.device | str) -> ImageDetections:
+    def to(self, device: torch.device | str) -> Self:
         """Return the detections with every tensor on ``device``."""
-        return ImageDetections(
-            boxes=self.boxes.to(device),
-            scores=self.scores.to(device),
-            classes=self.classes.to(device),
-            masks=_moved(self.masks, device),
-            keypoints=_moved(self.keypoints, device),
-        )
+        return map_tensors(self, lambda each: each.to(device))
 
 
 @dataclass(frozen=True)
@@ -172,10 +167,6 @@ class DetectionBatch:
         """This part of the batch with some fields changed; subclasses add theirs."""
         own = {field.name: getattr(self, field.name) for field in fields(DetectionBatch)}
         return DetectionBatch(**own | changes)
-
-
-def _moved(tensor: Tensor | None, device: torch.device | str) -> Tensor | None:
-    return None if tensor is None else tensor.to(device)
 
 
 _ALIGNMENT = 16  # bytes, enough for all types

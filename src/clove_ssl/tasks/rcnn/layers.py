@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -42,11 +41,6 @@ class NormedConv(nn.Conv2d):
         if self.norm is not None:
             result = self.norm(result)
         return F.relu(result) if self.relu else result
-
-
-def wide(values: Tensor) -> Tensor:
-    """The values in fp32 or better, which losses and boxes need where networks do not."""
-    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def start_for_relu(layer: nn.Conv2d | nn.ConvTranspose2d) -> None:

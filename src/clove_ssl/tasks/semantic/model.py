@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.data.labels.pixels import IGNORE
+from clove_ssl.layers.collectives import mean_count
 from clove_ssl.tasks.base import TaskModel
-from clove_ssl.tasks.normalizers import mean_over_processes
 from clove_ssl.tasks.rcnn.layers import start_for_relu, start_small
 from clove_ssl.tasks.rcnn.pixels import stack_images
 from clove_ssl.tasks.semantic.config import VOCSemanticConfig
@@ -63,7 +63,7 @@ class SemanticNetwork(TaskModel):
         # As rows, because the sum over maps does not repeat itself on a GPU.
         rows = logits.movedim(1, -1).flatten(0, 2)  # (B * H * W, K)
         total = F.cross_entropy(rows, labels.flatten(), ignore_index=IGNORE, reduction="sum")
-        judged = mean_over_processes((labels != IGNORE).sum()).clamp(min=1)
+        judged = mean_count((labels != IGNORE).sum()).clamp(min=1)
         return {"loss_pixel": total / judged.to(total.dtype)}
 
     @torch.no_grad()

@@ -37,6 +37,7 @@ def band_side(size: int, reach: int) -> int:
 def blur_bands(sigma: Tensor, size: int, *, reach: int, kernel: BlurKernel) -> Tensor:
     """Small blur matrices (M, s, s), float32, of the sigmas (M,); those of 0 are identities."""
     side = band_side(size, reach)
+    # Weights become differences of running sums below, which would lose digits in fp32.
     sigma = sigma.double()[:, None]  # (M, 1)
     if kernel == "gaussian":
         offsets = torch.arange(-reach, reach + 1, device=sigma.device)
@@ -60,6 +61,8 @@ def full_matrices(bands: Tensor, size: int) -> Tensor:
 
 def _box_weights(sigma: Tensor, reach: int) -> Tensor:
     """Boxes of fractional width, (M, 2 * reach + 1), that add up to anything but 0."""
+    # Variances of passes add up. Whole pixels come as near as they can, partial ones at either end
+    # make up the rest.
     variance = sigma.square() / _BOX_PASSES  # (M, 1)
     whole = torch.floor((torch.sqrt(12 * variance + 1) - 1) / 2)
     partial = (2 * whole + 1) * (variance - whole * (whole + 1) / 3)

@@ -105,6 +105,7 @@ def _blocks(size: int, reach: int) -> list[tuple[slice, slice]]:
     """Pixels that are computed together, and the pixels they are computed from."""
     if size <= _UNCUT:
         return [(slice(size), slice(size))]
+    # A band is mostly zeros: a block of rows is multiplied only with the pixels it can reach.
     return [
         (
             slice(start, min(start + _BLOCK, size)),

@@ -1,13 +1,13 @@
 """Views of a whole batch, rendered on the device from images of different sizes.
 
-The result is that of ``render_cpu.render_unrounded``, normalised: the same crops,
+The result is that of ``cpu.render_unrounded``, normalised: the same crops,
 filters, roundings, colour operations and borders, per image and view. It differs by
 less than 0.1 grey levels on average, and by a few levels in single pixels: now and
 then a resized pixel is rounded the other way, and colour operations stretch that.
 
 There are two ways to it. Where Triton is installed and the images are on a CUDA
-device, ``kernel_launches`` renders with a handful of kernels per group of views.
-Everywhere else the plain torch operations of ``render_torch`` do.
+device, ``triton/launches.py`` renders with a handful of kernels per group of views.
+Everywhere else the plain torch operations of ``plain.py`` do.
 
 Dimensions: N images, V views of each; a view is h x w pixels.
 """

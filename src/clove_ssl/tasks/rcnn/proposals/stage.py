@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from clove_ssl.config.detection import ProposalConfig
+from clove_ssl.layers.fp32 import at_least_fp32
 from clove_ssl.tasks.rcnn.instances import ImageTargets
-from clove_ssl.tasks.rcnn.layers import wide
 from clove_ssl.tasks.rcnn.proposals.choose import ProposalLimits, Proposals, propose
 from clove_ssl.tasks.rcnn.proposals.rpn import (
     AnchorLayout,
@@ -58,8 +58,8 @@ class RegionProposer(nn.Module):
         outputs = [self.head(level) for level in levels]
         grids = [(level.shape[2], level.shape[3]) for level in levels]
         return Scored(
-            logits=[wide(logits) for logits, _ in outputs],
-            offsets=[wide(offsets) for _, offsets in outputs],
+            logits=[at_least_fp32(logits) for logits, _ in outputs],
+            offsets=[at_least_fp32(offsets) for _, offsets in outputs],
             anchors=self.layout.grids(grids, device=levels[0].device),
         )
 

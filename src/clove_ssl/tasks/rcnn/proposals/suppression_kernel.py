@@ -18,7 +18,7 @@ from torch import Tensor
 
 from clove_ssl.layers.transfers import send
 
-BLOCK = 64
+BLOCK = 64  # boxes that are compared with as many others at once
 
 
 def survivors_on_gpu(boxes: Tensor, level_sizes: Sequence[int], overlap: float) -> Tensor:
@@ -47,6 +47,7 @@ def _covers(a0, b0, a1, b1, area, c0, d0, c1, d1, other_area, overlap):
     width = tl.minimum(a1[:, None], c1[None, :]) - tl.maximum(a0[:, None], c0[None, :])
     height = tl.minimum(b1[:, None], d1[None, :]) - tl.maximum(b0[:, None], d0[None, :])
     shared = tl.maximum(width, 0.0) * tl.maximum(height, 0.0)
+    # Two empty boxes give 0 / 0, which is above nothing: what fills up a block covers nobody.
     return shared / (area[:, None] + other_area[None, :] - shared) > overlap
 
 
@@ -62,12 +63,16 @@ def _suppress(boxes, kept, starts, count, overlap, BLOCK: tl.constexpr):
         inside = here < last
         a0, b0, a1, b1, area = _load(boxes, here, inside)
         possible = inside.to(tl.int32)
+        # Boxes come best first, so nobody but an earlier one can beat a box, and of the earlier
+        # blocks it is known who is left.
         for earlier in range(first, start, BLOCK):
             there = earlier + tl.arange(0, BLOCK)
             c0, d0, c1, d1, other_area = _load(boxes, there, there < last)
             better = tl.load(kept + there) != 0
             covered = _covers(c0, d0, c1, d1, other_area, a0, b0, a1, b1, area, overlap)
             possible &= 1 - tl.max((covered & better[:, None]).to(tl.int32), axis=0)
+        # Inside the block a box may be beaten by one that is beaten itself, and then stays. Boxes
+        # covered by a survivor go, others come back, until that holds for all.
         inner = _covers(a0, b0, a1, b1, area, a0, b0, a1, b1, area, overlap)
         inner &= here[:, None] < here[None, :]
         survives = possible

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from clove_ssl.layers.collectives import mean_count
+from clove_ssl.layers.fp32 import at_least_fp32
 from clove_ssl.layers.normalization import SynchronizedBatchNorm2d
 from clove_ssl.layers.transfers import send_like
-from clove_ssl.tasks.normalizers import mean_over_processes
 from clove_ssl.tasks.rcnn.instances import ImageTargets
-from clove_ssl.tasks.rcnn.layers import wide
 from clove_ssl.tasks.rcnn.regions.keypoints import (
     KeypointTargets,
     keypoint_loss,
@@ -78,7 +78,7 @@ def plan_losses(
         masks=None if mask_side is None else object_masks(objects, on_objects, size=mask_side),
         with_keypoints=shown,
         keypoints=cells,
-        counts=mean_over_processes(torch.cat([known, visible[None]])),
+        counts=mean_count(torch.cat([known, visible[None]])),
     )
 
 
@@ -104,7 +104,7 @@ def mask_term(head: nn.Module, maps: Tensor, task: RegionTask) -> Tensor:
     # process that has some and waits for this one.
     if len(maps) == 0 and (not _shares_statistics(head) or not bool(task.counts[1] > 0)):
         return idle_loss(head)
-    logits = wide(head(maps, task.on_objects.classes))  # (F, M, M)
+    logits = at_least_fp32(head(maps, task.on_objects.classes))  # (F, M, M)
     assert task.masks is not None
     return mask_loss(logits, task.masks, normalizer=task.divisors[1])
 
@@ -112,7 +112,7 @@ def mask_term(head: nn.Module, maps: Tensor, task: RegionTask) -> Tensor:
 def keypoint_term(head: nn.Module, maps: Tensor, task: RegionTask) -> Tensor:
     """The loss of the keypoint head on the maps (V, C, S, S) of regions with keypoints."""
     assert task.keypoints is not None
-    return keypoint_loss(wide(head(maps)), task.keypoints, normalizer=task.divisors[2])
+    return keypoint_loss(at_least_fp32(head(maps)), task.keypoints, normalizer=task.divisors[2])
 
 
 def idle_loss(head: nn.Module) -> Tensor:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torchvision.ops import roi_align
 
+from clove_ssl.layers.fp32 import all_at_least_fp32
 from clove_ssl.tasks.rcnn.boxes import box_areas
 
 CANONICAL_SIDE = 224.0
@@ -46,10 +47,8 @@ def pool_regions(
 ) -> Tensor:
     """Pool regions from one map: (R, C, S, S)."""
     # There is no kernel for bf16, whose numbers could not place a box anyway.
-    wide = torch.promote_types(features.dtype, torch.float32)
     pooled: Tensor = roi_align(
-        features.to(wide),
-        regions.to(wide),
+        *all_at_least_fp32(features, regions),
         output_size=(size, size),
         spatial_scale=1 / stride,
         sampling_ratio=rule.sampling,

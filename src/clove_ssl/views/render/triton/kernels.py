@@ -9,7 +9,7 @@ Five kernels, each over all views of a group at once:
     blur_down       -> of blurred views only, done
 
 A program renders one tile of one view, all three channels of it, and reads what is
-particular to the view from tables (see ``kernel_parts``). Loops over taps run as
+particular to the view from tables (see ``parts.py``). Loops over taps run as
 often as the program's own view needs, so photos of all sizes share a launch. Sums
 are taken in a fixed order: the same batch always gives the same bits.
 
@@ -77,9 +77,11 @@ def resize_across(
     if first_row < height:  # crops have different heights
         flip = tl.load(counts + FLIP)
         scale = tl.load(amounts + view * AMOUNTS + SCALE_ACROSS)
+        # A mirrored pixel begins where its mirror image would: flips need no pass of their own.
         first, distance, step = parts.first_taps(columns, flip, scale, size, BICUBIC)
         width = tl.load(counts + WIDTH)
         next_channel = tl.load(counts + NEXT_CHANNEL)
+        # The last row again for rows below the crop, where the source may end.
         lines = tl.minimum(rows, height - 1) * tl.load(counts + NEXT_ROW)
         crop = source + tl.load(places + SOURCE)
         total = tl.zeros((ROWS * COLUMNS,), dtype=tl.float32)
@@ -90,6 +92,8 @@ def resize_across(
             red, green, blue = parts.add_weighted(red, green, blue, weight, pixels, next_channel)
             total += weight
 
+        # Taps outside the crop weigh 0, and the sum of the others makes up for them. Rounded to
+        # whole levels between the two passes, as on the CPU and in Pillow.
         red, green, blue = parts.levels(red, green, blue, 1.0 / total)
         into = middle + tl.multiple_of(tl.load(places + MIDDLE), 16)
         into += rows * size + columns
@@ -113,6 +117,8 @@ def resize_down(
     program = tl.program_id(0)
     row_tiles = tl.cdiv(size, ROWS)
     view, first_row, first_column = parts.tile_of(program, size, row_tiles, ROWS, COLUMNS)
+    # Two axes, not one as in ``resize_across``: here a weight belongs to a whole row of the tile,
+    # and pixels that are read together lie side by side in any case.
     rows = first_row + tl.arange(0, ROWS)
     columns = first_column + tl.arange(0, COLUMNS)
     counts += view * COUNTS
@@ -121,6 +127,7 @@ def resize_down(
     flip = tl.load(counts + VERTICAL_FLIP)
     scale = tl.load(amounts + SCALE_DOWN)
     first, distance, step = parts.first_taps(rows, flip, scale, size, BICUBIC)
+    # Aligned, as ``tables.py`` sees to, so that Triton may load several bytes at once.
     crop = middle + tl.multiple_of(tl.load(places + view * PLACES + MIDDLE), 16)
     black = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
     red, green, blue = black, black, black
@@ -135,11 +142,15 @@ def resize_down(
 
     red, green, blue = parts.levels(red, green, blue, (1.0 / total)[:, None])
     inside = (rows < size)[:, None] & (columns < size)[None, :]
+    # In 64 bits: a large batch has more elements than 32 bits can count.
     into = resized + view.to(tl.int64) * (3 * size * size)
     into += rows[:, None] * size + columns[None, :]
     parts.store(into, size * size, red, green, blue, inside)
     contrast_at = tl.load(counts + CONTRAST_AT)
     if contrast_at >= 0:
+        # Contrast blends with the mean of the whole view, which no tile knows. Added up here, while
+        # the pixels are at hand, it costs no pass of its own. Every tile has a place of its own:
+        # atomic additions would come in any order, and the last bits of a sum with them.
         brightness = parts.luma_before(red, green, blue, counts, amounts, contrast_at)
         brightness = tl.where(inside, brightness, 0.0)
         tl.store(sums + program, tl.sum(tl.sum(brightness, axis=1), axis=0))
@@ -173,17 +184,19 @@ def colour(
     green = tl.load(crop + area, mask=inside, other=0).to(tl.float32)
     blue = tl.load(crop + 2 * area, mask=inside, other=0).to(tl.float32)
 
+    # Every tile of a view adds up the view's sums again, instead of one more launch that does.
     place = tl.arange(0, SUMS)
     known = place < sums_per_view
     mean = tl.sum(tl.load(sums + view * sums_per_view + place, mask=known, other=0.0), axis=0)
     mean = mean / area  # means nothing, and is not used, in a view without contrast
-    for step in tl.static_range(4):
+    for step in tl.static_range(4):  # unrolled, so that columns of the tables are constants
         red, green, blue = parts.jittered(red, green, blue, mean, counts, amounts, step)
     if tl.load(counts + GREY) != 0:
         red = parts.luma(red, green, blue)
         green = red
         blue = red
 
+    # All pixels of a program are of one view, so its threads never part ways here.
     blur_row = tl.load(counts + BLUR_ROW)
     if blur_row >= 0:
         unfinished = coloured + blur_row.to(tl.int64) * (3 * area) + pixels
@@ -218,6 +231,7 @@ def blur_across(
     lines = tl.minimum(rows, size - 1) * size
     black = tl.zeros((ROWS * COLUMNS,), dtype=tl.float32)
     red, green, blue = black, black, black
+    # As far as this view's blur reaches, however wide the others of the group are.
     for tap in range(0, 2 * reach + 1):
         x, weight = parts.band_weights(band, columns, tap - reach, size, side)
         pixels = coloured + start + (lines + x)
@@ -268,6 +282,7 @@ def blur_down(
 @triton.jit
 def _store_view(into, next_channel, red, green, blue, solarize_from, inside):
     """The last steps of every view: solarise, normalise, store."""
+    # In this order: the threshold of solarisation is a grey level.
     red, green, blue = parts.normalized(
         parts.solarized(red, solarize_from),
         parts.solarized(green, solarize_from),

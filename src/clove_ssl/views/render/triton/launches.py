@@ -85,6 +85,8 @@ class GroupRendering:
         shape = (len(group), 3, group.size, group.size)
         self.views = torch.empty(shape, dtype=dtype, device=source.device, memory_format=layout)
         self._steps = (3, 1) if layout == torch.channels_last else (1, group.size**2)
+        # Whole levels in between are bytes. Behind colour they are not whole any more: float16
+        # still resolves an eighth of a level, with half the traffic of float32.
         self._middle = self._room(middle_elements(group), torch.uint8)
         self._resized = self._room(self.views.numel(), torch.uint8)
         self._sums = self._room(len(group) * self._tiles(_DOWN), torch.float32)
@@ -95,6 +97,7 @@ class GroupRendering:
 
     def resize_across(self) -> None:
         """Source pixels to crops as wide as the views."""
+        # Programs for the highest crop are started for all; those below a lower one end at once.
         highest = int(self._group.crop[:, 2].max())
         row_tiles = _tiles_over(highest, _ACROSS["ROWS"])
         _launch(
@@ -161,6 +164,7 @@ class GroupRendering:
         return _tiles_over(self._size, tile["ROWS"]) * _tiles_over(self._size, tile["COLUMNS"])
 
     def _room(self, elements: int, dtype: torch.dtype) -> Tensor:
+        # The last tile may read beyond the last view, and that memory has to exist.
         return torch.empty(elements + kernels.PADDING, dtype=dtype, device=self._source.device)
 
 
@@ -170,7 +174,7 @@ def _current_device(device: torch.device) -> AbstractContextManager[object]:
 
 
 def _launch(kernel: Any, programs: int, *arguments: Tensor | int, **constants: int) -> None:
-    if programs:
+    if programs:  # of a group in which no view is blurred there are none
         kernel[(programs,)](*arguments, **constants, **_OPTIONS)
 
 

@@ -67,6 +67,7 @@ _BLUE_SCALE = tl.constexpr(1 / (255 * IMAGENET_STD[2]))
 @triton.jit
 def tile_of(program, size, row_tiles, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """The view a program works on, and the first row and column of its tile."""
+    # Programs side by side take tiles side by side: they read the same rows at the same time.
     column_tiles = tl.cdiv(size, COLUMNS)
     view = program // (row_tiles * column_tiles)
     first_row = program // column_tiles % row_tiles * ROWS
@@ -87,6 +88,7 @@ def flat_tile(first_row, first_column, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 @triton.jit
 def add_weighted(red, green, blue, weight, pixels, next_channel):
     """Add ``weight`` times the pixels in memory, whose red channel ``pixels`` points to."""
+    # Without a mask: callers keep places inside, or inside the padding of a buffer.
     red += weight * tl.load(pixels).to(tl.float32)
     green += weight * tl.load(pixels + next_channel).to(tl.float32)
     blue += weight * tl.load(pixels + 2 * next_channel).to(tl.float32)
@@ -120,12 +122,15 @@ def first_taps(view_pixels, flip, scale, size, BICUBIC: tl.constexpr):
     """
     view_pixels = tl.minimum(view_pixels, size - 1)  # a tile may be larger than the view
     seen = tl.where(flip != 0, size - 1 - view_pixels, view_pixels)
-    center = scale * (seen.to(tl.float32) + 0.5)
+    center = scale * (seen.to(tl.float32) + 0.5)  # the middle of a pixel, as Pillow has it
+    # The filter widens where a view is smaller than its crop; without that, fine texture would
+    # turn into patterns that are not in the photo.
     shrinks_by = tl.maximum(scale, 1.0)
     support = shrinks_by
     if BICUBIC:
         support = 2.0 * shrinks_by
-    first = tl.floor(center - support + 0.5)
+    first = tl.floor(center - support + 0.5)  # the first whose middle lies under the filter
+    # The loop over taps then needs one multiplication for a distance, and no division.
     return first.to(tl.int32), (first + 0.5 - center) / shrinks_by, 1.0 / shrinks_by
 
 
@@ -133,6 +138,7 @@ def first_taps(view_pixels, flip, scale, size, BICUBIC: tl.constexpr):
 def tap_weights(first, distance, step, tap, length, BICUBIC: tl.constexpr):
     """Source pixels of one tap, kept inside the crop, and their weights: 0 if they had to be."""
     wanted = first + tap
+    # Beyond the crop there are other pixels of the photo, or no memory at all.
     place = tl.minimum(tl.maximum(wanted, 0), length - 1)
     distance = tl.abs(distance + tap * step)
     if BICUBIC:  # Keys' cubic with a = -0.5, which Pillow uses
@@ -151,8 +157,12 @@ def band_weights(band, pixels, offset, size, side):
     ``band`` is a small matrix (side, side) that stands for (size, size): between its
     first and last rows, those of the borders, its middle row repeats.
     """
+    # Pixels up to the middle row have a row of their own, and so have the last ones, counted from
+    # the end; all between them use the middle row.
     shift = tl.minimum(tl.maximum(pixels - side // 2, 0), size - side)
     row = tl.minimum(pixels - shift, side - 1)  # a tile may be larger than the view
+    # Beyond the small matrix weights are 0: what would lie outside the view is part of the weight
+    # of its border pixels already.
     column = row + offset
     known = (column >= 0) & (column < side)
     weight = tl.load(band + row * side + column, mask=known, other=0.0)
@@ -188,7 +198,7 @@ def luma(red, green, blue):
 def luma_before(red, green, blue, counts, amounts, contrast_at):
     """Brightness after the colour operations that come before contrast, three at most."""
     for step in tl.static_range(3):
-        if step < contrast_at:
+        if step < contrast_at:  # so none of them is contrast, and the mean is not looked at
             red, green, blue = jittered(red, green, blue, 0.0, counts, amounts, step)
     return luma(red, green, blue)
 
@@ -196,6 +206,8 @@ def luma_before(red, green, blue, counts, amounts, contrast_at):
 @triton.jit
 def jittered(red, green, blue, mean, counts, amounts, step: tl.constexpr):
     """One colour operation of a view; ``mean`` is the brightness that contrast blends with."""
+    # One view, one operation: all threads of a program take the same branch. Levels are cut off
+    # after each, as Pillow does, or what overflowed would come back in the next.
     operation = tl.load(counts + OPERATION + step)
     factor = tl.load(amounts + FACTOR + step)
     if operation == BRIGHTNESS:
@@ -221,6 +233,7 @@ def jittered(red, green, blue, mean, counts, amounts, step: tl.constexpr):
 @triton.jit
 def hue_turned(red, green, blue, thirds, sixths):
     """Turn the colour circle; ``photometry.adjust_hue_`` says how and why."""
+    # Whole thirds exchange channels; what is left to turn is a sixth of the circle at most.
     first = tl.where(thirds == 1, blue, tl.where(thirds == 2, green, red))
     second = tl.where(thirds == 1, red, tl.where(thirds == 2, blue, green))
     third = tl.where(thirds == 1, green, tl.where(thirds == 2, red, blue))

@@ -1,6 +1,6 @@
 """What the kernels have to know about every view of a group, as arrays with one row per view.
 
-Columns are numbered in ``kernel_parts``.
+Columns are numbered in ``parts.py``.
 
 Dimensions: a group has M views of size S x S, B of them blurred.
 """
@@ -19,7 +19,7 @@ from clove_ssl.views.render.groups import ViewGroup
 from clove_ssl.views.render.packing import PackedImages
 from clove_ssl.views.render.triton import parts
 
-_ALIGNMENT = 16  # elements, as ``kernel_parts.MIDDLE`` promises
+_ALIGNMENT = 16  # elements, as ``parts.MIDDLE`` promises
 _SUPPORT = {"bicubic": 2.0, "bilinear": 1.0}  # pixels on either side, when enlarging
 
 
@@ -103,6 +103,7 @@ def _fill_colours(
     thirds = np.rint(3 * group.factors[:, hue])  # (M,)
     factors = group.factors.copy()
     factors[:, hue] = 6 * factors[:, hue] - 2 * thirds  # what is left to turn, in sixths
+    # What changes nothing is not done; contrast without effect needs no mean brightness either.
     is_neutral = group.factors == np.array(NEUTRAL_FACTORS)  # (M, 4)
     skipped = np.take_along_axis(is_neutral, group.order, axis=1)  # in order, as all that follows
     operations = np.where(skipped, parts.NOTHING.value, group.order)
