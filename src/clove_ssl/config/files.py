@@ -99,7 +99,7 @@ def _structured(cls: type[T], values: dict[str, Any], *, where: Path) -> T:
 def changed(config: T, changes: Mapping[str, Any], *, where: str) -> T:
     """The config with some values replaced, nested as in a file; ``where`` names their origin."""
     try:
-        values = _merged(_converter().unstructure(config), changes)
+        values = _merged(_converter().unstructure(config), _translated(dict(changes)))
         return _converter().structure(values, type(config))
     except cattrs.BaseValidationError as error:
         raise _explain(error, type(config), where) from None
