@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from clove_ssl.atomic import write_text
 from clove_ssl.backbones.build import CAFFE_SUFFIX
 
 
@@ -49,8 +50,8 @@ class ModelCardFacts:
 
 
 def write_model_card(path: Path, facts: ModelCardFacts) -> None:
-    """Write the card as Markdown."""
-    path.write_text(render_model_card(facts))
+    """Write the card as Markdown, whole or not at all: its presence says that a run is done."""
+    write_text(path, render_model_card(facts))
 
 
 def render_model_card(facts: ModelCardFacts) -> str:
