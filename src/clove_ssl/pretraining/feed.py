@@ -111,8 +111,12 @@ class DeviceFeed(_BadFileReports):
         self._ready: queue.Queue[_Ready | BaseException] = queue.Queue(maxsize=ahead)
         # Workers start, and kernels are compiled, before there is a second thread.
         batches = iter(loader)
-        for first in islice(batches, 1):
-            self._ready.put(self._renderer.render(first))
+        try:
+            for first in islice(batches, 1):
+                self._ready.put(self._renderer.render(first))
+        except BaseException:  # nobody can close a feed that was never made
+            end_workers(batches)
+            raise
         self._closing = False
         self._thread = threading.Thread(target=self._work_ahead, args=(batches,), daemon=True)
         self._thread.start()
