@@ -22,7 +22,7 @@ from clove_ssl.methods.base import Method
 from clove_ssl.methods.teacher_student import TaughtMethod
 from clove_ssl.pretraining.restore import restore_method
 from clove_ssl.runs.directory import RunDirectory, not_exported
-from clove_ssl.runs.metrics import read_metrics
+from clove_ssl.runs.metrics import last_values, read_metrics
 from clove_ssl.runs.probe_file import read_probes
 from clove_ssl.runs.state import read_state
 from clove_ssl.views.batch import IMAGENET_MEAN, IMAGENET_STD
@@ -150,7 +150,7 @@ def _facts_of_run(
         backbone,
         images=state.images or 0,
         steps=state.step if step is None else step,
-        figures=metrics[-1] if metrics else {},
+        figures=last_values(metrics),
     )
 
 

@@ -20,6 +20,8 @@ from clove_ssl.training.processes import Process, joined
 def finetune(config: FinetuneConfig) -> FinetuneResult:
     """Fine-tune and score a backbone; the run directory ``config.out`` must be new."""
     with joined(config.device) as process:
+        if process.is_first:
+            directory.check_is_new(config.out)  # before minutes of looking through the data
         parts = prepare(config, process)
         config = replace(config, data=_from_anywhere(config.data))
         if process.is_first:

@@ -40,7 +40,7 @@ from clove_ssl.pretraining.synthetic import synthetic_batch
 from clove_ssl.probes.in_run import ProbedRun, RunProbes
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
-from clove_ssl.runs.metrics import Metrics, read_metrics
+from clove_ssl.runs.metrics import Metrics, last_values, read_metrics
 from clove_ssl.runs.provenance import record_start
 from clove_ssl.training.batches import Batches
 from clove_ssl.training.checkpoints import CheckpointStore, State
@@ -85,6 +85,8 @@ class Parts:
 def pretrain(config: PretrainConfig) -> PretrainResult:
     """Pre-train a backbone; the run directory ``config.out`` must be new."""
     with joined(config.device) as process:
+        if process.is_first:
+            directory.check_is_new(config.out)  # before minutes of looking through the data
         parts = _prepare(config, process)
         if process.is_first:
             files.save(parts.config, directory.create(config.out).config)
@@ -382,9 +384,7 @@ def _say_how_it_ended(
     if not finished:
         loop.console.say(f"Stopped after step {loop.step}. Go on with: clove resume {run.path}")
         return
-    # The last value of every figure, since probes have lines of their own.
-    figures = {name: value for row in read_metrics(run) for name, value in row.items()}
-    write_outcome(run, config, loop.plan, method, figures=figures)
+    write_outcome(run, config, loop.plan, method, figures=last_values(read_metrics(run)))
     loop.console.say(f"Done: {loop.step} steps.")
     loop.console.choice("backbone", str(run.backbone))
     loop.console.choice("report", str(run.report))

@@ -98,6 +98,12 @@ class RunDirectory:
 
 def create(path: Path) -> RunDirectory:
     """Make the folder of a new run; refuse one that holds anything."""
+    check_is_new(path)
+    return make(path)
+
+
+def check_is_new(path: Path) -> None:
+    """Refuse a folder that holds anything."""
     if path.is_file():
         raise UserError(f"{path} is a file. Give a new folder, for example --out {path}-run.")
     if path.is_dir() and any(path.iterdir()):
@@ -105,7 +111,6 @@ def create(path: Path) -> RunDirectory:
             f"{path} is not empty, and a new run would overwrite what is there. Choose another "
             f"folder, for example --out {path}-2, or continue that run: clove resume {path}"
         )
-    return make(path)
 
 
 def make(path: Path) -> RunDirectory:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import os
 import platform
+import secrets
 import sys
 import time
 from pathlib import Path
-from typing import Any
-
-import torch
-import torchvision
+from typing import TYPE_CHECKING, Any
 
 from clove_ssl import __version__
 from clove_ssl.atomic import write_text
 from clove_ssl.errors import UserError
 from clove_ssl.runs.directory import RunDirectory
+
+if TYPE_CHECKING:
+    import torch
 
 
 def record_start(run: RunDirectory, device: torch.device, *, step: int, processes: int) -> None:
@@ -34,6 +35,11 @@ def record_start(run: RunDirectory, device: torch.device, *, step: int, processe
     write_text(run.provenance, json.dumps(history, indent=1) + "\n")
 
 
+def run_number(run: RunDirectory) -> str:
+    """What tells a run from all others; empty for those that were started before there was one."""
+    return str(_read(run.provenance).get("number", "")) if run.provenance.exists() else ""
+
+
 def last_start(run: RunDirectory) -> dict[str, Any]:
     """What is known of the last start of a run; nothing where that was not written down."""
     starts: list[dict[str, Any]] = _read(run.provenance)["starts"]
@@ -42,6 +48,9 @@ def last_start(run: RunDirectory) -> dict[str, Any]:
 
 def _environment(device: torch.device) -> dict[str, Any]:
     """Software and hardware of this process."""
+    import torch  # late: who reads a run, such as the doctor, may have none that works
+    import torchvision
+
     on_gpu = device.type == "cuda"
     return {
         "clove_ssl": __version__,
@@ -57,7 +66,7 @@ def _environment(device: torch.device) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     if not path.exists():
-        return {"starts": []}
+        return {"number": secrets.token_hex(4), "starts": []}
     try:
         history: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
