@@ -8,6 +8,7 @@ from pathlib import Path
 
 from clove_ssl.atomic import write_text
 from clove_ssl.backbones.build import CAFFE_SUFFIX
+from clove_ssl.text_tables import in_markdown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,14 +93,14 @@ def _origin(facts: ModelCardFacts) -> str:
         **(config if facts.config_hash else {}),
         "Written by": f"clove-ssl {facts.library_version}",
     }
-    return "\n".join(["| | |", "|---|---|", *(f"| {key} | {rows[key]} |" for key in rows)])
+    return in_markdown([("", ""), *rows.items()])
 
 
 def _figures(title: str, figures: Mapping[str, float]) -> str:
     if not figures:
         return ""
-    rows = [f"| {name} | {value:.4g} |" for name, value in figures.items()]
-    return "\n".join([title, "", "| figure | value |", "|---|---|", *rows])
+    rows = [(name, f"{value:.4g}") for name, value in figures.items()]
+    return f"{title}\n\n{in_markdown([('figure', 'value'), *rows])}"
 
 
 def _warnings(warnings: tuple[str, ...]) -> str:
