@@ -141,7 +141,7 @@ def test_a_file_changes_a_recipe_and_options_change_both(
     arguments = ["--config", str(file), "--out", str(tmp_path / "run"), "--epochs", "5"]
     assert cli.main(["pretrain", "clove-demo", *arguments]) == 0
     (config,) = started
-    demo = recipe("clove-demo", tmp_path / "run")
+    demo: Any = recipe("clove-demo", tmp_path / "run")
     assert config.method.loss == replace(demo.method.loss, margin=50)
     unchanged = replace(config, method=demo.method, batch_size=demo.batch_size, epochs=demo.epochs)
     assert (config.batch_size, config.epochs) == (8, 5)

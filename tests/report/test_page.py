@@ -25,7 +25,6 @@ from clove_ssl.config.finetuning import protocol
 from clove_ssl.config.pretraining import DataConfig, PretrainConfig
 from clove_ssl.errors import UserError
 from clove_ssl.methods.byol.config import BYOLConfig
-from clove_ssl.report.command import render_runs
 from clove_ssl.report.curves import draw_curve, thinned, tick_labels, ticks, value_range
 from clove_ssl.report.page import render_report, write_report
 from clove_ssl.runs import directory
@@ -396,7 +395,7 @@ def test_fine_tuning_runs_stand_beside_pre_training(make_run: RunMaker, tmp_path
     summary, by_class = {"AP": 0.3, "AP50": 0.6}, {"cat": {"AP": 0.3}}
     table = ScoreTable("box", "COCO average precision", summary, by_class)
     write_scores(tuned.scores, Scores((table,), images=7))
-    page = render_runs([make_run([row(1)], name="plain"), tuned])
+    page = render_report([make_run([row(1)], name="plain"), tuned])
     text = text_of(page)
     assert "tuned: voc-c4 from runs/a Scores: box COCO average precision, 7 images" in text
     assert "AP AP50 30.00 60.00" in text
@@ -409,7 +408,7 @@ def test_fine_tuning_runs_stand_beside_pre_training(make_run: RunMaker, tmp_path
 def test_a_fine_tuning_run_without_scores_says_so(tmp_path: Path) -> None:
     tuned = directory.create(tmp_path / "tuned")
     files.save(protocol("voc-c4", tuned.path, "runs/a"), tuned.config)
-    text = text_of(render_runs([tuned]))
+    text = text_of(render_report([tuned]))
     assert "Not scored yet." in text
     assert "Fine-tuning run, at iteration 0 of 24,000 iterations" in text
 

@@ -53,12 +53,12 @@ def fingerprint(config: object) -> str:
 
 def load(cls: type[T], path: Path, *, overrides: Mapping[str, Any] | None = None) -> T:
     """Read a config of type ``cls``; name the file and the key when it does not fit."""
-    return _structured(cls, {**read_values(path), **(overrides or {})}, where=path)
+    return from_values(cls, {**read_values(path), **(overrides or {})}, where=path)
 
 
 def parse(cls: type[T], text: str, *, where: Path) -> T:
     """The config that is written in ``text``, which comes from the file ``where``."""
-    return _structured(cls, _values(text, where=where), where=where)
+    return from_values(cls, _values(text, where=where), where=where)
 
 
 def read_values(path: Path) -> dict[str, Any]:
@@ -87,7 +87,8 @@ def _values(text: str, *, where: Path) -> dict[str, Any]:
     return values
 
 
-def _structured(cls: type[T], values: dict[str, Any], *, where: Path) -> T:
+def from_values(cls: type[T], values: dict[str, Any], *, where: Path) -> T:
+    """The config of type ``cls`` with the values that :func:`read_values` found in a file."""
     try:
         return _converter().structure(_translated(values), cls)
     except TypeError:
@@ -123,15 +124,6 @@ def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
             change = _merged({} if is_other else known, change)
         result[key] = change
     return result
-
-
-def is_finetuning(path: Path) -> bool:
-    """Whether a config file speaks of a downstream task; other questions are for its reader."""
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError):
-        return False
-    return isinstance(values, dict) and "task" in values
 
 
 def _explain(error: cattrs.BaseValidationError, cls: type, where: Path | str) -> UserError:

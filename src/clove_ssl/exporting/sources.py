@@ -21,7 +21,7 @@ from clove_ssl.exporting.cards import card_facts
 from clove_ssl.methods.base import Method
 from clove_ssl.methods.teacher_student import TaughtMethod
 from clove_ssl.pretraining.restore import restore_method
-from clove_ssl.runs.directory import RunDirectory, not_exported
+from clove_ssl.runs.directory import RunDirectory, not_exported, read_config
 from clove_ssl.runs.metrics import last_values, read_metrics
 from clove_ssl.runs.probe_file import read_probes
 from clove_ssl.runs.state import read_state
@@ -85,9 +85,10 @@ def _open_file(config: ExportConfig) -> ExportSource:
     return ExportSource(backbone, None, facts, config.source.with_suffix(""), is_run=False)
 
 
-def _open_finetuned(run: RunDirectory, config: ExportConfig) -> ExportSource:
+def _open_finetuned(
+    run: RunDirectory, trained: FinetuneConfig, config: ExportConfig
+) -> ExportSource:
     """The backbone of a fine-tuning run, as it was after the last iteration."""
-    trained = files.load(FinetuneConfig, run.config)
     if config.projector or config.branch is not None:
         raise UserError(
             f"{run.path} is a fine-tuning run, which has neither a projector nor branches. Leave "
@@ -115,9 +116,9 @@ def _open_finetuned(run: RunDirectory, config: ExportConfig) -> ExportSource:
 
 
 def _open_run(run: RunDirectory, config: ExportConfig) -> ExportSource:
-    if files.is_finetuning(run.config):
-        return _open_finetuned(run, config)
-    trained = files.load(PretrainConfig, run.config)
+    trained = read_config(run)
+    if isinstance(trained, FinetuneConfig):
+        return _open_finetuned(run, trained, config)
     handed_out = getattr(trained.method, "export", "student")
     branch = config.branch or handed_out
     is_usual = branch == handed_out and run.backbone.is_file()

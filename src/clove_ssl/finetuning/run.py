@@ -19,12 +19,12 @@ from clove_ssl.data.loading import choose_workers
 from clove_ssl.errors import UserError
 from clove_ssl.finetuning.evaluate import Evaluation
 from clove_ssl.finetuning.learner import TaskFeed, TaskLearner
-from clove_ssl.finetuning.outcome import write_report
 from clove_ssl.finetuning.plan import FinetunePlan, plan_finetuning
-from clove_ssl.finetuning.score import figures_of, score_predictions, show
+from clove_ssl.finetuning.score import figures_of, score_and_write, show
 from clove_ssl.finetuning.self_check import announce, examine_start, write_self_check
 from clove_ssl.finetuning.starting_point import StartingPoint, continued_backbone, open_backbone
 from clove_ssl.layers.normalization import synchronize_norms
+from clove_ssl.report.page import write_report
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import Metrics
 from clove_ssl.runs.provenance import record_start
@@ -285,7 +285,7 @@ def _evaluated(
     evaluation.predict(model, place.predictions, step=step, export=run if last else None)
     if not process.is_first:
         return {}
-    scores = score_predictions(evaluation.task, place, evaluation.data.test)
+    scores = score_and_write(evaluation.task, place, evaluation.data.test)
     show(scores, console, classes=last)
     observer.evaluated(step, figures_of(place))
     return figures_of(place)

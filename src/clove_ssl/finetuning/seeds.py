@@ -8,9 +8,9 @@ from pathlib import Path
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig, LabelledDataConfig
 from clove_ssl.console import Console
-from clove_ssl.finetuning.outcome import write_report
 from clove_ssl.finetuning.run import FinetuneResult, Parts, prepare, train
 from clove_ssl.finetuning.score import summarize_runs
+from clove_ssl.report.page import write_report
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.tasks.base import TaskData

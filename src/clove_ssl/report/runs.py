@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.errors import UserError
 from clove_ssl.report.pages import when
-from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.directory import RunDirectory, read_config
 from clove_ssl.runs.figures import readable
 from clove_ssl.runs.hints import Hint, hints
 from clove_ssl.runs.history import History, Series
@@ -42,7 +41,12 @@ class ReportedRun:
     bad_files: int = 0
     is_interrupted: bool = False
     is_untrained: bool = False
-    is_finetuning: bool = False
+    finetuning: FinetuneConfig | None = None  # none of a pre-training
+
+    @property
+    def is_finetuning(self) -> bool:
+        """Whether it trained a task, and not a backbone."""
+        return self.finetuning is not None
 
     @property
     def config_text(self) -> str:
@@ -72,9 +76,9 @@ class ReportedRun:
 def read_run(run: RunDirectory, *, name: str = "", number: int = 0) -> ReportedRun:
     """Read what a report says about a run, whatever kind it is."""
     name = name or run.path.resolve().name
-    if files.is_finetuning(run.config):
-        return _read_finetuning(run, name, number)
-    config = files.load(PretrainConfig, run.config)
+    config = read_config(run)
+    if isinstance(config, FinetuneConfig):
+        return _read_finetuning(run, config, name, number)
     metrics = read_metrics(run)
     state = read_state(run, config, metrics)
     starts, history = _starts(run), History(metrics)
@@ -122,8 +126,9 @@ def throughput(history: History) -> str:
     return f"{readable(speed.settled().recent)} images/s" if speed else UNKNOWN
 
 
-def _read_finetuning(run: RunDirectory, name: str, number: int) -> ReportedRun:
-    config = files.load(FinetuneConfig, run.config)
+def _read_finetuning(
+    run: RunDirectory, config: FinetuneConfig, name: str, number: int
+) -> ReportedRun:
     metrics = read_metrics(run)
     step = max((int(line["step"]) for line in metrics), default=0)
     scored = run.summary if config.runs > 1 else run.scores
@@ -147,7 +152,7 @@ def _read_finetuning(run: RunDirectory, name: str, number: int) -> ReportedRun:
         },
         history=history,
         starts=starts,
-        is_finetuning=True,
+        finetuning=config,
     )
 
 

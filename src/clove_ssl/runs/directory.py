@@ -9,6 +9,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from clove_ssl.config import files
+from clove_ssl.config.finetuning import FinetuneConfig
+from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.errors import UserError
 
 
@@ -138,6 +141,14 @@ def find(path: Path) -> RunDirectory:
             "run, or start one: clove pretrain --data PHOTOS --out RUN"
         )
     return run
+
+
+def read_config(run: RunDirectory) -> PretrainConfig | FinetuneConfig:
+    """The config of a run; its class says whether the run is a pre-training or a fine-tuning."""
+    values = files.read_values(run.config)
+    if "task" in values:
+        return files.from_values(FinetuneConfig, values, where=run.config)
+    return files.from_values(PretrainConfig, values, where=run.config)
 
 
 def not_exported(run: RunDirectory, file: Path) -> UserError:
