@@ -39,7 +39,7 @@ from clove_ssl.methods.recipes import all_recipes, recipe
 from clove_ssl.pictures import command as showing
 from clove_ssl.pictures.config import ReportConfig, ShowConfig, WatchConfig
 from clove_ssl.pretraining import run as pretraining
-from clove_ssl.pretraining.plan import plan_run
+from clove_ssl.pretraining.choices import plan_run
 from clove_ssl.probes import command as probing
 from clove_ssl.probes import embed as embedding
 from clove_ssl.registry import METHODS, TASKS

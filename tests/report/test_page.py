@@ -29,6 +29,7 @@ from clove_ssl.report.curves import draw_curve, thinned, tick_labels, ticks, val
 from clove_ssl.report.page import render_report, write_report
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.provenance import record_bad_files
 from clove_ssl.tasks.scoring.scores import Scores, ScoreTable, write_scores
 
 VOID = {"meta", "br", "link", "img", "line", "path", "input", "hr", "wbr"}
@@ -221,6 +222,26 @@ def test_unreadable_files_are_counted_once(make_run: RunMaker) -> None:
     line = "2026-01-01 10:00:0{} warning cannot read {}: an empty file; another took its place\n"
     run.log.write_text(line.format(1, "a.jpg") + line.format(2, "b.jpg") + line.format(3, "a.jpg"))
     assert "2 files could not be read" in text_of(write_report(run).read_text())
+
+
+def test_unreadable_files_and_choices_are_read_from_the_files_of_a_run(make_run: RunMaker) -> None:
+    reasons = {"value": True, "reason": "as asked"}, {"value": 4, "reason": "8 cores"}
+    choices = {**dict(zip(("compilation", "workers"), reasons, strict=True)), "plan": {}}
+    run = make_run([row(1)], starts=[{"device": "cpu", "choices": choices}])
+    record_bad_files(run, {"a.jpg": "an empty file", "b.jpg": "no image"})
+    record_bad_files(run, {"a.jpg": "an empty file"})
+    run.log.write_text("2026-01-01 10:00:01 warning cannot read c.jpg: the log is not asked\n")
+    text = text_of(write_report(run).read_text())
+    assert "2 files could not be read" in text
+    assert "Compilation yes (as asked)" in text
+    assert "Workers 4 (8 cores)" in text
+
+
+def test_the_size_of_the_data_is_known_before_the_first_step(make_run: RunMaker) -> None:
+    run = make_run([], starts=[{"choices": {"plan": {"images": 51_200}}}])
+    text = text_of(write_report(run).read_text())
+    assert "Images 51,200" in text
+    assert "of 40,000" in text  # steps: 200 epochs of 200
 
 
 def test_probes_are_compared_on_equal_data_only(make_run: RunMaker) -> None:

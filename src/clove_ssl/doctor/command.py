@@ -22,7 +22,8 @@ from clove_ssl.runs.hints import Hint, hints
 from clove_ssl.runs.judges import Level
 from clove_ssl.runs.limits import limits_of
 from clove_ssl.runs.metrics import read_metrics
-from clove_ssl.runs.state import RunState, read_finetuning_state, read_state, unreadable_files
+from clove_ssl.runs.provenance import unreadable_files
+from clove_ssl.runs.state import RunState, read_finetuning_state, read_state
 
 MEANING: dict[Level, State] = {"good": "ok", "look": "look", "bad": "problem"}
 

@@ -95,8 +95,9 @@ def train(
         model = _build_model(config, process, parts, data)
         loop = _build_loop(config, run, console, process, plan=plan, model=model, parts=parts)
         _check_unchanged(data, loop.restore())
-        _introduce(config, run, loop, plan, model=model, data=data, start=parts.start)
-        reading = _reading(config, plan, process, start_step=loop.step)
+        workers = _choose_workers(config, process)
+        _introduce(config, run, loop, plan, model=model, data=data, parts=parts, workers=workers)
+        reading = _reading(config, plan, process, start_step=loop.step, workers=workers[0])
         evaluation = Evaluation(config, parts.task, data, reading, parts.precision, process)
         finished, scores = _train_and_evaluate(run, loop, plan, model, evaluation)
         if not finished:
@@ -201,12 +202,13 @@ def _introduce(
     *,
     model: TaskModel,
     data: TaskData,
-    start: StartingPoint,
+    parts: Parts,
+    workers: tuple[int, str],
 ) -> None:
     """The self-check, said and stored, and the record of this start."""
     if not loop.process.is_first:
         return
-    facts = examine_start(config, plan, start, model, data)
+    facts = examine_start(config, plan, parts.start, model, data)
     facts["precision"] = f"{loop.precision.name} ({loop.precision.reason})"
     announce(config, plan, facts, data, loop.console)
     if loop.step:
@@ -214,16 +216,30 @@ def _introduce(
     else:  # later starts hold trained weights, not the initial ones
         write_self_check(run, config, facts, model, data)
     process = loop.process
-    record_start(run, process.device, step=loop.step, processes=process.world_size)
+    choices = {
+        "precision": loop.precision.values(),
+        "workers": dict(zip(("value", "reason"), workers, strict=True)),
+        "plan": plan.values(),
+    }
+    record_start(run, process.device, step=loop.step, processes=process.world_size, choices=choices)
+
+
+def _choose_workers(config: FinetuneConfig, process: Process) -> tuple[int, str]:
+    return choose_workers(
+        config.data,
+        processes_here=process.local_world_size,
+        trains_on_cpu=process.device.type == "cpu",
+    )
 
 
 def _reading(
-    config: FinetuneConfig, plan: FinetunePlan, process: Process, *, start_step: int
+    config: FinetuneConfig,
+    plan: FinetunePlan,
+    process: Process,
+    *,
+    start_step: int,
+    workers: int,
 ) -> Reading:
-    on_gpu = process.device.type == "cuda"
-    workers, _ = choose_workers(
-        config.data, processes_here=process.local_world_size, trains_on_cpu=not on_gpu
-    )
     return Reading(
         seed=config.seed,
         batch_size=plan.batch_size,
@@ -234,7 +250,7 @@ def _reading(
         stop_step=plan.total_steps,
         workers=workers,
         prefetch=config.data.prefetch,
-        pin_memory=on_gpu,
+        pin_memory=process.device.type == "cuda",
     )
 
 

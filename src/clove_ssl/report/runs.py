@@ -6,12 +6,10 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig
-from clove_ssl.errors import UserError
 from clove_ssl.report.pages import when
 from clove_ssl.runs.directory import RunDirectory, read_config
 from clove_ssl.runs.figures import readable
@@ -19,7 +17,8 @@ from clove_ssl.runs.hints import Hint, hints
 from clove_ssl.runs.history import History, Series
 from clove_ssl.runs.limits import limits_of
 from clove_ssl.runs.metrics import read_metrics
-from clove_ssl.runs.state import RunState, read_state, unreadable_files
+from clove_ssl.runs.provenance import read_starts, unreadable_files
+from clove_ssl.runs.state import RunState, read_state
 
 UNKNOWN = "not known yet"
 
@@ -66,6 +65,7 @@ class ReportedRun:
             "Device": str(last.get("device", UNKNOWN)),
             "CPU cores": str(last.get("cores", UNKNOWN)),
             "Software": f"torch {last['torch']}{cuda}" if "torch" in last else UNKNOWN,
+            **_choices(last.get("choices", {})),
             "Throughput": throughput(self.history),
             "Waiting for data": _share(self.history.of("data_wait")),
             "GPU memory": _memory(self.history.of("memory_gib")),
@@ -81,7 +81,7 @@ def read_run(run: RunDirectory, *, name: str = "", number: int = 0) -> ReportedR
         return _read_finetuning(run, config, name, number)
     metrics = read_metrics(run)
     state = read_state(run, config, metrics)
-    starts, history = _starts(run), History(metrics)
+    starts, history = read_starts(run), History(metrics)
     return ReportedRun(
         run=run,
         name=name,
@@ -110,16 +110,6 @@ def read_runs(runs: Sequence[RunDirectory]) -> list[ReportedRun]:
     ]
 
 
-def read_json(path: Path, *, remedy: str) -> Any:
-    """The content of a file of a run, or nothing when it is not there."""
-    if not path.is_file():
-        return None
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path} is damaged: {error}. {remedy}") from None
-
-
 def throughput(history: History) -> str:
     """Images per second of late."""
     speed = history.of("images_per_second")
@@ -134,7 +124,7 @@ def _read_finetuning(
     scored = run.summary if config.runs > 1 else run.scores
     done = f"{config.total_iterations:,} iterations"
     repeated = f"{config.runs} runs of " if config.runs > 1 else ""
-    starts, history = _starts(run), History(metrics)
+    starts, history = read_starts(run), History(metrics)
     return ReportedRun(
         run=run,
         name=name,
@@ -212,14 +202,20 @@ def _final_loss(history: History) -> str:
     return f"{text}, {readable(abs(excess[-1][1]))} {side} the margin"
 
 
-def _starts(run: RunDirectory) -> list[dict[str, Any]]:
-    """Every start of the run, the first one and all resumes."""
-    remedy = "Delete it, then: clove report RUN"
-    history = read_json(run.provenance, remedy=remedy)
-    starts = history.get("starts", []) if isinstance(history, dict) else []
-    if not all(isinstance(start, dict) for start in starts):
-        raise UserError(f"{run.provenance} is damaged: its starts are no tables. {remedy}")
-    return list(starts)
+def _choices(made: Mapping[str, Any]) -> Facts:
+    """What the last start decided, with its reasons; earlier versions did not write that down."""
+    named = ("precision", "rendering", "compilation", "workers")
+    chosen = {name: made[name] for name in named if name in made}
+    return {
+        name.capitalize(): f"{_word(choice['value'])} ({choice['reason']})"
+        for name, choice in chosen.items()
+    }
+
+
+def _word(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
 
 
 def _share(series: Series | None) -> str:
