@@ -17,7 +17,6 @@ from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.errors import UserError
-from clove_ssl.exporting.cards import card_facts
 from clove_ssl.methods.base import Method
 from clove_ssl.methods.teacher_student import TaughtMethod
 from clove_ssl.pretraining.restore import restore_method
@@ -27,7 +26,7 @@ from clove_ssl.runs.probe_file import read_probes
 from clove_ssl.runs.state import read_state
 from clove_ssl.views.batch import IMAGENET_MEAN, IMAGENET_STD
 from clove_ssl.weights.config import ExportConfig
-from clove_ssl.weights.export.model_card import ModelCardFacts
+from clove_ssl.weights.export.model_card import ModelCardFacts, card_facts
 from clove_ssl.weights.load import load_backbone, read_backbone
 
 

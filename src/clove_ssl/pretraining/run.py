@@ -23,7 +23,6 @@ from clove_ssl.data.bad_files import BadFiles
 from clove_ssl.data.labels.classified import only_labelled
 from clove_ssl.data.sources import ImageSource, open_source, source_warnings
 from clove_ssl.errors import UserError
-from clove_ssl.exporting.cards import card_facts
 from clove_ssl.layers.normalization import synchronize_norms
 from clove_ssl.methods.base import Method
 from clove_ssl.optimizers import build_optimizer
@@ -43,7 +42,7 @@ from clove_ssl.training.loop import TrainingLoop
 from clove_ssl.training.observer import Observer
 from clove_ssl.training.processes import Process, joined, owned
 from clove_ssl.training.repeatability import start_repeatably
-from clove_ssl.weights.export.model_card import write_model_card
+from clove_ssl.weights.export.model_card import card_facts, write_model_card
 from clove_ssl.weights.load import load_weights
 from clove_ssl.weights.safetensors_file import save_backbone
 

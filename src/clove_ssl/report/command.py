@@ -14,8 +14,7 @@ from clove_ssl.pictures.config import PictureKind, ReportConfig, ShowConfig
 from clove_ssl.report.page import render_report, write_report
 from clove_ssl.report.pages import write_file
 from clove_ssl.runs import directory
-from clove_ssl.runs.checkpoint_list import list_checkpoints
-from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.directory import RunDirectory, list_checkpoints
 
 REPORT_NAME = "report.html"
 _COUNTS = {"attention": 2}  # images on a sheet; each of attention's takes two rows of heads

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -13,6 +15,8 @@ from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.errors import UserError
+
+_CHECKPOINT = re.compile(r"step-(\d+)(-kept)?\.pt")
 
 
 @dataclass(frozen=True)
@@ -160,6 +164,40 @@ def not_exported(run: RunDirectory, file: Path) -> UserError:
         else f"Give a finished run of clove finetune; to finish one, type: clove resume {run.path}"
     )
     return UserError(f"{run.path} holds no {file.relative_to(run.path)}. {remedy}")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A file of a run from which it can go on."""
+
+    path: Path
+    step: int
+    milestone: bool
+
+    @property
+    def checksum(self) -> Path:
+        return self.path.with_suffix(".sha256")
+
+    def is_intact(self) -> bool:
+        """Whether the file is what was written."""
+        if not self.checksum.exists():
+            return False
+        with self.path.open("rb") as file:
+            return (
+                hashlib.file_digest(file, "sha256").hexdigest() == self.checksum.read_text().strip()
+            )
+
+
+def list_checkpoints(folder: Path) -> list[Checkpoint]:
+    """Complete checkpoints, newest first."""
+    found = [(path, _CHECKPOINT.fullmatch(path.name)) for path in folder.glob("step-*.pt")]
+    checkpoints = [Checkpoint(p, int(m[1]), m[2] is not None) for p, m in found if m]
+    return sorted(checkpoints, key=lambda checkpoint: checkpoint.step, reverse=True)
+
+
+def newest_intact(folder: Path) -> Checkpoint | None:
+    """The newest checkpoint that is what was written, if there is one."""
+    return next((each for each in list_checkpoints(folder) if each.is_intact()), None)
 
 
 @contextmanager

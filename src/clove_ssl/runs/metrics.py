@@ -17,6 +17,10 @@ from clove_ssl.errors import UserError
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.provenance import run_number
 
+PROBE_PREFIX = "probe_"
+"""How the names of figures begin that a probe on the way has found."""
+PROBE_SECONDS = f"{PROBE_PREFIX}seconds"
+
 
 class Sink(Protocol):
     """A viewer that wants to see every logged step."""

@@ -15,8 +15,7 @@ from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import BackboneConfig, PretrainConfig
 from clove_ssl.errors import UserError
-from clove_ssl.runs.checkpoint_list import newest_intact
-from clove_ssl.runs.directory import RunDirectory, not_exported, read_config
+from clove_ssl.runs.directory import RunDirectory, newest_intact, not_exported, read_config
 from clove_ssl.weights.layouts import Branch
 
 HUB_WEIGHTS = "model.safetensors"
