@@ -36,7 +36,8 @@ processes, nothing that is not on this page influences a run.
 
 `clove pretrain clove-demo --help` shows the same list with the values of that recipe. A run writes
 all of them, defaults included, to its `config.yaml`, and `--config FILE` reads such a file back;
-unknown keys in it are errors. `None` stands for "not given".
+unknown keys in it are errors. With a recipe or a task before it, `--config FILE` need only hold
+what differs from it; options of the command line change both. `None` stands for "not given".
 """
 SIMPLE_TYPES = {int: "whole number", float: "number", str: "text", Path: "path", bool: "yes or no"}
 

@@ -21,7 +21,7 @@ from builders.runs.tiny_runs import tiny_config
 from PIL import Image
 
 import clove_ssl
-from clove_ssl import cli
+from clove_ssl import cli, resuming
 from clove_ssl.backbones.build import Backbone, build_backbone
 from clove_ssl.bench import command as benchmark
 from clove_ssl.bench.config import BenchConfig
@@ -113,7 +113,7 @@ def only_parse(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     for module, name in (
         (pretraining, "pretrain"),
-        (pretraining, "resume"),
+        (resuming, "resume"),
         (finetuning, "finetune"),
         (scoring, "score_run"),
         (probing, "probe_backbones"),
@@ -130,6 +130,7 @@ def only_parse(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ):
         monkeypatch.setattr(module, name, noting(name))
     monkeypatch.setattr(files, "load", lambda cls, path, **_: recipe("clove-demo", Path("unused")))
+    monkeypatch.setattr(files, "read_values", lambda path: {})
     return reached
 
 
