@@ -23,6 +23,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-recorded", action="store_true", help="rewrite recorded losses")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that fork come first: once autograd has threads, forked processes cannot train."""
+    items.sort(key=lambda item: item.get_closest_marker("forks") is None)
+
+
 @pytest.fixture
 def golden() -> Callable[[str], Mapping[str, np.ndarray]]:
     """Reader of recorded vectors: ``golden("methods/clove_loss.npz")``."""

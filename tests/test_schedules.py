@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from references import schedules as reference
 
-from clove_ssl.schedules import cosine, warmup_cosine
+from clove_ssl.schedules import cosine, linear, warmup_cosine
 
 
 @given(
@@ -68,3 +68,8 @@ def test_a_warmup_longer_than_the_run_never_falls() -> None:
 
 def test_steps_past_the_end_keep_the_last_value() -> None:
     assert cosine(0.99, 1.0, 10)(25) == 1.0
+
+
+def test_a_line_goes_from_one_value_to_the_other_and_stays_there() -> None:
+    value = linear(3.0, 1.0, 4)
+    assert [value(step) for step in (0, 1, 2, 4, 9)] == [3.0, 2.5, 2.0, 1.0, 1.0]

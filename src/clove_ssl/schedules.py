@@ -23,6 +23,16 @@ def cosine(start: float, end: float, total_steps: int) -> Schedule:
     return value
 
 
+def linear(start: float, end: float, total_steps: int) -> Schedule:
+    """A line from ``start`` at step 0 to ``end`` at ``total_steps``, just after the last."""
+
+    def value(step: int) -> float:
+        done = min(step / max(1, total_steps), 1.0)
+        return start + (end - start) * done
+
+    return value
+
+
 def warmup_cosine(
     *, peak: float, total_steps: int, warmup_steps: int, start: float, final: float
 ) -> Schedule:

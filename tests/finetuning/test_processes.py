@@ -8,6 +8,8 @@ import pytest
 from builders.paired_processes import assert_same_training, finetune_alone_and_in_pairs
 from builders.runs.tiny_finetuning import tiny_finetuning
 
+pytestmark = pytest.mark.forks
+
 
 @pytest.mark.parametrize("task", ["voc-semantic", "coco-fpn", "coco-keypoints"])
 def test_two_processes_equal_one(tmp_path: Path, task: str) -> None:

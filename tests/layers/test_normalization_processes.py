@@ -21,6 +21,8 @@ from clove_ssl.layers.normalization import (
 )
 from clove_ssl.methods.queue import FeatureQueue
 
+pytestmark = pytest.mark.forks
+
 PROCESSES = 2
 Results = list[dict[str, Any]]
 OPTIONS = [{}, {"affine": False}, {"momentum": None, "eps": 0.1}, {"track_running_stats": False}]

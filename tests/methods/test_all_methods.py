@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,17 +11,19 @@ import torch
 from builders.batches.two_views import IMAGES, two_views
 from builders.runs.method_runs import QUEUED, TAUGHT, TRAINED, small_method, tiny_built
 
+from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.views import ViewsConfig
 from clove_ssl.errors import UserError
 from clove_ssl.methods.base import Progress
 from clove_ssl.methods.config import TeacherConfig
 from clove_ssl.methods.queue import KeyBank
 from clove_ssl.optimizers import LARS
+from clove_ssl.runs.hints import metric_table
 from clove_ssl.views.batch import ViewBatch
 
 START = Progress(step=0, total_steps=10)
 OPEN = Progress(step=0, total_steps=10, closes_step=False)
-TWO_LARGE_VIEWS = tuple(name for name in TAUGHT if name != "clove")
+TWO_LARGE_VIEWS = tuple(name for name in TAUGHT if name not in ("clove", "clove-plus"))
 
 
 def train(method: Any, batch: ViewBatch, *, steps: int) -> list[float]:
@@ -134,12 +137,26 @@ def test_health_figures_and_headlines_are_there(name: str) -> None:
         assert not value.requires_grad
 
 
+@pytest.mark.parametrize("name", TRAINED)
+def test_every_logged_metric_is_explained(name: str) -> None:
+    config = small_method(name)
+    method = tiny_built(config)
+    output = method(two_views(config), START)
+    table = metric_table(PretrainConfig(out=Path("run"), method=config))
+    for logged in {*output.metrics, *method.health(output)}:
+        assert table.of(logged).group != "other", logged
+
+
 @pytest.mark.parametrize("name", TAUGHT)
 def test_the_exported_branch_is_the_configured_one(name: str) -> None:
     student = tiny_built(small_method(name, export="student"))
     assert student.export_backbone() is student.encoder.backbone is student.backbone
+    assert student.export_backbone("teacher") is student.teacher.module.backbone
+    assert student.export_encoder() is student.encoder
     assert student.networks() == (student.encoder, student.teacher.module)
-    teacher = tiny_built(small_method(name, export="teacher"))
+    config = small_method(name, export="teacher")
+    teacher = tiny_built(config)
+    assert config.exported_branch == "teacher"
     assert teacher.export_backbone() is teacher.teacher.module.backbone
     shared = set(student.encoder.state_dict())
     copies = [key for key in student.state_dict() if key.removeprefix("encoder.") in shared]

@@ -63,6 +63,17 @@ def test_an_installed_method_trains_from_the_command_line(site: Path, tmp_path: 
     assert (run / "export" / "backbone.safetensors").is_file()
 
 
+def test_an_installed_method_explains_its_own_metrics(site: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    config = ["--config", str(EXAMPLE / "twin.yaml")]
+    clove(site, "pretrain", *config, "--out", str(run), *SMALL)
+    assert "of the cells take part." in clove(site, "doctor", str(run))
+    page = (run / "report.html").read_text()
+    assert "Cells with a match" in page
+    assert "Other metrics" not in page
+    assert clove(site, "show", "matches", str(run)).strip().endswith("matches.png")
+
+
 def test_without_the_package_its_name_is_unknown(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="Unknown method 'dense-twin'"):
         clove(tmp_path, "pretrain", "--config", str(EXAMPLE / "twin.yaml"), "--out", "run")

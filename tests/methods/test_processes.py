@@ -24,6 +24,8 @@ from clove_ssl.methods.slotcon.method import SlotCon
 from clove_ssl.pretraining.compile.method import compile_pieces
 from clove_ssl.views.batch import ViewBatch
 
+pytestmark = pytest.mark.forks
+
 STEPS = 3
 
 

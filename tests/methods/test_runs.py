@@ -18,6 +18,7 @@ from clove_ssl.pretraining import run as pretraining
 RECORDED = Path(__file__).parents[1] / "recorded" / "methods.json"
 FIGURES = {
     "byol": ("loss", "cos_positive", "gradient_norm"),
+    "clove-plus": ("loss", "loss_cells", "loss_whole", "balance", "gradient_norm"),
     "cp2": ("loss", "loss_dense", "foreground_cells", "gradient_norm"),
     "densecl": ("loss", "loss_dense", "cos_positive_dense", "gradient_norm"),
     "detco": ("loss", "loss_local", "loss_local_to_global", "gradient_norm"),

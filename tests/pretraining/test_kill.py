@@ -13,7 +13,7 @@ from builders.runs.tiny_runs import NO_CHECKPOINTS, tiny_config
 from clove_ssl.config import files
 from clove_ssl.pretraining import run as pretraining
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.forks, pytest.mark.usefixtures("one_thread")]
 
 
 def test_a_killed_run_ends_with_the_same_weights(tmp_path: Path) -> None:

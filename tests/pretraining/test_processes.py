@@ -29,6 +29,8 @@ from clove_ssl.runs.metrics import read_metrics
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.geometry import CropGeometry
 
+pytestmark = pytest.mark.forks
+
 BATCH, STEPS = 4, 3
 VARIANTS: dict[str, dict[str, Any]] = {
     "intra": {},

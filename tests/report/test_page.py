@@ -128,7 +128,7 @@ def test_a_finished_run_is_summarised(make_run: RunMaker) -> None:
     assert "Final loss 99, 1 below the margin" in text
     assert "Throughput 500 images/s" in text
     assert "Device Fast GPU" in text
-    assert "All figures look healthy" in text
+    assert "All metrics look healthy" in text
 
 
 def test_a_run_without_a_logged_step_has_a_report(make_run: RunMaker) -> None:
@@ -197,7 +197,7 @@ def test_a_file_name_that_is_no_text_can_be_reported(make_run: RunMaker) -> None
 
 def test_unknown_figures_are_shown_under_other(make_run: RunMaker) -> None:
     text = text_of(write_report(make_run([row(1, my_own_figure=0.25)])).read_text())
-    assert text.index("Other figures") < text.index("my own figure 0.25")
+    assert text.index("Other metrics") < text.index("my own figure 0.25")
 
 
 def test_broken_values_are_counted_and_shown(make_run: RunMaker) -> None:
@@ -386,7 +386,7 @@ def test_worries_name_their_run(make_run: RunMaker) -> None:
     runs = [make_run([row(1)], name="fine"), make_run([row(1, loss=math.nan)], name="broken")]
     text = text_of(render_report(runs))
     assert "Problem · broken · Loss. Not a number since step 1" in text
-    assert "Good · fine: All figures look healthy." in text
+    assert "Good · fine: All metrics look healthy." in text
 
 
 def test_probes_that_two_runs_know_are_shown_once(make_run: RunMaker) -> None:

@@ -1,46 +1,52 @@
-"""The sentences about a run's figures."""
+"""The sentences about a run's metrics."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.config.bases import MethodConfig
+from clove_ssl.config.pretraining import BackboneConfig, PretrainConfig
 from clove_ssl.config.views import ViewsConfig
 from clove_ssl.methods.clove.config import CLoVEConfig, LossConfig
 from clove_ssl.methods.config import MatchingConfig
 from clove_ssl.methods.densecl.config import DenseCLConfig
-from clove_ssl.methods.pixpro.config import PixProConfig
+from clove_ssl.methods.slotcon.config import SlotConConfig
 from clove_ssl.registry import METHODS
-from clove_ssl.runs.figures import GROUPS, PARTS, figure, in_reading_order
-from clove_ssl.runs.hints import Hint, hints, worrying
-from clove_ssl.runs.judges import JUDGES
-from clove_ssl.runs.limits import Limits, limits_of
+from clove_ssl.runs.hints import Hint, hints, metric_table, worrying
+from clove_ssl.runs.metric_table import GROUPS, Metric, MetricTable
 
-LIMITS = Limits(
-    margin=100.0,
-    warmup_epochs=5.0,
-    expected_positives={"positives_per_image_global": 122.0, "positives_per_image_local": 44.0},
-)
+DEFAULT = PretrainConfig(out=Path("run"))
+ELSEWHERE = {
+    "accuracy": "supervised",
+    "accuracy_dense": "densecl",
+    "loss_dense": "densecl",
+    "prototypes_in_use": "slotcon",
+}
+"""Metrics that CLoVE does not log, and a method that does."""
 
 
-def logged(epoch: float = 10.0, steps: int = 40, **figures: float) -> list[dict[str, float]]:
-    """A run that logged the same figures all the time, up to an epoch."""
+def logged(epoch: float = 10.0, steps: int = 40, **values: float) -> list[dict[str, float]]:
+    """A run that logged the same values all the time, up to an epoch."""
     rows = range(1, steps + 1)
-    return [{"step": 20 * row, "epoch": epoch * row / steps, **figures} for row in rows]
+    return [{"step": 20 * row, "epoch": epoch * row / steps, **values} for row in rows]
 
 
-def hint_about(metric: str, metrics: list[dict[str, float]], limits: Limits = LIMITS) -> Hint:
-    """The only hint about a figure."""
-    (found,) = [hint for hint in hints(metrics, limits) if hint.metric == metric]
+def hint_about(
+    metric: str, metrics: list[dict[str, float]], method: str | MethodConfig = "clove", **run: Any
+) -> Hint:
+    """The only hint about a metric of a run, by default with the published recipe."""
+    config = config_of(METHODS.load(method)() if isinstance(method, str) else method, **run)
+    (found,) = [hint for hint in hints(metrics, config) if hint.metric.name == metric]
     return found
 
 
-def config_of(**changes: object) -> PretrainConfig:
-    return replace(PretrainConfig(out=Path("run")), **changes)  # type: ignore[arg-type]
+def config_of(method: MethodConfig, **changes: Any) -> PretrainConfig:
+    return replace(DEFAULT, method=method, **changes)
 
 
 @pytest.mark.parametrize(
@@ -84,8 +90,8 @@ def config_of(**changes: object) -> PretrainConfig:
         ("memory_gib", 40.0, "good", "40 GiB"),
     ],
 )
-def test_a_steady_figure_is_judged(metric: str, value: float, level: str, words: str) -> None:
-    hint = hint_about(metric, logged(**{metric: value}))
+def test_a_steady_metric_is_judged(metric: str, value: float, level: str, words: str) -> None:
+    hint = hint_about(metric, logged(**{metric: value}), ELSEWHERE.get(metric, "clove"))
     assert hint.level == level
     assert words in hint.text
 
@@ -127,24 +133,24 @@ def test_simulated_shares_are_named_for_the_views_they_were_simulated_with() -> 
     metrics = logged(images_without_match=0.02, cells_without_match=0.15)
     for metric, share in (("images_without_match", "2 %"), ("cells_without_match", "15 %")):
         assert f"4:3 photos give {share}" in hint_about(metric, metrics).text
-        elsewhere = limits_of(config_of(method=PixProConfig()))
-        assert "4:3" not in hint_about(metric, metrics, elsewhere).text
+        assert "4:3" not in hint_about(metric, metrics, "pixpro").text
 
 
 def test_a_small_batch_finds_nothing_most_of_the_time() -> None:
     metrics = logged(accuracy=0.0)
     metrics[-3]["accuracy"] = 0.125
-    hint = hint_about("accuracy", metrics)
+    hint = hint_about("accuracy", metrics, "moco")
     assert hint.level == "good"
     assert "1.25 % come out first" in hint.text
 
 
-@pytest.mark.parametrize("name", METHODS.names())
+@pytest.mark.parametrize(
+    "name", sorted(set(METHODS.names()) - {"random", "slotcon", "supervised", "vicregl"})
+)
 def test_only_methods_without_a_queue_of_images_compare_cells(name: str) -> None:
-    method = METHODS.load(name)()
-    assert limits_of(config_of(method=method)).compared == (
-        "cells" if name in ("clove", "pixpro", "slotcon", "random") else "images"
-    )
+    hint = hint_about("cos_positive", logged(cos_positive=0.999, cos_negative=0.99), name)
+    compared = "cells" if name in ("clove", "clove-plus", "pixpro") else "images"
+    assert f"All {compared} look alike" in hint.text
 
 
 def test_matches_may_lag_during_the_warm_up() -> None:
@@ -164,12 +170,18 @@ def test_everything_alike_is_a_collapse_even_when_matches_lead() -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "compared"), [("", "images"), ("_dense", "cells"), ("_c4", "windows of stage c4")]
+    ("method", "part", "compared"),
+    [
+        ("densecl", "", "images"),
+        ("densecl", "_dense", "cells"),
+        ("resim", "_c4", "windows of stage c4"),
+    ],
 )
-def test_a_collapse_is_told_in_terms_of_what_is_compared(part: str, compared: str) -> None:
+def test_a_collapse_is_told_in_terms_of_what_is_compared(
+    method: str, part: str, compared: str
+) -> None:
     alike = {f"cos_positive{part}": 0.999, f"cos_negative{part}": 0.99}
-    limits = limits_of(config_of(method=DenseCLConfig()))
-    hint = hint_about(f"cos_positive{part}", logged(**alike), limits)
+    hint = hint_about(f"cos_positive{part}", logged(**alike), method)
     assert hint.level == "bad"
     assert f"All {compared} look alike" in hint.text
 
@@ -178,8 +190,8 @@ def test_each_part_of_a_loss_is_compared_with_its_own_negatives() -> None:
     metrics = logged(
         cos_positive=0.6, cos_negative=0.3, cos_positive_dense=0.2, cos_negative_dense=0.3
     )
-    assert hint_about("cos_positive", metrics).level == "good"
-    assert hint_about("cos_positive_dense", metrics).level == "bad"
+    assert hint_about("cos_positive", metrics, "densecl").level == "good"
+    assert hint_about("cos_positive_dense", metrics, "densecl").level == "bad"
 
 
 @pytest.mark.parametrize(
@@ -191,7 +203,7 @@ def test_a_loss_with_a_queue_may_rise_while_the_queue_fills(
 ) -> None:
     rising = [{**row, "loss": row["epoch"]} for row in logged()]  # 800 steps
     method = DenseCLConfig(queue_size=64 * queue_steps)
-    hint = hint_about("loss", rising, limits_of(config_of(method=method, batch_size=64)))
+    hint = hint_about("loss", rising, method, batch_size=64)
     assert hint.level == level
     assert words in hint.text
 
@@ -199,7 +211,7 @@ def test_a_loss_with_a_queue_may_rise_while_the_queue_fills(
 def test_a_loss_with_a_queue_falls_from_where_the_full_queue_brought_it() -> None:
     values = [*range(20), *range(20, 10, -1), *[10] * 10]
     metrics = [{**row, "loss": float(value)} for row, value in zip(logged(), values, strict=True)]
-    hint = hint_about("loss", metrics, Limits(queue_steps=100))
+    hint = hint_about("loss", metrics, "moco")
     assert (hint.level, hint.text) == ("good", "Fell from 20 to 10, once the queue was full.")
 
 
@@ -283,80 +295,107 @@ def test_an_exploding_gradient_is_noticed() -> None:
     assert hint_about("gradient_norm", metrics).level == "look"
 
 
-def test_unknown_figures_are_left_alone_unless_they_break() -> None:
-    assert hints(logged(my_figure=3.0), LIMITS) == []
-    assert hint_about("my_figure", logged(my_figure=math.nan)).level == "bad"
+def test_unknown_metrics_are_left_alone_unless_they_break() -> None:
+    assert hints(logged(my_own=3.0), DEFAULT) == []
+    assert hint_about("my_own", logged(my_own=math.nan)).level == "bad"
+
+
+def test_metrics_of_another_method_are_unknown() -> None:
+    assert metric_table(DEFAULT).of("slots_per_image").group == "other"
+    assert metric_table(config_of(SlotConConfig())).of("slots_per_image").group == "matching"
 
 
 def test_no_logged_step_gives_no_hint() -> None:
-    assert hints([], LIMITS) == []
+    assert hints([], DEFAULT) == []
 
 
 def test_without_a_reference_positives_are_not_called_unusual() -> None:
-    hint = hint_about(
-        "positives_per_image_global", logged(positives_per_image_global=9.0), Limits()
-    )
+    metrics = logged(positives_per_image_global=9.0)
+    hint = hint_about("positives_per_image_global", metrics, "pixpro")
     assert hint.level == "good"
     assert "no reference" in hint.text
 
 
 def test_the_worst_hints_come_first() -> None:
     metrics = logged(loss=82.0, effective_rank=1.0, data_wait=0.4, feature_std=0.9)
-    found = worrying(hints(metrics, LIMITS))
-    assert [(hint.metric, hint.level) for hint in found] == [
+    found = worrying(hints(metrics, DEFAULT))
+    assert [(hint.metric.name, hint.level) for hint in found] == [
         ("effective_rank", "bad"),
         ("loss", "look"),
         ("data_wait", "look"),
     ]
 
 
-def test_limits_of_the_published_recipe_hold_the_simulated_references() -> None:
-    limits = limits_of(config_of())
-    assert (limits.margin, limits.reach, limits.warmup_epochs) == (100.0, 6.0, 5.0)
-    assert limits.expected_positives == {
-        "positives_per_image_global": 122.0,
-        "positives_per_image_local": 44.0,
-    }
+PAIRS = {"global": 122.0, "local": 44.0}
+"""Simulated matches per image of the default views and threshold."""
 
 
-def test_another_threshold_has_another_reference() -> None:
+def hint_about_pairs(view: str, **run: Any) -> Hint:
+    name = f"positives_per_image_{view}"
+    return hint_about(name, logged(**{name: PAIRS[view]}), **run)
+
+
+@pytest.mark.parametrize("view", PAIRS)
+def test_the_published_recipe_has_simulated_references(view: str) -> None:
+    assert f"as expected: 4:3 photos give {PAIRS[view]:.0f}" in hint_about_pairs(view).text
+
+
+@pytest.mark.parametrize(("view", "expected"), [("global", 64), ("local", 23)])
+def test_another_threshold_has_another_reference(view: str, expected: int) -> None:
     method = CLoVEConfig(matching=MatchingConfig(threshold=0.5))
-    assert limits_of(config_of(method=method)).expected_positives == {
-        "positives_per_image_global": 64.0,
-        "positives_per_image_local": 23.0,
-    }
+    assert f"4:3 photos give {expected}" in hint_about_pairs(view, method=method).text
 
 
 @pytest.mark.parametrize(
-    "method",
+    "run",
     [
-        CLoVEConfig(views=ViewsConfig(global_size=160)),
-        CLoVEConfig(views=ViewsConfig(global_scale=(0.5, 1.0))),
-        CLoVEConfig(matching=MatchingConfig(threshold=0.6)),
-        CLoVEConfig(matching=MatchingConfig(unit="query")),
+        {"method": CLoVEConfig(views=ViewsConfig(global_size=160))},
+        {"method": CLoVEConfig(views=ViewsConfig(global_scale=(0.5, 1.0)))},
+        {"method": CLoVEConfig(matching=MatchingConfig(threshold=0.6))},
+        {"method": CLoVEConfig(matching=MatchingConfig(unit="query"))},
+        {"backbone": BackboneConfig(stage="c4")},
     ],
 )
-def test_settings_that_were_not_simulated_have_no_reference(method: CLoVEConfig) -> None:
-    assert limits_of(config_of(method=method)).expected_positives == {}
+def test_settings_that_were_not_simulated_have_no_reference(run: dict[str, Any]) -> None:
+    assert "no reference" in hint_about_pairs("global", **run).text
+
+
+@pytest.mark.parametrize(
+    ("form", "loss", "level"),
+    [("release", 95, "good"), ("paper", 95, "look"), ("paper", 98, "good")],
+)
+def test_cosines_move_the_two_forms_of_the_loss_by_so_much(
+    form: Any, loss: float, level: str
+) -> None:
+    method = CLoVEConfig(loss=LossConfig(form=form))
+    assert hint_about("loss", logged(loss=loss), method).level == level
 
 
 @pytest.mark.parametrize("loss", [LossConfig(kind="l2"), LossConfig(margin=1.0)])
 def test_a_margin_that_is_no_constant_is_not_called_one(loss: LossConfig) -> None:
-    limits = limits_of(config_of(method=CLoVEConfig(loss=loss)))
-    assert limits.margin is None
-    assert "margin" not in hint_about("loss", logged(loss=-1.0), limits).text
+    assert "margin" not in hint_about("loss", logged(loss=-1.0), CLoVEConfig(loss=loss)).text
 
 
-def test_every_figure_that_is_judged_has_a_title_and_a_page_in_the_docs() -> None:
+@pytest.mark.parametrize("name", METHODS.names())
+def test_every_metric_that_is_judged_has_a_title_and_a_page_in_the_docs(name: str) -> None:
     page = (Path(__file__).parents[2] / "docs" / "health.md").read_text()
-    for name in JUDGES:
-        assert figure(name).group != "other"
-        stems = {name.removesuffix(f"_{end}") for end in ("global", "local", *PARTS)} - {name}
-        assert f"`{name}`" in page or any(f"`{stem}_*`" in page for stem in stems), name
+    for metric in metric_table(config_of(METHODS.load(name)())):
+        if metric.judge:
+            assert metric.group != "other"
+            stem = metric.name.rpartition("_")[0].removesuffix("_local_to")
+            assert f"`{metric.name}`" in page or f"`{stem}_*`" in page, metric.name
 
 
-def test_known_figures_come_in_the_order_of_their_groups() -> None:
-    order = list(GROUPS)
-    groups = [order.index(figure(name).group) for name in in_reading_order({*JUDGES, "zzz", "aaa"})]
+@pytest.mark.parametrize("name", METHODS.names())
+def test_metrics_come_in_the_order_of_their_groups(name: str) -> None:
+    table = metric_table(config_of(METHODS.load(name)()))
+    read = table.in_reading_order({metric.name for metric in table} | {"zzz", "aaa"})
+    groups = [list(GROUPS).index(metric.group) for metric in read]
     assert groups == sorted(groups)
-    assert in_reading_order({"zzz", "aaa", "loss"}) == ["loss", "aaa", "zzz"]
+    assert [metric.name for metric in read[-2:]] == ["aaa", "zzz"]
+    assert read[0].name == "loss"
+
+
+def test_a_method_can_explain_a_common_metric_in_its_own_way() -> None:
+    table = MetricTable([Metric("loss", "Loss", "loss", "a"), Metric("loss", "Mine", "loss", "b")])
+    assert [metric.title for metric in table] == ["Mine"]

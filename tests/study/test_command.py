@@ -24,6 +24,8 @@ from clove_ssl.study.running import call, torchrun_command
 from clove_ssl.study.studies import smoke
 from clove_ssl.training.loop import TrainingLoop
 
+pytestmark = pytest.mark.forks
+
 
 @pytest.fixture(scope="module")
 def killed_smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:

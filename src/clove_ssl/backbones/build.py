@@ -11,7 +11,7 @@ Dimensions: B images, H x W pixels, D channels, h x w cells of a feature map.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import torch
@@ -75,6 +75,7 @@ class Backbone(nn.Module):
         self.name = name
         self.parts = dict(parts)
         self.stage = stage
+        self._wanted: tuple[str, ...] = ()
         # Neither is a submodule, so the names of parameters stay.
         self._steps: dict[str, list[nn.Module]] = {}
         self._recut: RecutResNet | None = None
@@ -100,6 +101,19 @@ class Backbone(nn.Module):
             return self._recut(images)
         return self._run(images, self.stage)[self.stage]
 
+    def maps(self, images: Tensor) -> dict[str, Tensor]:
+        """The maps of the stages given to :meth:`hand_out` and of ``stage``, from one pass."""
+        stages = (*self._wanted, self.stage)
+        if self._recut is not None:
+            return dict(zip(stages, self._recut.maps(images), strict=True))
+        maps = self._run(images, self.stage)
+        return {stage: maps[stage] for stage in stages}
+
+    def hand_out(self, stages: Iterable[str]) -> None:
+        """Name the stages before ``stage`` whose maps :meth:`maps` gives, too."""
+        last = STAGES.index(self.stage)
+        self._wanted = tuple(stage for stage in STAGES[:last] if stage in set(stages))
+
     def freeze_unused(self) -> None:
         """Take the gradients from the stages that :meth:`features` does not run."""
         for stage in STAGES[STAGES.index(self.stage) + 1 :]:
@@ -109,11 +123,14 @@ class Backbone(nn.Module):
     def cut(self) -> list[nn.Module]:
         """Run in pieces from now on, and hand them out to be compiled.
 
-        For :meth:`features` a ResNet is cut where it costs least; the maps of all stages come
-        from whole blocks.
+        For :meth:`features` and :meth:`maps` a ResNet is cut where it costs least; the maps of
+        all stages come from whole blocks.
         """
         needed = STAGES[: STAGES.index(self.stage) + 1]
-        self._recut = recut(module for stage in needed for module in self._modules_of(stage))
+        self._recut = recut(
+            (module for stage in needed for module in self._modules_of(stage)),
+            wanted=[self._modules_of(stage)[-1] for stage in self._wanted],
+        )
         pieces = [] if self._recut is None else self._recut.pieces
         for stage in self.parts:
             self._steps[stage], blocks = cut_in_blocks(self._modules_of(stage))
@@ -161,8 +178,12 @@ class TimmBackbone(Backbone):
     """
 
     def cut(self) -> list[nn.Module]:
-        """The network as a whole: timm does not run it in parts."""
-        return [self.body]
+        """The network as a whole: timm does not run it in parts.
+
+        Or nothing, where maps besides the last are handed out: behind one graph none of them would
+        depend on another, and no gradient of a later one could be asked for at an earlier one.
+        """
+        return [] if self._wanted else [self.body]
 
     def _run(self, images: Tensor, last: str) -> dict[str, Tensor]:
         return dict(zip(self.parts, self.body(images), strict=True))

@@ -16,7 +16,7 @@ Dimensions: B images, H x W pixels, D channels.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import groupby, pairwise
 from typing import Any, TypeAlias, TypeGuard
 
@@ -77,6 +77,18 @@ class Joint(nn.Module):
         return open_block(self.after, close_block(self.before, main, side))
 
 
+class Opening(nn.Module):
+    """From the map of one stage to the last convolution of the first block of the next."""
+
+    def __init__(self, block: Block) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, feature_map: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, D, h, w) -> what the block adds up, before its norms."""
+        return open_block(self.block, feature_map)
+
+
 class End(nn.Module):
     """From the last convolution of the last block to its map."""
 
@@ -89,16 +101,16 @@ class End(nn.Module):
         return close_block(self.block, main, side)
 
 
-class RecutResNet:
-    """A ResNet of torchvision that runs piece by piece, and gives its last map alone."""
+class Stretch:
+    """Blocks that run piece by piece up to a map that is wanted."""
 
-    def __init__(self, stem: list[nn.Module], blocks: list[Block]) -> None:
-        self.start = Start(stem, blocks[0])
+    def __init__(self, first: Start | Opening, blocks: list[Block]) -> None:
+        self.first = first
         self.joints = [Joint(before, after) for before, after in pairwise(blocks)]
         self.end = End(blocks[-1])
 
-    def __call__(self, images: Tensor) -> Tensor:
-        main, side = self.start(images)
+    def __call__(self, inputs: Tensor) -> Tensor:
+        main, side = self.first(inputs)
         for joint in self.joints:
             main, side = joint(main, side)
         result: Tensor = self.end(main, side)
@@ -107,11 +119,52 @@ class RecutResNet:
     @property
     def pieces(self) -> list[nn.Module]:
         """All pieces, in running order."""
-        return [self.start, *self.joints, self.end]
+        return [self.first, *self.joints, self.end]
 
 
-def recut(modules: Iterable[nn.Module]) -> RecutResNet | None:
-    """The modules of a ResNet in running order, cut anew; nothing for other networks."""
+class RecutResNet:
+    """A ResNet of torchvision that runs piece by piece, and gives its last map, or some more.
+
+    Every map that is handed out besides costs a cut behind the sum of its block.
+    """
+
+    def __init__(
+        self, stem: list[nn.Module], blocks: list[Block], ends: Collection[Block] = ()
+    ) -> None:
+        rows: list[list[Block]] = [[]]
+        for block in blocks:
+            rows[-1].append(block)
+            if any(block is end for end in ends) and block is not blocks[-1]:
+                rows.append([])
+        firsts: list[Start | Opening] = [
+            Start(stem, rows[0][0]),
+            *(Opening(row[0]) for row in rows[1:]),
+        ]
+        self.stretches = [Stretch(first, row) for first, row in zip(firsts, rows, strict=True)]
+
+    def __call__(self, images: Tensor) -> Tensor:
+        return self.maps(images)[-1]
+
+    def maps(self, images: Tensor) -> list[Tensor]:
+        """The map behind each of the blocks that were named, and the last one."""
+        found = [images]
+        for stretch in self.stretches:
+            found.append(stretch(found[-1]))
+        return found[1:]
+
+    @property
+    def pieces(self) -> list[nn.Module]:
+        """All pieces, in running order."""
+        return [piece for stretch in self.stretches for piece in stretch.pieces]
+
+
+def recut(modules: Iterable[nn.Module], wanted: Iterable[nn.Module] = ()) -> RecutResNet | None:
+    """The modules of a ResNet in running order, cut anew; nothing for other networks.
+
+    Args:
+        modules: The stem, then rows of blocks.
+        wanted: Rows whose maps are handed out besides the last one.
+    """
     stem: list[nn.Module] = []
     blocks: list[Block] = []
     for module in modules:
@@ -122,7 +175,8 @@ def recut(modules: Iterable[nn.Module]) -> RecutResNet | None:
         else:
             stem.append(module)
     fits = blocks and all(isinstance(block, BasicBlock | Bottleneck) for block in blocks)
-    return RecutResNet(stem, blocks) if fits else None
+    ends = [list(row.children())[-1] for row in wanted]
+    return RecutResNet(stem, blocks, ends) if fits else None
 
 
 def open_block(block: Block, inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -151,6 +205,7 @@ def is_stem_convolution(module: nn.Module) -> TypeGuard[nn.Conv2d]:
         and module.kernel_size == (STEM_KERNEL, STEM_KERNEL)
         and (module.stride, module.padding) == ((2, 2), (3, 3))
         and (module.groups, module.dilation, module.bias) == (1, (1, 1), None)
+        and module.padding_mode == "zeros"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
@@ -12,12 +13,16 @@ if TYPE_CHECKING:
 
     from clove_ssl.backbones.build import Backbone
     from clove_ssl.config.finetuning import FinetuneConfig
+    from clove_ssl.config.pretraining import PretrainConfig
     from clove_ssl.methods.base import Method
+    from clove_ssl.methods.config import MatchingConfig
+    from clove_ssl.runs.metric_table import Metric
     from clove_ssl.tasks.base import Task
 
 
 Kind = Literal["global", "local", "dense"]
 """What is compared: whole images, parts of them (windows, patches, groups of cells), or cells."""
+Branch = Literal["student", "teacher"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +44,18 @@ class MethodConfig:
     """Whether batches must say which class their images belong to."""
     trains: ClassVar[bool] = True
     """Whether there is anything to train; otherwise a run has no steps."""
+    has_attention: ClassVar[bool] = False
+    """Whether its network says what a cell takes from others (``Method.attention_maps``)."""
+
+    @property
+    def exported_branch(self) -> Branch | None:
+        """The branch whose backbone a run hands out; nothing where there is only one."""
+        return None
+
+    @property
+    def matching_rule(self) -> MatchingConfig | None:
+        """Which cells of two views belong together, if the place they show decides it."""
+        return None
 
     def view_specs(self) -> tuple[ViewSpec, ...]:
         """The views of one image, in the order the method gets them."""
@@ -51,6 +68,13 @@ class MethodConfig:
     def for_classes(self, count: int) -> Self:
         """The same method for images of ``count`` classes, if it needs labels."""
         raise NotImplementedError
+
+    def metrics(self, run: PretrainConfig) -> Iterable[Metric]:
+        """What it logs besides the metrics of all runs, and how that is judged; without torch.
+
+        An entry with the name of a common metric takes its place.
+        """
+        return ()
 
     def summary(self) -> dict[str, str]:
         """What the user should see at the start of a run, besides the common facts."""

@@ -17,10 +17,8 @@ from clove_ssl.doctor.machine import Check, State, machine_checks, verdict
 from clove_ssl.doctor.self_test import self_tests
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
-from clove_ssl.runs.figures import figure
 from clove_ssl.runs.hints import Hint, hints
-from clove_ssl.runs.judges import Level
-from clove_ssl.runs.limits import limits_of
+from clove_ssl.runs.metric_table import Level
 from clove_ssl.runs.metrics import read_metrics
 from clove_ssl.runs.provenance import unreadable_files
 from clove_ssl.runs.state import RunState, read_finetuning_state, read_state
@@ -40,7 +38,7 @@ def examine(run: Path | None = None) -> None:
 
 
 def run_checks(run: RunDirectory) -> Iterator[Check]:
-    """State, files and figures of a run."""
+    """State, files and metrics of a run."""
     config = directory.read_config(run)
     if isinstance(config, FinetuneConfig):
         yield from finetuning_checks(run, config)
@@ -50,7 +48,7 @@ def run_checks(run: RunDirectory) -> Iterator[Check]:
     yield check_progress(run, state)
     yield check_checkpoints(run, state)
     yield check_files(run)
-    yield from map(as_check, hints(metrics, limits_of(config)))
+    yield from map(as_check, hints(metrics, config))
 
 
 def finetuning_checks(run: RunDirectory, config: FinetuneConfig) -> Iterator[Check]:
@@ -131,8 +129,8 @@ def check_files(run: RunDirectory) -> Check:
 
 
 def as_check(hint: Hint) -> Check:
-    """A hint about a figure, in the words of the doctor."""
-    return Check(figure(hint.metric).title, MEANING[hint.level], hint.text)
+    """A hint about a metric, in the words of the doctor."""
+    return Check(hint.metric.title, MEANING[hint.level], hint.text)
 
 
 def _all_machine_checks() -> Iterator[Check]:

@@ -9,16 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torch import nn
-
 from clove_ssl import __version__
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.errors import UserError
-from clove_ssl.methods.base import Method
-from clove_ssl.methods.teacher_student import TaughtMethod
+from clove_ssl.methods.teacher_student import BackboneEncoder
 from clove_ssl.pretraining.restore import restore_method
 from clove_ssl.runs.directory import RunDirectory, not_exported, read_config
 from clove_ssl.runs.metrics import last_values, read_metrics
@@ -35,7 +32,7 @@ class ExportSource:
     """A backbone, what is known about it, and where its exports go."""
 
     backbone: Backbone
-    encoder: nn.Module | None  # with the heads of pre-training, where asked for
+    encoder: BackboneEncoder | None  # with the heads of pre-training, where asked for
     facts: ModelCardFacts
     default_out: Path  # without the suffix of a format
     is_run: bool
@@ -118,24 +115,29 @@ def _open_run(run: RunDirectory, config: ExportConfig) -> ExportSource:
     trained = read_config(run)
     if isinstance(trained, FinetuneConfig):
         return _open_finetuned(run, trained, config)
-    handed_out = getattr(trained.method, "export", "student")
+    handed_out = trained.method.exported_branch or "student"
     branch = config.branch or handed_out
+    if branch == "teacher" and not trained.method.has_teacher:
+        raise UserError(
+            f"{trained.method.name} has no teacher, so there is none to export. Leave out --branch."
+        )
     is_usual = branch == handed_out and run.backbone.is_file()
     encoder, step = None, None
     if is_usual and not config.projector:
         backbone = load_backbone(run.backbone)
     else:
         method, step = restore_method(run, trained)
-        backbone, encoder = _choose(method, branch)
+        backbone, encoder = method.export_backbone(branch), method.export_encoder(branch)
     facts = _facts_of_run(run, trained, backbone, step)
     facts = replace(
         facts,
         licence=config.licence or facts.licence,
-        branch=branch if hasattr(trained.method, "export") else "",
+        branch=branch if trained.method.exported_branch else "",
         probes={**facts.probes, **_probes(run)} if is_usual else {},
     )
-    name = "backbone" + f"-{branch}" * (branch != handed_out)
-    name += f"-step-{step}" * (not run.backbone.is_file())
+    name = "backbone" if branch == handed_out else f"backbone-{branch}"
+    if not run.backbone.is_file():
+        name += f"-step-{step}"
     heads = encoder if config.projector else None
     return ExportSource(backbone, heads, facts, run.backbone.parent / name, is_run=True)
 
@@ -152,18 +154,6 @@ def _facts_of_run(
         steps=state.step if step is None else step,
         figures=last_values(metrics),
     )
-
-
-def _choose(method: Method, branch: str) -> tuple[Backbone, nn.Module | None]:
-    if isinstance(method, TaughtMethod):
-        encoder = method.teacher.module if branch == "teacher" else method.encoder
-        return encoder.backbone, encoder
-    if branch == "teacher":
-        raise UserError(
-            f"{type(method).__name__} has no teacher, so there is none to export. Leave out "
-            "--branch."
-        )
-    return method.backbone, getattr(method, "encoder", None)
 
 
 def _probes(run: RunDirectory) -> dict[str, float]:

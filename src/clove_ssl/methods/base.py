@@ -8,12 +8,17 @@ buffer, so that its state dict is complete.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
 from clove_ssl.backbones.build import Backbone
+from clove_ssl.config.bases import Branch
 from clove_ssl.config.views import ViewSpec
 from clove_ssl.views.batch import ViewBatch
+
+if TYPE_CHECKING:
+    from clove_ssl.methods.teacher_student import BackboneEncoder
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,9 @@ class Method(Learner):
     """A pre-training method."""
 
     backbone: Backbone
+    goes_back_twice: bool = False
+    """Whether some steps go back through the networks several times, which compiled ones allow
+    where they know it."""
 
     def views(self) -> tuple[ViewSpec, ...]:
         """The views of one image, in the order of ``ViewBatch.views``."""
@@ -75,6 +83,17 @@ class Method(Learner):
         """
         return ()
 
-    def export_backbone(self) -> Backbone:
-        """The backbone that a user takes away."""
+    def export_backbone(self, branch: Branch | None = None) -> Backbone:
+        """The backbone of a branch, by default of the one that a user takes away."""
         return self.backbone
+
+    def export_encoder(self, branch: Branch | None = None) -> BackboneEncoder | None:
+        """That backbone with the heads of pre-training, where they are one network."""
+        return None
+
+    def attention_maps(self, images: Tensor) -> Tensor:
+        """What each cell takes from all cells, by head: (B, 3, H, W) -> (B, heads, h, w, h, w).
+
+        Asked for where the config says ``has_attention``.
+        """
+        raise NotImplementedError

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from clove_ssl.config.bases import MethodConfig
+from clove_ssl.config.bases import Branch, MethodConfig
 from clove_ssl.config.limits import check_least
 from clove_ssl.config.views import Interpolation, ViewsConfig, ViewSpec
 from clove_ssl.errors import UserError
+from clove_ssl.methods.metrics import (
+    ACCURACY,
+    NEGATIVE_COSINE,
+    TEACHER_DISTANCE,
+    judge_queued_fall,
+    positive_cosine,
+)
+from clove_ssl.runs.common_metrics import LOSS
+from clove_ssl.runs.metric_table import Judge, Metric
+
+if TYPE_CHECKING:
+    from clove_ssl.config.pretraining import PretrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,15 +87,29 @@ class HeadConfig:
     """Length of an embedding."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PooledViewsConfig(MethodConfig):
-    """Two large views of an image, embedded by a student and by a teacher that follows it."""
+class TeacherStudentConfig(MethodConfig):
+    """A method with a teacher; its fields are the subclass's, in the order of that one."""
 
     has_teacher: ClassVar[bool] = True
 
+    teacher: TeacherConfig
+    export: Branch
+
+    @property
+    def exported_branch(self) -> Branch:
+        return self.export
+
+    def metrics(self, run: PretrainConfig) -> Iterable[Metric]:
+        return (TEACHER_DISTANCE,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PooledViewsConfig(TeacherStudentConfig):
+    """Two large views of an image, embedded by a student and by a teacher that follows it."""
+
     views: ViewsConfig = field(default_factory=lambda: ViewsConfig(local_count=0))
     teacher: TeacherConfig = field(default_factory=TeacherConfig)
-    export: Literal["student", "teacher"] = "student"
+    export: Branch = "student"
     """The branch whose backbone is exported."""
 
     def __post_init__(self) -> None:
@@ -90,6 +117,9 @@ class PooledViewsConfig(MethodConfig):
 
     def view_specs(self) -> tuple[ViewSpec, ...]:
         return self.views.specs()
+
+    def metrics(self, run: PretrainConfig) -> Iterable[Metric]:
+        return (positive_cosine("images"), *super().metrics(run))
 
     def summary(self) -> dict[str, str]:
         first, last = self.teacher.momentum, self.teacher.final_momentum
@@ -137,6 +167,14 @@ class QueuedConfig(PooledViewsConfig):
                 f"shuffle_groups={self.shuffle_groups}: the first two must be above 0, the last "
                 "0 or more. Leave them out for 0.2, 65536 and 8."
             )
+
+    def judge_loss(self, run: PretrainConfig) -> Judge:
+        """A judge that knows how long the queue takes to fill."""
+        return judge_queued_fall(self.queue_size / run.batch_size)
+
+    def metrics(self, run: PretrainConfig) -> Iterable[Metric]:
+        loss = replace(LOSS, judge=self.judge_loss(run))
+        return (loss, *super().metrics(run), NEGATIVE_COSINE, ACCURACY)
 
     def summary(self) -> dict[str, str]:
         shuffled = f"keys in {self.shuffle_groups} shuffled groups"

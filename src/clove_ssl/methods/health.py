@@ -18,6 +18,8 @@ from clove_ssl.layers.normalization import unit_vectors
 from clove_ssl.methods.cells import CellLoss
 
 MOST_ROWS = 4096  # rows whose spread and rank are looked at
+PLACE_IMAGES = 128  # whose cells are asked for their place
+PLACE_RIDGE = 0.01  # penalty of weights, as a share of the mean squared feature and per row
 
 
 def feature_std(rows: Tensor) -> Tensor:
@@ -66,6 +68,34 @@ def embedding_rows(maps: Tensor) -> Tensor:
     """Of maps (B, D, h, w) as many cells as the figures look at, detached: (N, D)."""
     enough = -(-MOST_ROWS // maps.shape[2:].numel())
     return maps.detach()[:enough].flatten(2).mT.flatten(0, 1)[:MOST_ROWS]
+
+
+@torch.no_grad()
+def place_shares(maps: Tensor) -> dict[str, Tensor]:
+    """How well a cell's height and width in the view can be read from its feature, linearly.
+
+    Of maps (B, D, h, w) half of the images fit a ridge regression, and the others
+    show what it explains of the variance of the places: 1 is all, 0 nothing.
+    """
+    b, _, h, w = maps.shape
+    rows = maps.flatten(2).mT.to(torch.float64)  # (B, L, D)
+    rows = torch.cat([rows, torch.ones_like(rows[..., :1])], dim=2)  # a constant, penalised little
+    heights = torch.linspace(-1, 1, h, dtype=rows.dtype, device=rows.device)
+    widths = torch.linspace(-1, 1, w, dtype=rows.dtype, device=rows.device)
+    places = torch.stack([heights.repeat_interleave(w), widths.repeat(h)], dim=1)  # (L, 2)
+    fitted, asked = rows[: b // 2].flatten(0, 1), rows[b // 2 :].flatten(0, 1)
+    gram = fitted.mT @ fitted
+    penalty = PLACE_RIDGE * gram.diagonal().mean().clamp(min=1e-30)
+    identity = torch.eye(len(gram), dtype=rows.dtype, device=rows.device)
+    weights = torch.linalg.solve(
+        gram + penalty * identity, fitted.mT @ places.repeat(b // 2, 1)
+    )  # (D + 1, 2)
+    true = places.repeat(b - b // 2, 1)
+    missed = (asked @ weights - true).square().sum(0)  # (2,)
+    spread = (true - true.mean(0)).square().sum(0)
+    explained = 1 - missed / spread.clamp(min=1e-30)
+    height, width = torch.where(spread > 0, explained, 0.0).clamp(min=0)
+    return {"place_share_height": height, "place_share_width": width}
 
 
 def match_figures(parts: Sequence[CellLoss]) -> dict[str, Tensor]:

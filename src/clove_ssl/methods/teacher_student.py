@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Generic, Literal, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from clove_ssl.backbones.build import Backbone
+from clove_ssl.config.bases import Branch
 from clove_ssl.config.views import ViewSpec
 from clove_ssl.layers.view_norm import normalize_by_view
 from clove_ssl.methods import health
@@ -30,17 +31,24 @@ class TaughtConfig(Protocol):
     def teacher(self) -> TeacherConfig: ...
 
     @property
-    def export(self) -> Literal["student", "teacher"]: ...
+    def export(self) -> Branch: ...
 
     def view_specs(self) -> tuple[ViewSpec, ...]: ...
 
 
 class BackboneEncoder(nn.Module):
-    """A network around a backbone, of which there are two: student and teacher."""
+    """A network around a backbone, such as student and teacher."""
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
         self.backbone = backbone
+
+    def embeddings(self, images: Tensor) -> Any:
+        """(B, 3, H, W) -> a tensor, or a named tuple of tensors; here what the forward pass gives.
+
+        Networks whose heads wait outside of that pass add them.
+        """
+        return self(images)
 
 
 class PooledEncoder(BackboneEncoder):
@@ -144,10 +152,17 @@ class TaughtMethod(Method, Generic[Encoder]):
             ),
         }
 
-    def export_backbone(self) -> Backbone:
+    def branch(self, name: Branch | None = None) -> Encoder:
+        """The student or the teacher, by default the one that a user takes away."""
+        return self.teacher.module if (name or self._taught.export) == "teacher" else self.encoder
+
+    def export_backbone(self, branch: Branch | None = None) -> Backbone:
         """The student's or the teacher's backbone."""
-        encoder = self.encoder if self._taught.export == "student" else self.teacher.module
-        return encoder.backbone
+        return self.branch(branch).backbone
+
+    def export_encoder(self, branch: Branch | None = None) -> Encoder:
+        """The student's or the teacher's whole encoder."""
+        return self.branch(branch)
 
     def teacher_momentum(self, progress: Progress) -> float:
         """How much of the teacher a step keeps."""

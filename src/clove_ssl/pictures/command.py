@@ -13,8 +13,6 @@ from torch import Tensor
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError
-from clove_ssl.methods.clove.attention import SelfAttention
-from clove_ssl.methods.teacher_student import TaughtMethod
 from clove_ssl.painting.overlays import as_colours, heat, ring
 from clove_ssl.painting.sheets import captioned, enlarged, wrapped, write_titled_sheet
 from clove_ssl.pictures.config import ShowConfig
@@ -125,15 +123,14 @@ def _similarity(config: ShowConfig) -> Sheet:
 
 def _attention(config: ShowConfig) -> Sheet:
     trained = load_trained(config)
-    method, step = open_method(config)
-    attention = getattr(method, "attention", None)
-    if not isinstance(attention, SelfAttention) or not isinstance(method, TaughtMethod):
+    if not trained.method.has_attention:
         raise UserError(
-            f"{trained.method.name} has no attention to show; clove has. For the features of this "
-            f"run type: clove show features {config.run}"
+            f"{trained.method.name} has no attention to show. For the features of this run type: "
+            f"clove show features {config.run}"
         )
     if config.branch == "teacher":
         raise UserError("Only the student has attention. Leave out --branch teacher.")
+    method, step = open_method(config)
     device = choose_device(config.device)
     method.to(device)
     backbone = method.backbone
@@ -142,9 +139,8 @@ def _attention(config: ShowConfig) -> Sheet:
         pixels = _input(config, image, large_side(trained), backbone.strides[backbone.stage])
         floats = normalize(pixels[None].to(device), torch.float32, channels_last=False)
         with torch.no_grad():
-            projected = method.encoder(floats)  # (1, D, h, w)
-            weights = attention.weights(projected)[0].cpu()  # (heads, L, L)
-        rows += _attention_rows(config, image, weights, _grid(projected[0]))
+            weights = method.attention_maps(floats)[0].cpu()  # (heads, h, w, h, w)
+        rows += _attention_rows(config, image, weights)
     title = (
         f"What the cell in the ring takes from all cells, by head, after step {step:,}; bright is "
         f"much ({_name(config)})"
@@ -152,11 +148,10 @@ def _attention(config: ShowConfig) -> Sheet:
     return title, rows
 
 
-def _attention_rows(
-    config: ShowConfig, image: ShownImage, weights: Tensor, grid: tuple[int, int]
-) -> Rows:
+def _attention_rows(config: ShowConfig, image: ShownImage, weights: Tensor) -> Rows:
+    grid = _grid(weights[0, 0])
     row, column = cell_at(config.at, grid)
-    seen = weights[:, row * grid[1] + column].reshape(-1, *grid)  # (heads, h, w)
+    seen = weights[:, row, column]  # (heads, h, w)
     pixels = array_of(image.pixels)
     tiles = [captioned(ring(enlarged(pixels), config.at), image.name, note=image.size)]
     named = [("mean of all heads", seen.mean(0))]

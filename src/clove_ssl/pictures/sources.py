@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from torch import Tensor
 
 from clove_ssl.backbones.build import Backbone
+from clove_ssl.config.bases import Branch
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import DataConfig, PretrainConfig
 from clove_ssl.console import Console
@@ -22,7 +22,6 @@ from clove_ssl.data.labels.classified import only_labelled
 from clove_ssl.data.sources import FolderSource, ImageSource, open_source
 from clove_ssl.errors import UserError
 from clove_ssl.methods.base import Method
-from clove_ssl.methods.teacher_student import TaughtMethod
 from clove_ssl.painting.sheets import Pixels
 from clove_ssl.pictures.config import ShowConfig
 from clove_ssl.pretraining.restore import restore_method
@@ -33,8 +32,6 @@ from clove_ssl.weights.load import load_backbone, read_backbone
 
 SCENE_SIDE = 256
 USUAL_SIDE = 224  # of large views, where no run says another
-
-Branch = Literal["student", "teacher"]
 
 
 @dataclass(frozen=True)
@@ -95,10 +92,10 @@ def open_networks(config: ShowConfig, *, both: bool) -> list[ShownNetwork]:
         return [ShownNetwork(label, backbone.eval())]
     trained = load_trained(config)
     run = RunDirectory(config.run)
-    exported: Branch = getattr(trained.method, "export", "student")
+    exported = trained.method.exported_branch or "student"
     if config.branch is not None:
         return [_open_branch(run, trained, config.branch, exported=exported)]
-    wanted = [exported]
+    wanted: list[Branch] = [exported]
     # A finished run whose checkpoints were deleted still has what it hands out.
     if both and trained.method.has_teacher and any(run.checkpoints.glob("step-*.pt")):
         wanted = ["student", "teacher"]
@@ -146,10 +143,7 @@ def _open_branch(
     if branch == exported and run.backbone.is_file():
         return ShownNetwork(label, load_backbone(run.backbone).eval())
     method, step = restore_method(run, trained)
-    backbone = method.backbone
-    if isinstance(method, TaughtMethod) and branch == "teacher":
-        backbone = method.teacher.module.backbone
-    return ShownNetwork(f"{label}, step {step:,}", backbone)
+    return ShownNetwork(f"{label}, step {step:,}", method.export_backbone(branch))
 
 
 def _files(path: Path, count: int) -> Sequence[Path]:

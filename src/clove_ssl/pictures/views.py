@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import colorsys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
@@ -155,11 +155,9 @@ def _pasted(
 
 
 def _matching(trained: PretrainConfig, threshold: float | None) -> MatchingConfig:
-    rule = getattr(trained.method, "matching", None)
-    if isinstance(rule, MatchingConfig):
-        if threshold is None:
-            return rule
-        return MatchingConfig(threshold=threshold, unit=rule.unit, coordinates=rule.coordinates)
+    rule = trained.method.matching_rule
+    if rule is not None:
+        return rule if threshold is None else replace(rule, threshold=threshold)
     if threshold is None:
         raise UserError(
             f"{trained.method.name} does not match cells by the place they show. To draw which "

@@ -1,4 +1,4 @@
-"""The figures of runs as cards: a curve with a line per run, its last values, what to think of it.
+"""The metrics of runs as cards: a curve with a line per run, its last values, what to think of it.
 
 Curves are drawn here once, and again by the page's script when runs are switched on and off; it
 gets the same thinned points, with nothing where a value is infinite or not a number.
@@ -8,22 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from markupsafe import Markup
 
 from clove_ssl.report.curves import Point, draw_curves, is_drawable, thinned
 from clove_ssl.report.runs import ReportedRun
-from clove_ssl.runs.figures import GROUPS, POSITION, Figure, figure, in_reading_order, readable
 from clove_ssl.runs.hints import Hint
 from clove_ssl.runs.history import Series
+from clove_ssl.runs.metric_table import GROUPS, POSITION, Metric, MetricTable, readable
 
 Sections = list[tuple[str, list["Card"]]]
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One figure of one run."""
+    """One metric of one run."""
 
     run: ReportedRun
     points: Sequence[Point]
@@ -35,9 +36,9 @@ class Reading:
 
 @dataclass(frozen=True)
 class Card:
-    """One figure of all runs that have it."""
+    """One metric of all runs that have it."""
 
-    figure: Figure
+    metric: Metric
     readings: Sequence[Reading]
     curve: Markup
     number: int  # of the curve, for the script
@@ -48,15 +49,16 @@ class Card:
             str(reading.run.number): [_compact(point) for point in thinned(reading.points)]
             for reading in self.readings
         }
-        return {"unit": self.figure.unit, "series": series}
+        return {"unit": self.metric.unit, "series": series}
 
 
 def card_sections(
     runs: Sequence[ReportedRun], *, first: int = 0, prefix: str = "", least: int = 1
 ) -> Sections:
-    """Cards of all figures by group, without empty groups; curves count from ``first``.
+    """Cards of all metrics by group, without empty groups; curves count from ``first``.
 
-    Figures that no run has logged ``least`` times are left out.
+    Metrics that no run has logged ``least`` times are left out. Where two methods explain a name
+    differently, the later run's entry counts.
     """
     logged: set[str] = set().union(*(run.history.names() for run in runs))
     often = {
@@ -64,43 +66,41 @@ def card_sections(
         for name in logged - POSITION
         if max(len(run.history.points(name)) for run in runs) >= least
     }
-    names = in_reading_order(often)
-    by_group = {key: [name for name in names if figure(name).group == key] for key in GROUPS}
-    sections: Sections = []
-    for key, members in by_group.items():
-        if members:
-            start = first + sum(len(cards) for _, cards in sections)
-            cards = [_card(figure(name), runs, start + place) for place, name in enumerate(members)]
-            sections.append((prefix + GROUPS[key], cards))
-    return sections
+    table = MetricTable(metric for run in runs for metric in run.metrics)
+    cards = [
+        _card(metric, runs, number)
+        for number, metric in enumerate(table.in_reading_order(often), start=first)
+    ]
+    groups = groupby(cards, key=lambda card: card.metric.group)
+    return [(prefix + GROUPS[group], list(members)) for group, members in groups]
 
 
-def _card(shown: Figure, runs: Sequence[ReportedRun], number: int) -> Card:
-    readings = [_reading(shown, run) for run in runs if run.history.points(shown.name)]
+def _card(metric: Metric, runs: Sequence[ReportedRun], number: int) -> Card:
+    readings = [_reading(metric, run) for run in runs if run.history.points(metric.name)]
     last = "; ".join(f"{each.run.name} {each.last}. {each.span}" for each in readings)
-    label = f"{shown.title} over the steps, last of {last}"
+    label = f"{metric.title} over the steps, last of {last}"
     curve = draw_curves({each.run.number: each.points for each in readings}, label, number=number)
-    return Card(shown, readings, curve, number)
+    return Card(metric, readings, curve, number)
 
 
-def _reading(shown: Figure, run: ReportedRun) -> Reading:
-    points = [(step, shown.shown(value)) for step, value in run.history.points(shown.name)]
-    series = run.history.of(shown.name)
+def _reading(metric: Metric, run: ReportedRun) -> Reading:
+    points = [(step, metric.shown(value)) for step, value in run.history.points(metric.name)]
+    series = run.history.of(metric.name)
     return Reading(
         run=run,
         points=points,
-        last=readable(points[-1][1]) + shown.unit,
-        span=_span(shown, series),
+        last=readable(points[-1][1]) + metric.unit,
+        span=_span(metric, series),
         gaps=len(points) - (len(series.values) if series else 0),
-        hint=next((hint for hint in run.hints if hint.metric == shown.name), None),
+        hint=next((hint for hint in run.hints if hint.metric.name == metric.name), None),
     )
 
 
-def _span(shown: Figure, series: Series | None) -> str:
+def _span(metric: Metric, series: Series | None) -> str:
     if series is None:
         return ""
-    low, high = (readable(shown.shown(choose(series.values))) for choose in (min, max))
-    return f"Always {low}{shown.unit}" if low == high else f"Range {low} to {high}{shown.unit}"
+    low, high = (readable(metric.shown(choose(series.values))) for choose in (min, max))
+    return f"Always {low}{metric.unit}" if low == high else f"Range {low} to {high}{metric.unit}"
 
 
 def _compact(point: Point) -> tuple[int, float | None]:

@@ -58,8 +58,8 @@ def draw_pictures(run: RunDirectory, console: Console) -> None:
 def _pictures_of(config: PretrainConfig) -> list[PictureKind]:
     """The pictures that make sense for a method."""
     kinds: list[PictureKind] = ["views"] if config.method.view_specs() else []
-    kinds += ["matches"] if hasattr(config.method, "matching") else []
-    kinds += ["attention"] if hasattr(config.method, "attention") else []
+    kinds += ["matches"] if config.method.matching_rule else []
+    kinds += ["attention"] if config.method.has_attention else []
     return [*kinds, "similarity", "features"]
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from clove_ssl.runs.figures import readable
+from clove_ssl.runs.metric_table import readable
 
 Point = tuple[int, float]
 
@@ -72,7 +72,7 @@ class Axes:
 
 
 def draw_curve(points: Sequence[Point], label: str, *, unit: str = "") -> Markup:
-    """One figure over the steps of a run; ``label`` is for those who cannot see it."""
+    """One metric over the steps of a run; ``label`` is for those who cannot see it."""
     finite = [value for _, value in points if is_drawable(value)]
     if not finite:
         return EMPTY
@@ -85,7 +85,7 @@ def draw_curve(points: Sequence[Point], label: str, *, unit: str = "") -> Markup
 def draw_curves(
     series: Mapping[int, Sequence[Point]], label: str, *, number: int | None = None
 ) -> Markup:
-    """One figure of several runs, a line for each in the colour of its number.
+    """One metric of several runs, a line for each in the colour of its number.
 
     A page whose script knows the points as curve ``number`` shows the values that one points at.
     """

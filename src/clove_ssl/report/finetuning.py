@@ -15,8 +15,8 @@ from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.report.curves import draw_curve
 from clove_ssl.report.pages import template
 from clove_ssl.runs.directory import RunDirectory
-from clove_ssl.runs.figures import POSITION
 from clove_ssl.runs.history import History
+from clove_ssl.runs.metric_table import POSITION
 from clove_ssl.runs.metrics import read_metrics
 from clove_ssl.runs.probe_file import read_probes
 from clove_ssl.tasks.scoring.scores import (

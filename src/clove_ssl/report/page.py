@@ -24,7 +24,6 @@ from clove_ssl.report.pages import template, write_page
 from clove_ssl.report.probe_bars import BarChart, bar_charts
 from clove_ssl.report.runs import Facts, ReportedRun, read_runs
 from clove_ssl.runs.directory import RunDirectory, read_config
-from clove_ssl.runs.figures import figure
 from clove_ssl.runs.hints import Hint, worrying
 from clove_ssl.runs.probe_file import read_probes
 
@@ -101,7 +100,7 @@ def _columns(runs: Sequence[ReportedRun], facts: Sequence[Facts]) -> dict[str, A
 
 
 def _worries(runs: Sequence[ReportedRun]) -> list[tuple[ReportedRun, str, Hint]]:
-    return [(run, figure(hint.metric).title, hint) for run in runs for hint in worrying(run.hints)]
+    return [(run, hint.metric.title, hint) for run in runs for hint in worrying(run.hints)]
 
 
 def _charts(runs: Sequence[ReportedRun]) -> list[BarChart]:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.report.pages import when
+from clove_ssl.runs.common_metrics import COMMON
 from clove_ssl.runs.directory import RunDirectory, read_config
-from clove_ssl.runs.figures import readable
-from clove_ssl.runs.hints import Hint, hints
+from clove_ssl.runs.hints import Hint, hints, metric_table
 from clove_ssl.runs.history import History, Series
-from clove_ssl.runs.limits import limits_of
+from clove_ssl.runs.metric_table import MetricTable, readable
 from clove_ssl.runs.metrics import read_metrics
 from clove_ssl.runs.provenance import read_starts, unreadable_files
 from clove_ssl.runs.state import RunState, read_state
@@ -36,6 +36,7 @@ class ReportedRun:
     facts: Facts
     history: History
     starts: Sequence[Mapping[str, Any]]
+    metrics: MetricTable = field(default_factory=lambda: MetricTable(COMMON))
     hints: Sequence[Hint] = ()
     bad_files: int = 0
     is_interrupted: bool = False
@@ -90,7 +91,8 @@ def read_run(run: RunDirectory, *, name: str = "", number: int = 0) -> ReportedR
         facts=_pretraining_facts(config, state, history, starts),
         history=history,
         starts=starts,
-        hints=hints(metrics, limits_of(config)),
+        hints=hints(metrics, config),
+        metrics=metric_table(config),
         bad_files=len(unreadable_files(run)),
         is_interrupted=state.status == "interrupted",
         is_untrained=state.total_steps == 0,
@@ -179,7 +181,7 @@ def _training_facts(config: PretrainConfig, state: RunState, history: History) -
         "Epochs": readable(round(state.epoch or 0, 2))
         + (f" of {total_epochs}" if total_epochs else ""),
         "Batch": f"{config.batch_size:,} images",
-        "Final loss" if state.status == "finished" else "Loss": _final_loss(history),
+        "Final loss" if state.status == "finished" else "Loss": _final_loss(config, history),
         "Throughput": throughput(history),
     }
 
@@ -190,16 +192,19 @@ def _epochs(config: PretrainConfig, state: RunState) -> str:
     return readable(round(state.total_steps * config.batch_size / state.images, 2))
 
 
-def _final_loss(history: History) -> str:
-    """The last value as it is, even when it is not a number."""
-    losses, excess = history.points("loss"), history.points("loss_excess")
+def _final_loss(config: PretrainConfig, history: History) -> str:
+    """The last value as it is, even when it is not a number, and how far it is from what."""
+    losses = history.points("loss")
     if not losses:
         return UNKNOWN
     text = readable(losses[-1][1])
-    if not excess or not math.isfinite(excess[-1][1]):
-        return text
-    side = "below" if excess[-1][1] < 0 else "above"
-    return f"{text}, {readable(abs(excess[-1][1]))} {side} the margin"
+    for metric in metric_table(config):
+        distance = history.points(metric.name)[-1:] if metric.distance_from else []
+        for _, value in distance:
+            if math.isfinite(value):
+                side = "below" if value < 0 else "above"
+                text += f", {readable(abs(value))} {side} {metric.distance_from}"
+    return text
 
 
 def _choices(made: Mapping[str, Any]) -> Facts:

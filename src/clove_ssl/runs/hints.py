@@ -1,31 +1,36 @@
-"""Plain sentences about the figures of a run, for its report and for ``clove doctor``."""
+"""Plain sentences about the metrics of a run, for its report and for ``clove doctor``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from clove_ssl.runs.figures import POSITION, in_reading_order
+from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.runs.common_metrics import COMMON
 from clove_ssl.runs.history import History
-from clove_ssl.runs.judges import JUDGES, Level, Verdict, judge_broken
-from clove_ssl.runs.limits import Limits
+from clove_ssl.runs.metric_table import POSITION, Level, Limits, Metric, MetricTable, Verdict
 
 
 @dataclass(frozen=True)
 class Hint:
-    """What a figure says, in words."""
+    """What a metric says, in words."""
 
-    metric: str
+    metric: Metric
     level: Level
     text: str
 
 
-def hints(metrics: Sequence[Mapping[str, float]], limits: Limits) -> list[Hint]:
-    """One sentence for every figure that can be judged, in the order of the report."""
-    history = History(metrics)
-    names = in_reading_order(history.names() - POSITION)
-    verdicts = [(name, _verdict(name, history, limits)) for name in names]
-    return [Hint(name, *verdict) for name, verdict in verdicts if verdict is not None]
+def metric_table(config: PretrainConfig) -> MetricTable:
+    """The metrics of all runs and those of a run's own method."""
+    return MetricTable((*COMMON, *config.method.metrics(config)))
+
+
+def hints(rows: Sequence[Mapping[str, float]], config: PretrainConfig) -> list[Hint]:
+    """One sentence for every logged metric that can be judged, in the order of the report."""
+    history, limits = History(rows), _limits(config)
+    metrics = metric_table(config).in_reading_order(history.names() - POSITION)
+    verdicts = [(metric, _verdict(metric, history, limits)) for metric in metrics]
+    return [Hint(metric, *verdict) for metric, verdict in verdicts if verdict is not None]
 
 
 def worrying(found: Sequence[Hint]) -> list[Hint]:
@@ -33,11 +38,32 @@ def worrying(found: Sequence[Hint]) -> list[Hint]:
     return [hint for level in ("bad", "look") for hint in found if hint.level == level]
 
 
-def _verdict(name: str, history: History, limits: Limits) -> Verdict | None:
-    since = history.broken_since(name)
+def _limits(config: PretrainConfig) -> Limits:
+    return Limits(
+        min_std=config.health.min_std,
+        min_rank=config.health.min_rank,
+        warmup_epochs=config.optimizer.warmup_epochs,
+    )
+
+
+def _verdict(metric: Metric, history: History, limits: Limits) -> Verdict | None:
+    since = history.broken_since(metric.name)
     if since is not None:
-        return judge_broken(name, since)
-    series = history.of(name)
-    if series is None or name not in JUDGES:
+        return _judge_broken(metric, since)
+    series = history.of(metric.name)
+    if series is None or metric.judge is None:
         return None
-    return JUDGES[name](series, history, limits)
+    return metric.judge(series, history, limits)
+
+
+def _judge_broken(metric: Metric, since: int) -> Verdict:
+    """A metric that has been infinite or not a number since a step."""
+    if metric.name == "gradient_norm":
+        return "look", (
+            f"Not finite since step {since}. With fp16 single steps like this are normal and are "
+            "skipped; if it lasts, use --precision bf16 or fp32, or a smaller --optimizer.lr."
+        )
+    return "bad", (
+        f"Not a number since step {since}. Start again with a smaller --optimizer.lr or with "
+        "--precision fp32."
+    )

@@ -1,4 +1,4 @@
-"""The figures of a run over time, ready to be judged or drawn."""
+"""The metrics of a run over time, ready to be judged or drawn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ RECENT = 10  # logged steps whose median stands for "now", so that one odd batch
 
 
 class Series:
-    """The finite values of one figure, oldest first; never empty."""
+    """The finite values of one metric, oldest first; never empty."""
 
     def __init__(self, values: Sequence[float]) -> None:
         self.values = list(values)
@@ -52,20 +52,20 @@ class History:
         return max((row.get("step", 0) for row in self.rows), default=0)
 
     def names(self) -> set[str]:
-        """All figures that were ever logged."""
+        """All metrics that were ever logged."""
         return {name for row in self.rows for name in row}
 
     def of(self, name: str) -> Series | None:
-        """One figure, or nothing when it has no finite value."""
+        """One metric, or nothing when it has no finite value."""
         values = [row[name] for row in self.rows if math.isfinite(row.get(name, math.nan))]
         return Series(values) if values else None
 
     def points(self, name: str) -> list[tuple[int, float]]:
-        """Step and value of one figure, values that are not finite included."""
+        """Step and value of one metric, values that are not finite included."""
         return [(int(row["step"]), row[name]) for row in self.rows if name in row]
 
     def broken_since(self, name: str) -> int | None:
-        """The step from which on a figure is infinite or not a number, to the end."""
+        """The step from which on a metric is infinite or not a number, to the end."""
         since = None
         for step, value in reversed(self.points(name)):
             if math.isfinite(value):

@@ -14,6 +14,7 @@ from typing import Literal
 
 import torch
 
+from clove_ssl.config.bases import Branch
 from clove_ssl.views.batch import IMAGENET_STD
 from clove_ssl.weights.architectures import name_by_order
 from clove_ssl.weights.checkpoint_files import Content
@@ -21,7 +22,6 @@ from clove_ssl.weights.dialects import find_dialect, strip
 from clove_ssl.weights.layouts import (
     LICENCES,
     OWN,
-    Branch,
     Found,
     State,
     licence,

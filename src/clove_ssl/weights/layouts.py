@@ -17,11 +17,11 @@ from typing import Literal
 
 from torch import Tensor
 
+from clove_ssl.config.bases import Branch
 from clove_ssl.errors import UserError, unknown_name
 from clove_ssl.weights.dialects import find_dialect
 
 State = dict[str, Tensor]
-Branch = Literal["student", "teacher"]
 OWN = "clove-ssl"
 
 

@@ -24,12 +24,13 @@ from clove_ssl.backbones.build import (
     backbone_names,
     build_backbone,
 )
+from clove_ssl.config.bases import Branch
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.errors import UserError
 from clove_ssl.weights.architectures import COUNTER, check_fit, find_network, fitting, shapes_of
 from clove_ssl.weights.checkpoint_files import Content, read_content
 from clove_ssl.weights.extraction import Extracted, Wanted, extract
-from clove_ssl.weights.layouts import Branch, unknown_layout, unwrap
+from clove_ssl.weights.layouts import unknown_layout, unwrap
 from clove_ssl.weights.origins import Origin, locate
 from clove_ssl.weights.safetensors_file import FORMAT
 from clove_ssl.weights.timm_states import fit_timm_state

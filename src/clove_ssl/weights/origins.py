@@ -12,11 +12,11 @@ from pathlib import Path
 
 from clove_ssl.backbones.build import TIMM_PREFIX
 from clove_ssl.config import files
+from clove_ssl.config.bases import Branch
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import BackboneConfig, PretrainConfig
 from clove_ssl.errors import UserError
 from clove_ssl.runs.directory import RunDirectory, newest_intact, not_exported, read_config
-from clove_ssl.weights.layouts import Branch
 
 HUB_WEIGHTS = "model.safetensors"
 
@@ -65,8 +65,7 @@ def _of_file(path: Path) -> Origin:
 
 
 def _of_run(config: PretrainConfig, checkpoint: Path) -> Origin:
-    exported = getattr(config.method, "export", None)  # methods without a teacher have no choice
-    return Origin(checkpoint, network=config.backbone, branch=exported)
+    return Origin(checkpoint, network=config.backbone, branch=config.method.exported_branch)
 
 
 def _timm_name(config: Path) -> str:

@@ -12,6 +12,7 @@ from builders.runs import contrastive_runs, foreground_runs, window_runs
 from builders.runs.tiny_runs import tiny_config, tiny_method
 from builders.tasks.tiny_backbone import TinyBackbone
 from builders.tasks.tiny_pyramid import TinyPyramid
+from references.clove_plus import TinyMaps
 from torch import nn
 
 from clove_ssl.config.bases import MethodConfig
@@ -22,6 +23,8 @@ from clove_ssl.config.pretraining import (
     PretrainConfig,
 )
 from clove_ssl.config.views import ViewsConfig
+from clove_ssl.methods.clove.config import AttentionConfig, LossConfig
+from clove_ssl.methods.clove_plus.config import CLoVEPlusConfig, WholeConfig
 from clove_ssl.methods.config import ProjectorConfig, TeacherConfig
 from clove_ssl.methods.pixpro.config import InstanceConfig, PixProConfig
 from clove_ssl.methods.slotcon.config import SlotConConfig, SlotHeadConfig
@@ -35,6 +38,7 @@ QUEUED = tuple(name for name in TRAINED if METHODS.load(name).queues)
 TEACHER = TeacherConfig(momentum=0.9, final_momentum=0.9)
 FIRST_STAGES = BackboneConfig(name="resnet18", stage="c3")
 WHOLE = {  # for methods that need all stages
+    "clove-plus": BackboneConfig(name="timm:test_resnet"),
     "detco": BackboneConfig(name="resnet18"),  # patches are too small for fewer channels
     "resim": BackboneConfig(name="timm:test_resnet"),  # of at most 96 channels
 }
@@ -46,11 +50,19 @@ def small_method(name: str, *, size: int | None = None, **changes: Any) -> Metho
     for group in (contrastive_runs, foreground_runs, window_runs):
         if name in group.NAMES:
             return group.small_method(name, size=size or (64 if name == "resim" else 16), **changes)
-    views = ViewsConfig(global_size=size or 16, local_count=0)
+    views = ViewsConfig(global_size=size or (32 if name == "clove-plus" else 16), local_count=0)
     configs: Mapping[str, MethodConfig] = {
         "clove": replace(
             tiny_method(),
             views=replace(views, local_count=2, local_size=views.global_size // 2),
+            teacher=TEACHER,
+        ),
+        "clove-plus": CLoVEPlusConfig(
+            views=replace(views, local_count=2, local_size=views.global_size // 2),
+            projector=ProjectorConfig(hidden=32, out=16),
+            attention=AttentionConfig(heads=2),
+            loss=LossConfig(top_k=4),
+            whole=WholeConfig(width=9),
             teacher=TEACHER,
         ),
         "pixpro": PixProConfig(
@@ -72,7 +84,11 @@ def small_method(name: str, *, size: int | None = None, **changes: Any) -> Metho
 
 def tiny_network(name: str) -> nn.Module:
     """What can stand in for the backbone of a method."""
-    networks = {"detco": foreground_runs.TinyStages, "resim": TinyPyramid}
+    networks = {
+        "clove-plus": TinyMaps,
+        "detco": foreground_runs.TinyStages,
+        "resim": TinyPyramid,
+    }
     return networks.get(name, TinyBackbone)()
 
 

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from clove_ssl.config.views import ViewsConfig
 from clove_ssl.losses import clove_loss, matched_cosine_loss
 from clove_ssl.methods.base import Progress
+from clove_ssl.methods.clove.cell_terms import scattered_cells
 from clove_ssl.methods.clove.config import AttentionConfig, CLoVEConfig, LossConfig
-from clove_ssl.methods.clove.method import CLoVE, scattered_cells
+from clove_ssl.methods.clove.method import CLoVE
 from clove_ssl.methods.config import MatchingConfig, ProjectorConfig, TeacherConfig
 from clove_ssl.optimizers import LARS
 from clove_ssl.views.batch import View, ViewBatch

@@ -51,7 +51,7 @@ def test_a_network_in_pieces_gives_what_it_gave_before(name: str) -> None:
     assert counters["stats"]["unique_graphs"] > 2
 
 
-@pytest.mark.parametrize("name", ["byol", "clove", "pixpro", "slotcon"])
+@pytest.mark.parametrize("name", ["byol", "clove", "clove-plus", "pixpro", "slotcon"])
 def test_compiled_and_plain_parts_behind_the_networks_agree(name: str, tmp_path: Path) -> None:
     method, batch = method_and_batch(name, tmp_path)
     compiled = copy.deepcopy(method)

@@ -12,6 +12,8 @@ from builders.tasks.tiny_densepose import scenes, tiny_densepose_run
 
 from clove_ssl.config.finetuning import LabelledDataConfig
 
+pytestmark = pytest.mark.forks
+
 
 def rarely_labelled(folder: Path) -> LabelledDataConfig:
     """Figures of which one in twelve points survives, so that regions often have none."""

@@ -36,9 +36,15 @@ class DenseTwin(Method):
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
         first, second = (view.geometry.signed_boxes("pixel") for view in batch.views)
         a, b = (self.projector(self.backbone.features(view.pixels)) for view in batch.views)
-        loss = (self._predict(a, b, first, second) + self._predict(b, a, second, first)) / 2
+        grid = (a.shape[2], a.shape[3])
+        matches = match_cells(first, second, grid, grid, self.config.threshold)  # (B, h*w, h*w)
+        loss = (self._predict(a, b, matches) + self._predict(b, a, matches.mT)) / 2
+        metrics = {
+            "cos_positive": -loss.detach() / 2,
+            "cells_matched": matches.any(2).float().mean(),
+        }
         rows = a.detach().flatten(2).mT.flatten(0, 1)[:4096]
-        return StepOutput(loss, {"cos_positive": -loss.detach() / 2}, {"embeddings": rows})
+        return StepOutput(loss, metrics, {"embeddings": rows})
 
     def health(self, output: StepOutput) -> dict[str, Tensor]:
         rows = output.artifacts["embeddings"]
@@ -47,9 +53,7 @@ class DenseTwin(Method):
             "effective_rank": health.effective_rank(rows),
         }
 
-    def _predict(self, a: Tensor, b: Tensor, here: Tensor, there: Tensor) -> Tensor:
-        """(B, D, h, w) maps and their boxes (B, 4) -> scalar."""
-        grid = (a.shape[2], a.shape[3])
-        matches = match_cells(here, there, grid, grid, self.config.threshold)
+    def _predict(self, a: Tensor, b: Tensor, matches: Tensor) -> Tensor:
+        """(B, D, h, w) maps and which of their cells belong together -> scalar."""
         guess = unit_vectors(self.predictor(a), dim=1)
         return matched_cosine_loss(guess, unit_vectors(b.detach(), dim=1), matches)

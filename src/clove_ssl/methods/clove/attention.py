@@ -49,6 +49,11 @@ class SelfAttention(nn.Module):
         queries, keys, _ = self._heads(feature_map)
         return (queries @ keys.mT).softmax(-1)
 
+    def weight_maps(self, feature_map: Tensor) -> Tensor:
+        """The weights laid out as maps: (B, D, h, w) -> (B, H, h, w, h, w)."""
+        weights, grid = self.weights(feature_map), feature_map.shape[2:]
+        return weights.reshape(*weights.shape[:2], *grid, *grid)
+
     def _heads(self, feature_map: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, (B, H, L, C) each; products of the first two are scores."""
         cells = feature_map.flatten(2).mT  # (B, L, D)

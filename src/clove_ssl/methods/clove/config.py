@@ -7,18 +7,27 @@ paper's. ``recipes.clove_release_r50_200ep`` is the release in every point.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from clove_ssl.config.bases import Kind, MethodConfig
+from clove_ssl.config.bases import Branch, Kind
 from clove_ssl.config.limits import check_least, check_positive
 from clove_ssl.config.views import ViewsConfig, ViewSpec
 from clove_ssl.errors import UserError
-from clove_ssl.methods.config import MatchingConfig, ProjectorConfig, TeacherConfig
+from clove_ssl.methods.clove.metrics import clove_metrics
+from clove_ssl.methods.config import (
+    MatchingConfig,
+    ProjectorConfig,
+    TeacherConfig,
+    TeacherStudentConfig,
+)
 
 if TYPE_CHECKING:
     from clove_ssl.backbones.build import Backbone
+    from clove_ssl.config.pretraining import PretrainConfig
     from clove_ssl.methods.base import Method
+    from clove_ssl.runs.metric_table import Metric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +53,9 @@ class AttentionConfig:
 class LossConfig:
     """How matched cells attract and the others repel."""
 
-    kind: Literal["ranking", "l2"] = "ranking"
-    """``ranking``: margin ranking with hard negatives; ``l2``: attract the matches only."""
+    kind: Literal["ranking", "infonce", "l2"] = "ranking"
+    """``ranking``: margin ranking with hard negatives; ``infonce``: find a match among all cells
+    that are none; ``l2``: attract the matches only."""
     form: Literal["release", "paper"] = "release"
     """``release``: one hinge per image, with a factor 2; ``paper``: Eq. 2, one hinge per pair."""
     positive_weight: float = 2.0
@@ -69,6 +79,8 @@ class LossConfig:
     (``inter``) or of averaged maps (``inter-avg``) of other images."""
     queue_size: int = 16384
     """Entries of the queue of ``inter`` and ``inter-avg`` negatives."""
+    temperature: float = 0.2
+    """Divides the cosines of ``infonce``."""
     local_weight: float = 1.0
     """Weight of a term with a small view relative to one between large views."""
 
@@ -78,17 +90,18 @@ class LossConfig:
                 f"method.loss.drop is {self.drop} of top_k {self.top_k}, which leaves no negative. "
                 f"Give --method.loss.drop 0 to {self.top_k - 1}."
             )
+        check_positive("method.loss", temperature=self.temperature)
 
 
 @dataclass(frozen=True, kw_only=True)
-class CLoVEConfig(MethodConfig):
+class CLoVEConfig(TeacherStudentConfig):
     """Contextualized local visual embeddings (Silva et al., 2023)."""
 
     name: ClassVar[str] = "clove"
     paper: ClassVar[str] = "Silva et al., 2023"
     kinds: ClassVar[tuple[Kind, ...]] = ("dense",)
-    has_teacher: ClassVar[bool] = True
     status: ClassVar[str] = "equal to the released code"
+    has_attention: ClassVar[bool] = True
 
     views: ViewsConfig = field(default_factory=ViewsConfig)
     projector: ProjectorConfig = field(default_factory=ProjectorConfig)
@@ -99,7 +112,7 @@ class CLoVEConfig(MethodConfig):
     joint_views: bool = True
     """Views of one size share a forward pass and so their batch statistics; otherwise each
     view is normalised on its own."""
-    export: Literal["student", "teacher"] = "student"
+    export: Branch = "student"
     """The branch whose backbone is exported."""
 
     def __post_init__(self) -> None:
@@ -127,6 +140,13 @@ class CLoVEConfig(MethodConfig):
         """Pairs of a student view and a teacher view that are compared."""
         large = self.views.global_count
         return large * (large - 1) + self.views.local_count * large
+
+    @property
+    def matching_rule(self) -> MatchingConfig:
+        return self.matching
+
+    def metrics(self, run: PretrainConfig) -> Iterable[Metric]:
+        return clove_metrics(self, run)
 
     def summary(self) -> dict[str, str]:
         tau = f", temperature {self.attention.temperature}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -9,9 +10,12 @@ from clove_ssl.config.bases import Kind
 from clove_ssl.config.views import PasteSpec, ViewSpec
 from clove_ssl.errors import UserError
 from clove_ssl.methods.config import HeadConfig, QueuedConfig
+from clove_ssl.methods.metrics import of_parts
+from clove_ssl.runs.metric_table import Metric
 
 if TYPE_CHECKING:
     from clove_ssl.backbones.build import Backbone
+    from clove_ssl.config.pretraining import PretrainConfig
     from clove_ssl.methods.base import Method
 
 
@@ -65,6 +69,18 @@ class CP2Config(QueuedConfig):
         from clove_ssl.methods.cp2.method import CP2
 
         return CP2(self, backbone)
+
+    def metrics(self, run: PretrainConfig) -> Iterable[Metric]:
+        yield from super().metrics(run)
+        parts = {"global": "whole images", "dense": "cells"}
+        yield from of_parts("loss", parts, self.judge_loss(run))
+        yield Metric(
+            "foreground_cells",
+            "Foreground",
+            "matching",
+            "Share of cells that show the pasted foreground.",
+            is_share=True,
+        )
 
     def summary(self) -> dict[str, str]:
         common = super().summary()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from clove_ssl.config.bases import Kind
 from clove_ssl.errors import UserError
 from clove_ssl.methods.config import HeadConfig, QueuedConfig
+from clove_ssl.methods.metrics import of_parts
 
 if TYPE_CHECKING:
     from clove_ssl.backbones.build import Backbone
+    from clove_ssl.config.pretraining import PretrainConfig
     from clove_ssl.methods.base import Method
+    from clove_ssl.runs.metric_table import Metric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +47,13 @@ class DenseCLConfig(QueuedConfig):
         from clove_ssl.methods.densecl.method import DenseCL
 
         return DenseCL(self, backbone)
+
+    def metrics(self, run: PretrainConfig) -> Iterable[Metric]:
+        yield from super().metrics(run)
+        parts = {"global": "whole images", "dense": "cells"}
+        yield from of_parts("loss", parts, self.judge_loss(run))
+        for base in ("cos_positive", "cos_negative", "accuracy"):
+            yield from of_parts(base, {"dense": "cells"})
 
     def summary(self) -> dict[str, str]:
         common = super().summary()

@@ -58,6 +58,10 @@ class DenseEncoder(BackboneEncoder):
         """(B, 3, H, W) -> (B, C, h, w), the backbone's map."""
         return self.backbone.features(images)
 
+    def embeddings(self, images: Tensor) -> Embedded:
+        """(B, 3, H, W) -> what both heads make of them."""
+        return self.embed(self(images))
+
     def embed(self, feature_map: Tensor) -> Embedded:
         """Both heads on the backbone's map (B, C, h, w)."""
         image = self.image_head(feature_map.mean((2, 3)))
@@ -80,7 +84,7 @@ class DenseCL(QueueingMethod[DenseEncoder]):
         first, second = view_pair(batch)
         self.before_targets(progress)
         key = self._key(second.pixels, progress)
-        query = self.encoder.embed(self.encoder(first.pixels))
+        query = self.encoder.embeddings(first.pixels)
         images = self._contrast(query.image, key.image, self.queue)
         cells = self.compare_cells(query, key, batch)
         if self.training:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -9,10 +10,13 @@ from clove_ssl.config.bases import Kind
 from clove_ssl.config.views import PatchSpec, ViewSpec
 from clove_ssl.errors import UserError
 from clove_ssl.methods.config import HeadConfig, QueuedConfig
+from clove_ssl.methods.metrics import of_parts
 
 if TYPE_CHECKING:
     from clove_ssl.backbones.build import Backbone
+    from clove_ssl.config.pretraining import PretrainConfig
     from clove_ssl.methods.base import Method
+    from clove_ssl.runs.metric_table import Metric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +94,17 @@ class DetCoConfig(QueuedConfig):
         from clove_ssl.methods.detco.method import DetCo
 
         return DetCo(self, backbone)
+
+    def metrics(self, run: PretrainConfig) -> Iterable[Metric]:
+        yield from super().metrics(run)
+        parts = {
+            "global": "whole images",
+            "local": "patches",
+            "local_to_global": "patches with whole images",
+        }
+        yield from of_parts("loss", parts, self.judge_loss(run))
+        for base in ("cos_positive", "cos_negative", "accuracy"):
+            yield from of_parts(base, {"patches": "patches"})
 
     def summary(self) -> dict[str, str]:
         common = super().summary()

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from clove_ssl.config.bases import Kind, MethodConfig
+from clove_ssl.config.bases import Branch, Kind
 from clove_ssl.config.views import ViewsConfig, ViewSpec
 from clove_ssl.errors import UserError
 from clove_ssl.methods.config import (
     MatchingConfig,
     ProjectorConfig,
     TeacherConfig,
+    TeacherStudentConfig,
     check_two_views,
     wide_crops,
 )
+from clove_ssl.methods.metrics import matches_of_two_views, of_parts, positive_cosine
 
 if TYPE_CHECKING:
     from clove_ssl.backbones.build import Backbone
+    from clove_ssl.config.pretraining import PretrainConfig
     from clove_ssl.methods.base import Method
+    from clove_ssl.runs.metric_table import Metric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,13 +63,12 @@ class InstanceConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PixProConfig(MethodConfig):
+class PixProConfig(TeacherStudentConfig):
     """Pixel-to-propagation consistency (Xie et al., 2021)."""
 
     name: ClassVar[str] = "pixpro"
     paper: ClassVar[str] = "Xie et al., 2021"
     kinds: ClassVar[tuple[Kind, ...]] = ("dense",)
-    has_teacher: ClassVar[bool] = True
     status: ClassVar[str] = "equal to the released code"
 
     views: ViewsConfig = field(default_factory=lambda: wide_crops("bilinear"))
@@ -78,7 +82,7 @@ class PixProConfig(MethodConfig):
     unmatched_images: Literal["keep", "skip"] = "keep"
     """``keep``: an image without a match counts as 0 in the mean over images, as released;
     ``skip`` leaves it out of the mean."""
-    export: Literal["student", "teacher"] = "student"
+    export: Branch = "student"
     """The branch whose backbone is exported."""
 
     def __post_init__(self) -> None:
@@ -91,6 +95,15 @@ class PixProConfig(MethodConfig):
         from clove_ssl.methods.pixpro.method import PixPro
 
         return PixPro(self, backbone)
+
+    @property
+    def matching_rule(self) -> MatchingConfig:
+        return self.matching
+
+    def metrics(self, run: PretrainConfig) -> Iterable[Metric]:
+        instances = of_parts("cos", {"instance": "whole images"})
+        matches = (positive_cosine("cells"), *instances, *matches_of_two_views())
+        return (*matches, *super().metrics(run))
 
     def summary(self) -> dict[str, str]:
         weight = self.instance.weight

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -9,9 +10,12 @@ from clove_ssl.config.bases import Kind
 from clove_ssl.config.views import ViewSpec
 from clove_ssl.errors import UserError
 from clove_ssl.methods.config import QueuedConfig
+from clove_ssl.methods.metrics import of_parts
+from clove_ssl.runs.metric_table import Metric
 
 if TYPE_CHECKING:
     from clove_ssl.backbones.build import Backbone
+    from clove_ssl.config.pretraining import PretrainConfig
     from clove_ssl.methods.base import Method
 
 SMALLEST_VIEW = 48  # three cells of c4, which is what a negative is averaged over
@@ -83,6 +87,22 @@ class ReSimConfig(QueuedConfig):
         from clove_ssl.methods.resim.method import ReSim
 
         return ReSim(self, backbone)
+
+    def metrics(self, run: PretrainConfig) -> Iterable[Metric]:
+        yield from super().metrics(run)
+        windows = {level: f"windows of stage {level}" for level in ("c4", "c3")}
+        parts = {"global": "whole images", **windows}
+        yield from of_parts("loss", parts, self.judge_loss(run))
+        yield from of_parts("cos_positive", windows)
+        yield from of_parts("cos_negative", windows)
+        for level in windows:
+            yield Metric(
+                f"windows_kept_{level}",
+                f"Windows kept, {level}",
+                "matching",
+                "Share of windows of one view that lie wholly inside the other.",
+                is_share=True,
+            )
 
     def summary(self) -> dict[str, str]:
         levels = {"c4": self.c4, "c3": self.c3}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -9,10 +10,13 @@ from clove_ssl.config.bases import Kind
 from clove_ssl.errors import UserError
 from clove_ssl.methods.config import MatchingConfig
 from clove_ssl.methods.densecl.config import DenseCLConfig
+from clove_ssl.methods.metrics import matches_of_two_views
 
 if TYPE_CHECKING:
     from clove_ssl.backbones.build import Backbone
+    from clove_ssl.config.pretraining import PretrainConfig
     from clove_ssl.methods.base import Method
+    from clove_ssl.runs.metric_table import Metric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +61,13 @@ class SetSimConfig(DenseCLConfig):
         from clove_ssl.methods.setsim.method import SetSim
 
         return SetSim(self, backbone)
+
+    @property
+    def matching_rule(self) -> MatchingConfig:
+        return self.matching
+
+    def metrics(self, run: PretrainConfig) -> Iterable[Metric]:
+        return (*super().metrics(run), *matches_of_two_views())
 
     def summary(self) -> dict[str, str]:
         sources = {"both": "attention and geometry"}.get(self.sets.kind, self.sets.kind)

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
-from clove_ssl.config.bases import Kind, MethodConfig
+from clove_ssl.config.bases import Branch, Kind
 from clove_ssl.config.views import OverlapSpec, ViewsConfig, ViewSpec
 from clove_ssl.errors import UserError
-from clove_ssl.methods.config import TeacherConfig, check_two_views, wide_crops
+from clove_ssl.methods.config import (
+    TeacherConfig,
+    TeacherStudentConfig,
+    check_two_views,
+    wide_crops,
+)
+from clove_ssl.methods.slotcon.metrics import slotcon_metrics
 
 if TYPE_CHECKING:
     from clove_ssl.backbones.build import Backbone
+    from clove_ssl.config.pretraining import PretrainConfig
     from clove_ssl.methods.base import Method
+    from clove_ssl.runs.metric_table import Metric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,13 +67,12 @@ class SlotLossConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlotConConfig(MethodConfig):
+class SlotConConfig(TeacherStudentConfig):
     """Semantic grouping with contrastive slots (Wen et al., 2022)."""
 
     name: ClassVar[str] = "slotcon"
     paper: ClassVar[str] = "Wen et al., 2022"
     kinds: ClassVar[tuple[Kind, ...]] = ("local", "dense")
-    has_teacher: ClassVar[bool] = True
     status: ClassVar[str] = "equal to the released code"
 
     views: ViewsConfig = field(default_factory=lambda: wide_crops("bicubic"))
@@ -75,7 +83,7 @@ class SlotConConfig(MethodConfig):
     head: SlotHeadConfig = field(default_factory=SlotHeadConfig)
     loss: SlotLossConfig = field(default_factory=SlotLossConfig)
     teacher: TeacherConfig = field(default_factory=TeacherConfig)
-    export: Literal["student", "teacher"] = "teacher"
+    export: Branch = "teacher"
     """The branch whose backbone is exported; the authors transfer the teacher."""
 
     def __post_init__(self) -> None:
@@ -102,6 +110,9 @@ class SlotConConfig(MethodConfig):
         from clove_ssl.methods.slotcon.method import SlotCon
 
         return SlotCon(self, backbone)
+
+    def metrics(self, run: PretrainConfig) -> Iterable[Metric]:
+        return (*slotcon_metrics(), *super().metrics(run))
 
     def summary(self) -> dict[str, str]:
         return {

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from clove_ssl.config.bases import Kind, MethodConfig
 from clove_ssl.config.views import ViewsConfig, ViewSpec
 from clove_ssl.errors import UserError
+from clove_ssl.methods.metrics import ACCURACY
 
 if TYPE_CHECKING:
     from clove_ssl.backbones.build import Backbone
+    from clove_ssl.config.pretraining import PretrainConfig
     from clove_ssl.methods.base import Method
+    from clove_ssl.runs.metric_table import Metric
 
 
 def plain_crop() -> ViewsConfig:
@@ -71,6 +75,9 @@ class SupervisedConfig(MethodConfig):
                 "data, or leave the option out to take what is there."
             )
         return replace(self, classes=count)
+
+    def metrics(self, run: PretrainConfig) -> Iterable[Metric]:
+        return (ACCURACY,)
 
     def summary(self) -> dict[str, str]:
         smoothing = f", label smoothing {self.label_smoothing:g}" * bool(self.label_smoothing)

@@ -7,6 +7,7 @@ and the recipe ``vicregl-r50-300ep`` follows it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
@@ -14,10 +15,13 @@ from clove_ssl.config.bases import Kind, MethodConfig
 from clove_ssl.config.views import ViewsConfig, ViewSpec
 from clove_ssl.errors import UserError
 from clove_ssl.methods.config import wide_crops
+from clove_ssl.methods.metrics import of_parts
 
 if TYPE_CHECKING:
     from clove_ssl.backbones.build import Backbone
+    from clove_ssl.config.pretraining import PretrainConfig
     from clove_ssl.methods.base import Method
+    from clove_ssl.runs.metric_table import Metric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +86,10 @@ class VICRegLConfig(MethodConfig):
         from clove_ssl.methods.vicregl.method import VICRegL
 
         return VICRegL(self, backbone)
+
+    def metrics(self, run: PretrainConfig) -> Iterable[Metric]:
+        for base in ("loss", "invariance", "variance", "covariance"):
+            yield from of_parts(base, {"global": "whole images", "local": "cells"})
 
     def summary(self) -> dict[str, str]:
         return {

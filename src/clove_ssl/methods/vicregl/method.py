@@ -15,10 +15,12 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from clove_ssl.backbones.build import Backbone
+from clove_ssl.config.bases import Branch
 from clove_ssl.config.views import ViewSpec
 from clove_ssl.methods import health
 from clove_ssl.methods.base import Method, Progress, StepOutput
 from clove_ssl.methods.heads import build_expander, gather_with_gradient
+from clove_ssl.methods.teacher_student import BackboneEncoder
 from clove_ssl.methods.variance import VarianceTerms, VarianceWeights, global_terms, local_terms
 from clove_ssl.methods.vicregl.config import VICRegLConfig
 from clove_ssl.views.batch import View, ViewBatch
@@ -34,12 +36,11 @@ class Embeddings(NamedTuple):
     cells: Tensor  # (B, h, w, D')
 
 
-class Encoder(nn.Module):
+class Encoder(BackboneEncoder):
     """Backbone and expanders."""
 
     def __init__(self, backbone: Backbone, config: VICRegLConfig) -> None:
-        super().__init__()
-        self.backbone = backbone
+        super().__init__(backbone)
         self.expander = build_expander(backbone.out_channels, config.global_width)
         self.cell_expander = build_expander(backbone.out_channels, config.local_width)
 
@@ -100,6 +101,10 @@ class VICRegL(Method):
         figures = {**term_figures("global", whole), **term_figures("local", local)}
         rows = cells[0].detach().flatten(0, 1)[: health.MOST_ROWS]
         return StepOutput(loss, figures, {"embeddings": rows})
+
+    def export_encoder(self, branch: Branch | None = None) -> Encoder:
+        """The only encoder."""
+        return self.encoder
 
     def networks(self) -> tuple[nn.Module, ...]:
         """The encoder."""

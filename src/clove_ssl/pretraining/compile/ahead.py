@@ -59,7 +59,9 @@ def compile_ahead(
     if _most_helpers() < 2:
         return None
     device = batch.views[0].pixels.device
-    around = Surroundings(precision, device, deterministic, activation_memory)
+    around = Surroundings(
+        precision, device, deterministic, activation_memory, method.goes_back_twice
+    )
     return compile_calls(record_calls(method, batch, precision), around)
 
 
@@ -107,7 +109,7 @@ def _mark(calls: Iterable[PieceCall], around: Surroundings) -> Path:
 
     names = sorted(call.name for call in calls)
     settings = (around.precision.name, around.deterministic, around.activation_memory)
-    facts = repr((names, settings, torch.__version__, _gpu_name()))
+    facts = repr((names, settings, around.goes_back_twice, torch.__version__, _gpu_name()))
     return Path(cache_dir(), "clove_ssl", hashlib.sha256(facts.encode()).hexdigest())
 
 

@@ -41,6 +41,7 @@ class Surroundings:
     device: torch.device
     deterministic: bool = False
     activation_memory: float = 1.0
+    goes_back_twice: bool = False
 
 
 class CallPile:
@@ -123,7 +124,7 @@ def _load_finished(
 
 def load_calls(calls: Sequence[PieceCall], around: Surroundings) -> None:
     """Run calls, which compiles what is not compiled yet."""
-    set_up_compiler(around.activation_memory)
+    set_up_compiler(around.activation_memory, goes_back_twice=around.goes_back_twice)
     for call in calls:
         call.run(around.precision, around.device)
 

@@ -22,7 +22,11 @@ GRAPHS = 512  # of all pieces together; behind its default limit torch would run
 
 
 def compile_pieces(
-    pieces: Iterable[nn.Module], backend: str = "inductor", *, activation_memory: float = 1.0
+    pieces: Iterable[nn.Module],
+    backend: str = "inductor",
+    *,
+    activation_memory: float = 1.0,
+    goes_back_twice: bool = False,
 ) -> None:
     """Compile pieces, which happens when they first run.
 
@@ -31,8 +35,9 @@ def compile_pieces(
         backend: Who makes the code.
         activation_memory: Share of the activations that is kept for the backward pass; the
             compiler reads it for every graph it makes from now on.
+        goes_back_twice: Whether a backward pass may leave what it needs for another one.
     """
-    set_up_compiler(activation_memory)
+    set_up_compiler(activation_memory, goes_back_twice=goes_back_twice)
     for piece in pieces:
         compile_piece(piece, backend)
 
@@ -59,7 +64,12 @@ def compile_method(
 ) -> None:
     """Compile all that can be of a method; see :func:`compile_pieces`."""
     method.prepare_compilation()
-    compile_pieces(pieces_of(method), backend, activation_memory=activation_memory)
+    compile_pieces(
+        pieces_of(method),
+        backend,
+        activation_memory=activation_memory,
+        goes_back_twice=method.goes_back_twice,
+    )
 
 
 def pieces_of(method: Method) -> list[nn.Module]:
@@ -67,9 +77,11 @@ def pieces_of(method: Method) -> list[nn.Module]:
     return [*cut(method.networks()), *method.tail()]
 
 
-def set_up_compiler(activation_memory: float) -> None:
+def set_up_compiler(activation_memory: float, *, goes_back_twice: bool = False) -> None:
     """Room for all graphs, what they may keep, and which of them are found again in a later run."""
     torch._functorch.config.activation_memory_budget = activation_memory
+    if goes_back_twice:  # or the first pass would write over what it has been given
+        torch._functorch.config.donated_buffer = False
     # Batch norm by view has a backward pass of its own, which is part of what graphs are found by.
     torch._functorch.config.autograd_cache_allow_custom_autograd_functions = True
     torch._dynamo.config.recompile_limit = max(GRAPHS, torch._dynamo.config.recompile_limit)

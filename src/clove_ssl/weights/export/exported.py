@@ -8,12 +8,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from clove_ssl.backbones.build import CAFFE_SUFFIX, TIMM_PREFIX, Backbone
 from clove_ssl.errors import UserError
+
+if TYPE_CHECKING:
+    from clove_ssl.methods.teacher_student import BackboneEncoder
 
 TOLERANCE = 1e-5
 SIZES = ((1, 96, 64), (2, 64, 128))  # batch, height, width of the images that are compared
@@ -28,7 +32,7 @@ class Exported:
     backbone: Backbone
     metadata: Mapping[str, str]  # method, config hash, branch, licence
     stage: str = "all"  # of the maps that a graph gives
-    encoder: nn.Module | None = None  # backbone with the heads of pre-training, where asked for
+    encoder: BackboneEncoder | None = None  # with the heads of pre-training, where asked for
 
     @property
     def network(self) -> str:

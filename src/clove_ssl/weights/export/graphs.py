@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,9 @@ from torch import Tensor, nn
 from clove_ssl.errors import UserError
 from clove_ssl.weights.export.exported import SIZES, Exported, largest_difference
 from clove_ssl.weights.safetensors_file import write_bytes
+
+if TYPE_CHECKING:
+    from clove_ssl.methods.teacher_student import BackboneEncoder
 
 # Names of the dimensions in a graph; two traced images, because a batch of one is a special case.
 _DYNAMIC = {"images": {0: "batch", 2: "height", 3: "width"}}
@@ -45,7 +48,7 @@ class FeatureGraph(nn.Module):
 class EmbeddingGraph(nn.Module):
     """A backbone with its heads as a function from images to a tuple of embeddings."""
 
-    def __init__(self, encoder: nn.Module) -> None:
+    def __init__(self, encoder: BackboneEncoder) -> None:
         super().__init__()
         self.encoder = encoder
         with torch.no_grad():
@@ -56,10 +59,7 @@ class EmbeddingGraph(nn.Module):
         return tuple(self._embed(images).values())
 
     def _embed(self, images: Tensor) -> dict[str, Tensor]:
-        embedded: Any = self.encoder(images)
-        embed: Any = getattr(self.encoder, "embed", None)
-        if embed is not None:  # heads that do not run in the encoder's own pass
-            embedded = embed(embedded)
+        embedded = self.encoder.embeddings(images)
         if isinstance(embedded, Tensor):
             return {"embedding": embedded}
         fields = zip(embedded._fields, embedded, strict=True)

@@ -1,0 +1,224 @@
+"""CLoVE's local loss at one stage of a backbone, for every method that has it.
+
+The student's embeddings of a view are mixed by an attention and compared with
+the teacher's of other views: every large view with the teacher's other large
+views, every small one with all of them. The terms of one kind are computed in
+one call, with the pairs of views one after the other along the batch.
+
+Dimensions: B images, V views of one role, D channels, h x w cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from clove_ssl.layers.normalization import unit_vectors
+from clove_ssl.methods.cells import CellLoss, attract_cells
+from clove_ssl.methods.clove.attention import (
+    NormalizedSelfAttention,
+    PlainSelfAttention,
+    SelfAttention,
+)
+from clove_ssl.methods.clove.cell_contrast import contrast_cells
+from clove_ssl.methods.clove.config import AttentionConfig, CLoVEConfig, LossConfig
+from clove_ssl.methods.clove.loss import RankingOptions, rank_cells
+from clove_ssl.methods.config import ProjectorConfig
+from clove_ssl.methods.heads import ConvProjector
+from clove_ssl.methods.queue import FeatureQueue
+from clove_ssl.views.batch import View, ViewBatch
+from clove_ssl.views.geometry import match_cells
+
+
+class EncodedViews(NamedTuple):
+    """Embeddings of the views of one role, and where those views lie."""
+
+    maps: Sequence[Tensor]  # V x (B, D, h, w), unit vectors in fp32
+    boxes: Sequence[Tensor]  # V x (B, 4) signed
+
+
+class Comparison(NamedTuple):
+    """All terms between two roles."""
+
+    cells: CellLoss  # of terms * B images
+    terms: int
+    weight: float
+
+
+class CellTerms:
+    """The predictor, the loss and the negatives of one stage, and how views are compared there.
+
+    It is no module: its parts belong to the method, which decides what their parameters are called.
+    """
+
+    def __init__(self, config: CLoVEConfig, loss: LossConfig) -> None:
+        self.attention = build_attention(config.attention, config.projector.out)
+        self.cell_loss = CellComparison(loss)
+        queued = loss.kind != "l2" and loss.negatives != "intra"
+        self.queue = FeatureQueue(loss.queue_size, config.projector.out) if queued else None
+        self._matching = config.matching
+        self._loss = loss
+        self._to_enqueue: list[Tensor] = []
+
+    def compare(
+        self, targets: Tensor, projected: Sequence[Tensor], roles: Sequence[Sequence[View]]
+    ) -> list[Comparison]:
+        """All terms of a batch: those of large student views, then those of small ones, if any.
+
+        Args:
+            targets: The teacher's embeddings of the large views, (V * B, D, h, w).
+            projected: The student's, of the views of each role.
+            roles: The large views, then the small ones, if any.
+        """
+        teacher = self._place(unit_vectors(targets, dim=1), roles[0])
+        students = [
+            self._place(unit_vectors(self.attention(maps), dim=1), views)
+            for maps, views in zip(projected, roles, strict=True)
+        ]
+        return [
+            self._compare(views, teacher, small=number > 0) for number, views in enumerate(students)
+        ]
+
+    def collect_negatives(self, targets: Tensor, index: Tensor, step: int) -> None:
+        """Keep one row per large view and image for the queue, until the step is done."""
+        if self.queue is None:
+            return
+        rows = targets.mean((2, 3))  # (V * B, D)
+        if self._loss.negatives == "inter":
+            views = torch.arange(len(targets) // len(index), device=targets.device)
+            cells = scattered_cells(index.to(targets.device), views, step, targets)
+            rows = targets.flatten(2).take_along_dim(cells[:, None, None], dim=2).squeeze(2)
+        # Image by image, so that the order over processes is that of a single one.
+        by_image = rows.reshape(-1, len(index), rows.shape[1]).transpose(0, 1).flatten(0, 1)
+        self._to_enqueue.append(unit_vectors(by_image))
+
+    def enqueue(self) -> None:
+        """Let the queue move on by what a step has collected."""
+        if self.queue is not None:
+            for rows in self._to_enqueue:
+                self.queue.enqueue(rows)
+            self._to_enqueue.clear()
+
+    def _place(self, maps: Tensor, views: Sequence[View]) -> EncodedViews:
+        """Split joined maps into views and put the views' boxes beside them."""
+        coordinates = self._matching.coordinates
+        boxes = [view.geometry.signed_boxes(coordinates).to(maps.device) for view in views]
+        return EncodedViews(maps.chunk(len(views)), boxes)
+
+    def _compare(self, student: EncodedViews, teacher: EncodedViews, *, small: bool) -> Comparison:
+        """All terms between the student's views of one role and the teacher's."""
+        pairs = [
+            (i, j)
+            for j in range(len(teacher.maps))
+            for i in range(len(student.maps))
+            if small or i != j
+        ]
+        context = torch.cat([student.maps[i] for i, _ in pairs])  # (terms * B, D, h, w)
+        target = torch.cat([teacher.maps[j] for _, j in pairs])  # (terms * B, D, h', w')
+        matches = match_cells(
+            torch.cat([student.boxes[i] for i, _ in pairs]),
+            torch.cat([teacher.boxes[j] for _, j in pairs]),
+            (context.shape[2], context.shape[3]),
+            (target.shape[2], target.shape[3]),
+            self._matching.threshold,
+            unit=self._matching.unit,
+        )
+        bank = () if self.queue is None else (self.queue.entries, self.queue.usable())
+        cells: CellLoss = self.cell_loss(context, target, matches, *bank)
+        return Comparison(cells, len(pairs), self._loss.local_weight if small else 1.0)
+
+
+class CellComparison(nn.Module):
+    """The loss between matching cells that a config asks for."""
+
+    def __init__(self, config: LossConfig) -> None:
+        super().__init__()
+        self.ranking = ranking_options(config) if config.kind == "ranking" else None
+        self.temperature = config.temperature if config.kind == "infonce" else None
+        self._unmatched = config.unmatched_images
+
+    def forward(
+        self,
+        context: Tensor,  # (B, D, h, w)
+        target: Tensor,  # (B, D, h', w')
+        matches: Tensor,  # (B, h*w, h'*w') bool
+        bank: Tensor | None = None,  # (N, D) negatives of other images
+        usable: Tensor | None = None,  # (N,) bool
+    ) -> CellLoss:
+        """Compare ``B`` pairs of views."""
+        if self.temperature is not None:
+            return contrast_cells(
+                context,
+                target,
+                matches,
+                temperature=self.temperature,
+                unmatched_images=self._unmatched,
+                bank=bank,
+                bank_mask=usable,
+            )
+        if self.ranking is None:
+            return attract_cells(context, target, matches, unmatched_images=self._unmatched)
+        return rank_cells(
+            context, target, matches, options=self.ranking, bank=bank, bank_mask=usable
+        )
+
+
+def views_by_role(batch: ViewBatch) -> list[list[View]]:
+    """The large views of a batch, then the small ones, if any."""
+    large = [view for view in batch.views if view.role == "global"]
+    small = [view for view in batch.views if view.role == "local"]
+    return [large, small] if small else [large]
+
+
+def build_projector(config: ProjectorConfig, in_channels: int) -> ConvProjector:
+    """The projector a config asks for, on a map of so many channels."""
+    return ConvProjector(
+        in_channels, config.hidden, config.out, bias=config.bias, last_norm=config.last_norm
+    )
+
+
+def build_attention(config: AttentionConfig, dim: int) -> SelfAttention:
+    """The predictor a config asks for."""
+    if config.kind == "plain":
+        return PlainSelfAttention(dim, config.heads)
+    return NormalizedSelfAttention(
+        dim, config.heads, config.temperature, learn_temperature=config.learn_temperature
+    )
+
+
+def ranking_options(config: LossConfig) -> RankingOptions:
+    """The loss options a config asks for.
+
+    Hinges per pair are averaged, not summed, over the pairs of an image, so
+    that both forms work with the same learning rate.
+    """
+    return RankingOptions(
+        positive_weight=config.positive_weight,
+        margin=config.margin,
+        top_k=config.top_k,
+        form=config.form,
+        drop=config.drop,
+        aggregate=config.aggregate,
+        negative_queries=config.negative_queries,
+        unmatched_images=config.unmatched_images,
+        pair_reduction="mean",
+    )
+
+
+def mean_of_terms(comparisons: Sequence[Comparison]) -> Tensor:
+    """Weighted mean of the terms of all pairs of views."""
+    total = sum(part.weight * part.cells.term_losses(part.terms).sum() for part in comparisons)
+    return torch.as_tensor(total) / sum(part.weight * part.terms for part in comparisons)
+
+
+def scattered_cells(index: Tensor, views: Tensor, step: int, maps: Tensor) -> Tensor:
+    """One cell per view and image, (V * B,), that looks random but follows from the arguments.
+
+    No generator is asked, so a resumed run chooses the same cells.
+    """
+    key = (index[None, :] * 0x9E3779B1 + views[:, None] * 0x85EBCA6B + step * 0xC2B2AE35).flatten()
+    key = (key ^ (key >> 15)) * 0x2C1B3C6D
+    return (key ^ (key >> 13)) % maps.shape[2:].numel()

@@ -1,0 +1,3 @@
+"""CLoVE Plus: CLoVE at several stages, with a loss that tells images apart."""
+
+CONFIGS = {"clove-plus": "config:CLoVEPlusConfig"}

@@ -1,0 +1,130 @@
+"""Every choice of CLoVE Plus: CLoVE's local loss at several stages, and one on whole images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from clove_ssl.config.bases import Kind
+from clove_ssl.config.limits import check_least, check_positive
+from clove_ssl.errors import UserError
+from clove_ssl.methods.clove.config import CLoVEConfig, LossConfig
+from clove_ssl.methods.clove_plus.metrics import clove_plus_metrics
+
+if TYPE_CHECKING:
+    from clove_ssl.backbones.build import Backbone
+    from clove_ssl.config.pretraining import PretrainConfig
+    from clove_ssl.methods.base import Method
+    from clove_ssl.runs.metric_table import Metric
+
+Stage = Literal["c2", "c3", "c4", "c5"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeConfig:
+    """The loss on whole images: the mean of the student's last map, through an expander."""
+
+    kind: Literal["vicreg", "infonce"] = "vicreg"
+    """``vicreg``: agree, spread, do not repeat; ``infonce``: find the same image in the batch."""
+    beta: float = 3.0
+    """How much harder than the loss on cells it pulls at the first map with a local loss."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How ``beta`` goes to ``final_beta`` over the run, if it does."""
+    final_beta: float = 0.0
+    """What ``beta`` comes to at the end of a ``linear`` or ``cosine`` schedule."""
+    width: int = 1024
+    """Channels of the three layers of the expander."""
+    small_views: bool = True
+    """Compare large views with small ones as well, not only with each other."""
+    invariance: float = 25.0
+    """Weight of the squared distance between two views of an image (``vicreg``)."""
+    variance: float = 25.0
+    """Weight of the hinge that keeps the standard deviation of every channel at 1 (``vicreg``)."""
+    covariance: float = 1.0
+    """Weight of the squared covariances between channels (``vicreg``)."""
+    temperature: float = 0.2
+    """Divides the cosines of ``infonce``."""
+
+    def __post_init__(self) -> None:
+        check_least(1, "method.whole", width=self.width)
+        check_least(0, "method.whole", beta=self.beta, final_beta=self.final_beta)
+        check_positive("method.whole", temperature=self.temperature)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BalanceConfig:
+    """What the loss on whole images is multiplied by, besides ``whole.beta``."""
+
+    kind: Literal["gradient", "fixed"] = "gradient"
+    """``gradient``: the norm of the gradient of the loss on cells, divided by that of the loss on
+    whole images, both at the student's first map with a local loss; ``fixed``: ``ratio``."""
+    ratio: float = 0.03
+    """The factor of ``fixed``; that of ``gradient`` before the second step, which measures it."""
+    every: int = 20
+    """Steps between measurements."""
+    keep: float = 0.7
+    """Share of the old factor in the new one, after a measurement."""
+
+    def __post_init__(self) -> None:
+        check_positive("method.balance", ratio=self.ratio)
+        check_least(1, "method.balance", every=self.every)
+        if not 0 <= self.keep < 1:
+            raise UserError(
+                f"method.balance.keep is {self.keep}, but it is a share from 0 to below 1. Leave "
+                "it out for 0.7."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CLoVEPlusConfig(CLoVEConfig):
+    """CLoVE at several stages, with a loss that tells whole images apart."""
+
+    name: ClassVar[str] = "clove-plus"
+    paper: ClassVar[str] = ""
+    kinds: ClassVar[tuple[Kind, ...]] = ("global", "dense")
+    status: ClassVar[str] = "our own"
+
+    stages: tuple[Stage, ...] = ("c4", "c5")
+    """Stages with a local loss, each with a projector and an attention of its own."""
+    whole: WholeConfig = field(default_factory=WholeConfig)
+    balance: BalanceConfig = field(default_factory=BalanceConfig)
+    queue_stages: tuple[Stage, ...] = ()
+    """Stages whose negatives come from a queue of cells of other images, whatever
+    ``loss.negatives`` says."""
+    padding: Literal["zeros", "reflect"] = "zeros"
+    """What convolutions see beyond the edge while the backbone is trained; ``reflect`` needs
+    --no-deterministic on a GPU."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.stages or len(set(self.stages)) < len(self.stages):
+            raise UserError(
+                f"method.stages is {' '.join(self.stages) or 'empty'}; expected at least one, none "
+                "of them twice. Leave it out for c4 and c5."
+            )
+        if not set(self.queue_stages) <= set(self.stages):
+            raise UserError(
+                f"method.queue_stages is {' '.join(self.queue_stages)}, but only "
+                f"{' '.join(self.stages)} have a local loss. Add the others to --method.stages."
+            )
+
+    def loss_at(self, stage: str) -> LossConfig:
+        """The local loss of a stage."""
+        return replace(self.loss, negatives="inter") if stage in self.queue_stages else self.loss
+
+    def build(self, backbone: Backbone) -> Method:
+        from clove_ssl.methods.clove_plus.method import CLoVEPlus
+
+        return CLoVEPlus(self, backbone)
+
+    def metrics(self, run: PretrainConfig) -> Iterable[Metric]:
+        return clove_plus_metrics(self, run)
+
+    def summary(self) -> dict[str, str]:
+        factor = "measured" if self.balance.kind == "gradient" else f"{self.balance.ratio:g}"
+        return {
+            **super().summary(),
+            "stages": ", ".join(self.stages),
+            "whole images": f"{self.whole.kind}, beta {self.whole.beta:g}, balance {factor}",
+        }

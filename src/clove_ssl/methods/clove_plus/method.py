@@ -1,0 +1,265 @@
+"""CLoVE Plus: CLoVE's local loss at several stages, and a loss that tells images apart.
+
+Cells are compared at each of some stages of the backbone as CLoVE compares them
+at one, with a projector and an attention for each; the mean of these losses is
+``L_cells``. The mean of the student's last map goes through an expander, where
+``L_whole`` (VICReg) compares whole images, without a teacher.
+
+    L = L_cells + beta * r * L_whole
+
+r makes both pull equally hard at the student's map of the first stage with a local
+loss (``methods/clove_plus/balance.py``), measured on the large views.
+
+Dimensions: B images, V views of one role, C channels of a stage, D of an embedding, h x w cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from clove_ssl.backbones.build import STAGES, Backbone
+from clove_ssl.backbones.padding import pad_by_reflection
+from clove_ssl.errors import UserError
+from clove_ssl.methods import health
+from clove_ssl.methods.base import Progress, StepOutput
+from clove_ssl.methods.clove.cell_terms import (
+    CellTerms,
+    Comparison,
+    build_projector,
+    mean_of_terms,
+    views_by_role,
+)
+from clove_ssl.methods.clove.method import HEALTH_MAPS
+from clove_ssl.methods.clove_plus.balance import GradientBalance
+from clove_ssl.methods.clove_plus.config import CLoVEPlusConfig, WholeConfig
+from clove_ssl.methods.clove_plus.loss import contrast_images, pairs_with_large
+from clove_ssl.methods.heads import build_expander, gather_with_gradient
+from clove_ssl.methods.teacher_student import BackboneEncoder, TaughtMethod
+from clove_ssl.methods.variance import VarianceWeights, global_terms
+from clove_ssl.methods.vicregl.method import term_figures
+from clove_ssl.schedules import cosine, linear
+from clove_ssl.views.batch import View, ViewBatch
+
+
+class StagesEncoder(BackboneEncoder):
+    """What student and teacher have in common: pixels to local embeddings of several stages."""
+
+    def __init__(self, backbone: Backbone, config: CLoVEPlusConfig) -> None:
+        super().__init__(backbone)
+        self.stages: list[str] = [stage for stage in STAGES if stage in config.stages]
+        _check_stages(self.stages, backbone)
+        backbone.hand_out(self.stages)
+        self.projectors = nn.ModuleDict(
+            {
+                stage: build_projector(config.projector, backbone.channels[stage])
+                for stage in self.stages
+            }
+        )
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """(B, 3, H, W) -> (B, D, h, w) of each stage; the maps (B, C, h, w) of first and last."""
+        maps = self.backbone.maps(images)
+        projected = [self.projectors[stage](maps[stage]) for stage in self.stages]
+        return (*projected, maps[self.stages[0]], maps[self.backbone.stage])
+
+    def embeddings(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) -> (B, D, h, w) of the deepest stage."""
+        deepest: Tensor = self(images)[len(self.stages) - 1]
+        return deepest
+
+
+class EncodedStages(NamedTuple):
+    """Views of one role behind an encoder."""
+
+    projected: dict[str, Tensor]  # by stage, (V * B, D, h, w)
+    first_maps: list[Tensor]  # of the first stage with a local loss, pass by pass, (..., C, h, w)
+    last_maps: list[Tensor]  # of the last stage, pass by pass
+
+
+class PooledExpander(nn.Module):
+    """A map to the embedding of a whole image."""
+
+    def __init__(self, in_channels: int, width: int) -> None:
+        super().__init__()
+        self.expander = build_expander(in_channels, width)
+
+    def forward(self, feature_map: Tensor) -> Tensor:
+        """(B, C, h, w) -> (B, D)."""
+        expanded: Tensor = self.expander(feature_map.mean((2, 3)))
+        return expanded
+
+
+class CLoVEPlus(TaughtMethod[StagesEncoder]):
+    """CLoVE at several stages, with a loss that tells whole images apart."""
+
+    headline = ("loss_cells", "loss_whole", "balance")
+
+    def __init__(self, config: CLoVEPlusConfig, backbone: Backbone) -> None:
+        if config.padding == "reflect":
+            pad_by_reflection(backbone)
+        super().__init__(config, StagesEncoder(backbone, config))
+        self.config = config
+        self._terms = {
+            stage: CellTerms(config, config.loss_at(stage)) for stage in self.encoder.stages
+        }
+        self.attentions = nn.ModuleDict({s: terms.attention for s, terms in self._terms.items()})
+        self.cell_losses = nn.ModuleDict({s: terms.cell_loss for s, terms in self._terms.items()})
+        self.queues = nn.ModuleDict(
+            {s: terms.queue for s, terms in self._terms.items() if terms.queue is not None}
+        )
+        self.whole_head = PooledExpander(backbone.out_channels, config.whole.width)
+        self.balance = GradientBalance(
+            start=config.balance.ratio, every=config.balance.every, keep=config.balance.keep
+        )
+        self.goes_back_twice = config.balance.kind == "gradient"
+
+    @property
+    def joins_views(self) -> bool:
+        """As the config says."""
+        return self.config.joint_views
+
+    def tail(self) -> tuple[nn.Module, ...]:
+        """Predictors, losses on cells, and the expander."""
+        return *self.attentions.values(), *self.cell_losses.values(), self.whole_head
+
+    def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
+        """Loss of a micro-batch."""
+        roles = views_by_role(batch)
+        self.before_targets(progress)
+        targets = self._encode(self.teacher, roles[0])
+        students = [self._encode(self.encoder, views) for views in roles]
+        compared = {
+            stage: terms.compare(
+                targets.projected[stage], [each.projected[stage] for each in students], roles
+            )
+            for stage, terms in self._terms.items()
+        }
+        by_stage = {stage: mean_of_terms(parts) for stage, parts in compared.items()}
+        cells = torch.stack(list(by_stage.values())).mean()
+        whole, whole_figures = self._whole_loss(students, roles)
+        self._note(batch, targets, progress)
+        if self.training and self.goes_back_twice and self.balance.wants(progress.step):
+            self.balance.note(cells, whole, students[0].first_maps)
+        loss = cells + beta_at(self.config.whole, progress) * self.balance.ratio * whole
+        figures = {
+            **self._figures(cells, by_stage, compared),
+            "loss_whole": whole.detach(),
+            **whole_figures,
+            "balance": self.balance.ratio.clone(),
+        }
+        return StepOutput(loss, figures, self._samples(students[0], len(batch.index)))
+
+    def after_step(self, progress: Progress) -> None:
+        """Follow the student, where it is done here; let queues and the balance move on."""
+        super().after_step(progress)
+        self.balance.update()
+        for terms in self._terms.values():
+            terms.enqueue()
+
+    def health(self, output: StepOutput) -> dict[str, Tensor]:
+        """As CLoVE's, of the last stage with a local loss, and how well cells know their place."""
+        maps, attention = output.artifacts["attention_input"], self._deepest.attention
+        with torch.no_grad():
+            weights = attention.weights(maps.to(attention.out.weight.dtype))
+        return {
+            **super().health(output),
+            "attention_entropy": health.attention_entropy(weights),
+            **health.place_shares(output.artifacts["place_maps"]),
+        }
+
+    def attention_maps(self, images: Tensor) -> Tensor:
+        """What each cell of the deepest stage takes from all cells, by head."""
+        return self._deepest.attention.weight_maps(self.encoder.embeddings(images))
+
+    @property
+    def _deepest(self) -> CellTerms:
+        return self._terms[self.encoder.stages[-1]]
+
+    def _encode(
+        self, network: Callable[[Tensor], Sequence[Tensor]], views: Sequence[View]
+    ) -> EncodedStages:
+        """Run ``network`` on views of one size."""
+        parts = [network(images) for images in self.passes(views)]
+        *projected, first_maps, last_maps = (list(each) for each in zip(*parts, strict=True))
+        joined = {
+            stage: torch.cat(maps)
+            for stage, maps in zip(self.encoder.stages, projected, strict=True)
+        }
+        return EncodedStages(joined, first_maps, last_maps)
+
+    def _whole_loss(
+        self, students: Sequence[EncodedStages], roles: Sequence[Sequence[View]]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss on whole images without its weight, and what explains it."""
+        config = self.config.whole
+        counts = [len(views) for views in roles][: None if config.small_views else 1]
+        vectors: list[Tensor] = []
+        for student, count in zip(students, counts, strict=False):
+            rows = torch.cat([self.whole_head(maps) for maps in student.last_maps])  # (V * B, D)
+            vectors += rows.chunk(count)
+        pairs = pairs_with_large(counts[0], sum(counts[1:]))
+        if config.kind == "infonce":
+            loss = contrast_images(
+                vectors, pairs, temperature=config.temperature, gather=gather_with_gradient
+            )
+            return loss, {}
+        weights = VarianceWeights(
+            invariance=config.invariance, variance=config.variance, covariance=config.covariance
+        )
+        terms = global_terms(vectors, pairs, weights=weights, gather=gather_with_gradient)
+        return terms.total(), term_figures("whole", terms)
+
+    def _note(self, batch: ViewBatch, targets: EncodedStages, progress: Progress) -> None:
+        """Keep what the queues get."""
+        if self.training:
+            for stage, terms in self._terms.items():
+                terms.collect_negatives(targets.projected[stage], batch.index, progress.step)
+
+    def _figures(
+        self,
+        cells: Tensor,
+        by_stage: Mapping[str, Tensor],
+        compared: Mapping[str, Sequence[Comparison]],
+    ) -> dict[str, Tensor]:
+        """Figures of the last stage with a local loss, as CLoVE's, and some of every stage."""
+        figures = {"loss_cells": cells.detach()}
+        for stage, parts in compared.items():
+            own = health.match_figures([part.cells for part in parts])
+            figures[f"loss_cells_{stage}"] = by_stage[stage].detach()
+            for name in ("cos_positive", "cos_negative"):
+                if name in own:
+                    figures[f"{name}_cells_{stage}"] = own[name]
+            if stage == self.encoder.stages[-1]:
+                figures |= own
+        return figures
+
+    def _samples(self, large: EncodedStages, images: int) -> dict[str, Tensor]:
+        """What health figures look at, all of the first large view."""
+        projected = large.projected[self.encoder.stages[-1]].detach()[:images]
+        return {
+            "embeddings": health.embedding_rows(projected),
+            "attention_input": projected[:HEALTH_MAPS],
+            "place_maps": large.last_maps[0].detach()[: min(images, health.PLACE_IMAGES)],
+        }
+
+
+def beta_at(config: WholeConfig, progress: Progress) -> float:
+    """The weight of the loss on whole images in a step, besides the balance."""
+    if config.schedule == "constant":
+        return config.beta
+    schedule = linear if config.schedule == "linear" else cosine
+    return schedule(config.beta, config.final_beta, progress.total_steps)(progress.step)
+
+
+def _check_stages(stages: Sequence[str], backbone: Backbone) -> None:
+    beyond = [stage for stage in stages if STAGES.index(stage) > STAGES.index(backbone.stage)]
+    if beyond:
+        raise UserError(
+            f"method.stages asks for a loss at {' and '.join(beyond)}, but backbone.stage is "
+            f"{backbone.stage}, so later stages do not run. Leave out --backbone.stage, or give "
+            f"--method.stages {backbone.stage}."
+        )
