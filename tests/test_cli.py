@@ -7,12 +7,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clove_ssl import cli
-from clove_ssl.methods.recipes import all_recipes
+from clove_ssl.config.finetuning import protocol
+from clove_ssl.methods.recipes import all_recipes, recipe
 
 WITHOUT_TORCH = """
 import contextlib, io, sys
@@ -42,7 +45,7 @@ def test_help_imports_no_torch() -> None:
     [
         (["pretrian"], "Did you mean 'pretrain'?"),
         (["pretrain", "clove-r50", "--out", "x"], "Unknown recipe 'clove-r50'"),
-        (["pretrain", "clove-demo", "--config"], "Unrecognized"),
+        (["pretrain", "clove-demo", "--config"], "--config needs a file"),
         (["pretrain", "--config"], "--config needs a file"),
         (["pretrain", "--config", "none.yaml", "--out", "x"], "none.yaml does not exist"),
         (["pretrain", "clove-demo"], "--out"),
@@ -110,6 +113,68 @@ def test_a_failed_start_leaves_no_folder_behind(
     assert cli.main(["pretrain", "clove-demo", "--out", "run", "--data", "nowhere"]) == 2
     assert cli.main(["pretrain", "clove-demo", "--out", "run", "--batch-size", "0"]) == 2
     assert not (tmp_path / "run").exists()
+
+
+def test_an_out_that_is_taken_is_refused_before_the_data_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/notes.txt").write_text("mine")
+    images = ["--data", "nowhere", "--out", "run"]
+    assert cli.main(["pretrain", "clove-demo", *images]) == 2
+    assert cli.main(["finetune", "voc-c4", "--backbone", "nothing", *images]) == 2
+    assert capsys.readouterr().err.count("run is not empty") == 2
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Configs of the runs that would have started."""
+    configs: list[Any] = []
+    monkeypatch.setattr("clove_ssl.pretraining.run.pretrain", configs.append)
+    monkeypatch.setattr("clove_ssl.finetuning.seeds.finetune", configs.append)
+    return configs
+
+
+def test_a_file_changes_a_recipe_and_options_change_both(
+    tmp_path: Path, started: list[Any]
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("batch_size: 8\nepochs: 3\nmethod: {loss: {margin: 50}}\nout: elsewhere\n")
+    arguments = ["--config", str(file), "--out", str(tmp_path / "run"), "--epochs", "5"]
+    assert cli.main(["pretrain", "clove-demo", *arguments]) == 0
+    (config,) = started
+    demo: Any = recipe("clove-demo", tmp_path / "run")
+    assert config.method.loss == replace(demo.method.loss, margin=50)
+    unchanged = replace(config, method=demo.method, batch_size=demo.batch_size, epochs=demo.epochs)
+    assert (config.batch_size, config.epochs) == (8, 5)
+    assert unchanged == demo
+
+
+def test_a_file_changes_a_protocol(tmp_path: Path, started: list[Any]) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("iterations: 7\nbackbone: runs/a\n")
+    out = ["--out", str(tmp_path / "run")]
+    assert cli.main(["finetune", "voc-c4", "--config", str(file), *out]) == 0
+    file.write_text("iterations: 7\n")
+    more = ["--backbone", "runs/b"]
+    assert cli.main(["finetune", "voc-c4", "--config", str(file), *more, *out]) == 0
+    expected = protocol("voc-c4", tmp_path / "run", "runs/a")
+    assert started[0] == replace(expected, iterations=7)
+    assert started[1] == replace(started[0], backbone="runs/b")
+    with pytest.raises(SystemExit):
+        cli.main(["finetune", "voc-c4", "--config", str(file), *out])
+
+
+def test_a_mistake_in_a_file_that_changes_a_recipe_is_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("epocs: 3\n")
+    assert cli.main(["pretrain", "clove-demo", "--config", str(file), "--out", "x"]) == 2
+    told = capsys.readouterr().err
+    assert "mine.yaml" in told
+    assert "epocs" in told
 
 
 def failing(number: int) -> Callable[[Sequence[str]], None]:

@@ -21,7 +21,7 @@ from builders.runs.tiny_runs import tiny_config
 from PIL import Image
 
 import clove_ssl
-from clove_ssl import cli
+from clove_ssl import cli, resuming
 from clove_ssl.backbones.build import Backbone, build_backbone
 from clove_ssl.bench import command as benchmark
 from clove_ssl.bench.config import BenchConfig
@@ -39,7 +39,7 @@ from clove_ssl.methods.recipes import all_recipes, recipe
 from clove_ssl.pictures import command as showing
 from clove_ssl.pictures.config import ReportConfig, ShowConfig, WatchConfig
 from clove_ssl.pretraining import run as pretraining
-from clove_ssl.pretraining.plan import plan_run
+from clove_ssl.pretraining.choices import plan_run
 from clove_ssl.probes import command as probing
 from clove_ssl.probes import embed as embedding
 from clove_ssl.registry import METHODS, TASKS
@@ -113,7 +113,7 @@ def only_parse(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     for module, name in (
         (pretraining, "pretrain"),
-        (pretraining, "resume"),
+        (resuming, "resume"),
         (finetuning, "finetune"),
         (scoring, "score_run"),
         (probing, "probe_backbones"),
@@ -130,6 +130,7 @@ def only_parse(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ):
         monkeypatch.setattr(module, name, noting(name))
     monkeypatch.setattr(files, "load", lambda cls, path, **_: recipe("clove-demo", Path("unused")))
+    monkeypatch.setattr(files, "read_values", lambda path: {})
     return reached
 
 

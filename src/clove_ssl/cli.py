@@ -28,6 +28,11 @@ from clove_ssl.weights.config import ExportConfig, ImportConfig
 
 Arguments = Sequence[str]
 T = TypeVar("T")
+C = TypeVar("C", PretrainConfig, FinetuneConfig)
+
+_ANYWHERE = Path()
+_ANY_BACKBONE = ""
+"""Stand in for what the command line has to say."""
 
 
 def pretrain(args: Arguments) -> None:
@@ -267,40 +272,63 @@ def _usage() -> str:
 
 
 def _base_config(args: list[str]) -> tuple[PretrainConfig, list[str]]:
-    """The recipe or file that command-line options are laid over, and the options left."""
+    """What command-line options are laid over: a recipe, a file, or a recipe and then a file."""
+    file, args = _taken_out(args, "--config")
     if args and not args[0].startswith("-"):
-        return recipe(args[0], tyro.MISSING), args[1:]
-    if "--config" in args:
-        config, rest = _config_from_file(PretrainConfig, args)
-        return replace(config, out=tyro.MISSING), rest
+        return _changed_by(file, recipe(args[0], _ANYWHERE)), args[1:]
+    if file is not None:
+        return _without_out(_config_from_file(PretrainConfig, file)), args
     wants_help = "-h" in args or "--help" in args
     return recipe("clove-r50-200ep" if wants_help else _default_recipe(), tyro.MISSING), args
 
 
-def _config_from_file(cls: type[T], args: list[str]) -> tuple[T, list[str]]:
-    from clove_ssl.config import files
-
-    position = args.index("--config")
-    if position + 1 == len(args):
-        raise UserError("--config needs a file, for example --config runs/a/config.yaml")
-    # A run's own folder is never free, so --out is asked for anew, and the file needs none.
-    config = files.load(cls, Path(args[position + 1]), overrides={"out": "."})
-    return config, args[:position] + args[position + 2 :]
-
-
 def _base_protocol(args: list[str]) -> tuple[FinetuneConfig, list[str]]:
-    """The protocol or file that command-line options are laid over, and the options left."""
+    """What command-line options are laid over: a protocol, a file, or one and then the other."""
+    file, args = _taken_out(args, "--config")
     if args and not args[0].startswith("-"):
-        return protocol(args[0], tyro.MISSING, tyro.MISSING), args[1:]
-    if "--config" in args:
-        config, rest = _config_from_file(FinetuneConfig, args)
-        return replace(config, out=tyro.MISSING), rest
+        named = _changed_by(file, protocol(args[0], _ANYWHERE, _ANY_BACKBONE))
+        if named.backbone == _ANY_BACKBONE:
+            named = replace(named, backbone=tyro.MISSING)
+        return named, args[1:]
+    if file is not None:
+        return _without_out(_config_from_file(FinetuneConfig, file)), args
     if "-h" in args or "--help" in args:
         return protocol("coco-fpn", tyro.MISSING, tyro.MISSING), args
     raise UserError(
         f"clove finetune needs a task: {', '.join(task_summaries())}. For example: clove finetune "
         "voc-c4 --backbone runs/a --data VOCdevkit --out runs/a-voc"
     )
+
+
+def _taken_out(args: list[str], option: str) -> tuple[Path | None, list[str]]:
+    """The file that an option names, and the other arguments."""
+    if option not in args:
+        return None, args
+    position = args.index(option)
+    if position + 1 == len(args):
+        raise UserError(f"{option} needs a file, for example {option} runs/a/config.yaml")
+    return Path(args[position + 1]), args[:position] + args[position + 2 :]
+
+
+def _config_from_file(cls: type[T], file: Path) -> T:
+    from clove_ssl.config import files
+
+    # A run's own folder is never free, so --out is asked for anew, and the file needs none.
+    return files.load(cls, file, overrides={"out": str(_ANYWHERE)})
+
+
+def _changed_by(file: Path | None, config: C) -> C:
+    """A config with the values of a file laid over it, if there is one; ``out`` is left open."""
+    if file is not None:
+        from clove_ssl.config import files
+
+        values = {**files.read_values(file), "out": str(_ANYWHERE)}
+        config = files.changed(config, values, where=str(file))
+    return _without_out(config)
+
+
+def _without_out(config: C) -> C:
+    return replace(config, out=tyro.MISSING)
 
 
 def _default_recipe() -> str:

@@ -57,6 +57,8 @@ class Console:
     def progress(self, text: str) -> None:
         """The state of the run: a live line on a terminal, a plain line elsewhere."""
         self._record(text)
+        if self._rich.quiet:  # which covers print, but not what is written to its file
+            return
         if not self._rich.is_terminal:
             self._rich.print(escape(text))
             return

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from clove_ssl.config.finetuning import task_summaries
 from clove_ssl.methods.recipes import all_recipes
 from clove_ssl.registry import METHODS
+from clove_ssl.text_tables import in_columns
 from clove_ssl.weights.config import FORMATS
 
 _HEADINGS = ("name", "paper", "kind", "teacher", "queues", "status")
@@ -17,7 +18,7 @@ def describe(what: str) -> Iterator[str]:
     if what == "recipes":
         yield from (f"{name:<26} {_first_line(make)}" for name, make in all_recipes().items())
     elif what == "methods":
-        yield from _table([_HEADINGS, *map(_method_row, METHODS.names())])
+        yield from in_columns([_HEADINGS, *map(_method_row, METHODS.names())])
     elif what == "formats":
         yield from (f"{name:<13} {summary}" for name, summary in FORMATS.items())
     elif what == "tasks":
@@ -39,14 +40,6 @@ def _method_row(name: str) -> tuple[str, ...]:
         str(method.queues or "-"),
         method.status,
     )
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    """Columns as wide as their longest cell."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield "  ".join(cells).rstrip()
 
 
 def _first_line(described: object) -> str:

@@ -20,11 +20,13 @@ from clove_ssl.bench.command import Bench, run_bench
 from clove_ssl.bench.config import BenchConfig
 from clove_ssl.bench.run import measure_runs
 from clove_ssl.bench.step import slope
-from clove_ssl.config.pretraining import BackboneConfig, DataConfig
+from clove_ssl.config.pretraining import BackboneConfig, DataConfig, PretrainConfig
 from clove_ssl.config.views import ViewsConfig
-from clove_ssl.doctor.machine import available_cores
+from clove_ssl.cores import available_cores
 from clove_ssl.errors import UserError
 from clove_ssl.methods.pixpro.config import InstanceConfig
+from clove_ssl.runs import directory
+from clove_ssl.runs.metrics import Metrics
 from clove_ssl.study.costs import read_speeds
 
 
@@ -73,6 +75,23 @@ def test_runs_are_repeated_with_few_cores(monkeypatch: pytest.MonkeyPatch) -> No
     measure_runs(Bench(config), config.method, DataConfig())
     assert seen == [("end to end", cores), ("end to end, 1 cores", 1)]
     assert available_cores() == cores
+
+
+def test_a_run_that_ends_with_a_probe_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(config: PretrainConfig, path: Path) -> float:
+        metrics = Metrics(directory.make(config.out), config.logging, start_step=0)
+        for step in (1, 200, 400, 600):
+            metrics.write(step, {"loss": 1.0, "images_per_second": step / 2, "data_wait": 0.25})
+        metrics.write(600, {"epoch": 1.0, "probe_knn": 0.5, "probe_seconds": 2.0})
+        metrics.close()
+        return 3.0
+
+    monkeypatch.setattr(benchmark_run, "_seconds_to_first_step", run)
+    bench = Bench(replace(tiny_bench(), run_steps=600))
+    measure_runs(bench, bench.config.method, DataConfig())
+    (measured,) = bench.measurements
+    assert measured.name == "end to end (waits 25.0 %)"
+    assert measured.images_per_second == 250
 
 
 def test_parts_can_be_chosen() -> None:

@@ -12,6 +12,7 @@ import torch
 
 from clove_ssl.config import files
 from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.cores import core_quota
 from clove_ssl.doctor import command as doctor
 from clove_ssl.doctor import machine, self_test
 from clove_ssl.doctor.command import examine, run_checks
@@ -65,7 +66,8 @@ def check_called(name: str, run: RunDirectory) -> Check:
         (machine.judge_nccl(False), "problem", "NCCL"),
         (machine.judge_cores(8, None), "ok", "8"),
         (machine.judge_cores(8, 16.0), "ok", "8"),
-        (machine.judge_cores(64, 2.5), "look", "--data.workers 2"),
+        (machine.judge_cores(64, 2.5), "ok", "64, of which the container grants 2.5"),
+        (machine.judge_cores(64, 1.5), "look", "share"),
         (machine.judge_cores(1, None), "look", "share"),
         (machine.judge_memory(32 * GIB), "ok", "32.0 GiB"),
         (machine.judge_memory(GIB), "look", "--data.workers"),
@@ -122,11 +124,11 @@ def test_extras_are_listed_with_the_command_for_missing_ones() -> None:
 @pytest.mark.parametrize(("text", "quota"), [("max 100000", None), ("250000 100000", 2.5)])
 def test_the_cores_of_a_container_are_read(tmp_path: Path, text: str, quota: float | None) -> None:
     (tmp_path / "cpu.max").write_text(text)
-    assert machine.core_quota(tmp_path / "cpu.max") == quota
+    assert core_quota(tmp_path / "cpu.max") == quota
 
 
 def test_no_container_means_no_quota(tmp_path: Path) -> None:
-    assert machine.core_quota(tmp_path / "cpu.max") is None
+    assert core_quota(tmp_path / "cpu.max") is None
 
 
 @pytest.mark.parametrize(("limit", "expected"), [("max", 8 * GIB), (str(3 * GIB), 2 * GIB)])

@@ -65,6 +65,17 @@ def test_both_branches_of_a_run_are_exported_with_a_card(run: Path) -> None:
     assert "Intended use" in card
 
 
+def test_a_probe_at_the_end_of_a_run_leaves_its_health_on_the_card(run: Path) -> None:
+    probed = {"step": 6, "epoch": 2.4, "probe_knn": 0.25, "probe_seconds": 1.0}
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(probed) + "\n")
+    assert cli.main(["export", str(run), "--to", "torchvision"]) == 0
+    card = (run / "export/backbone.torchvision.pth.md").read_text()
+    assert "## Health" in card
+    assert "| effective_rank |" in card
+    assert "| knn | 0.25 |" in card
+
+
 def test_heads_come_as_a_second_file(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = run.parent / "out.safetensors"
     arguments = ["export", str(run), "--to", "safetensors", "--projector", "--out", str(out)]

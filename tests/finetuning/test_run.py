@@ -179,6 +179,17 @@ def test_evaluations_on_the_way_do_not_change_the_training(tmp_path: Path) -> No
     assert middle.images == read_scores(run.scores).images
 
 
+def test_a_probe_leaves_the_report_of_a_fine_tuning_what_it_is(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    finetuning.finetune(tiny_finetuning("voc-semantic", run.path))
+    small = ["--size", "64", "--train-images", "4", "--test-images", "4", "--device", "cpu"]
+    assert cli.main(["probe", str(run.path), "--probe", "correspondence", *small]) == 0
+    page = run.report.read_text()
+    assert "Fine-tuning on voc-semantic" in page
+    assert "Scores: pixels" in page
+    assert "Frozen features" in page
+
+
 def test_an_interrupted_evaluation_is_made_up_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -186,7 +197,7 @@ def test_an_interrupted_evaluation_is_made_up_for(
     config = replace(config, evaluation=replace(config.evaluation, every=2))
     finetuning.finetune(replace(config, out=tmp_path / "whole"))
     with monkeypatch.context() as patch:
-        patch.setattr("clove_ssl.finetuning.run.score_predictions", _interrupt)
+        patch.setattr("clove_ssl.finetuning.run.score_and_write", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             finetuning.finetune(config)
     assert "Interrupted. Go on with: clove resume" in capsys.readouterr().out

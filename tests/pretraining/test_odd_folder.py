@@ -10,14 +10,17 @@ import pytest
 from builders.files.odd_files import write_odd_folder
 from builders.runs.tiny_runs import tiny_config
 
+from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.data.order import Draws, ImageOrder
 from clove_ssl.data.reading import RenderedViews
 from clove_ssl.data.sources import open_source
 from clove_ssl.errors import UserError
 from clove_ssl.pretraining import run as pretraining
+from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.provenance import unreadable_files
 
 
-def odd_config(tmp_path: Path, **data: object) -> pretraining.PretrainConfig:
+def odd_config(tmp_path: Path, **data: object) -> PretrainConfig:
     config = tiny_config(tmp_path / "run", steps=8)
     changed = replace(config.data, source=str(tmp_path / "odd"), **data)
     return replace(config, data=changed)
@@ -32,6 +35,8 @@ def test_every_bad_file_is_named_and_the_run_ends(tmp_path: Path) -> None:
     assert not unnamed
     wronged = [name for name in odd.good if f"cannot read {name}:" in log]
     assert not wronged
+    (tmp_path / "run" / "log.txt").unlink()  # the names are kept as values, too
+    assert unreadable_files(RunDirectory(tmp_path / "run")) == set(odd.bad)
 
 
 def test_every_good_file_is_really_used(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from builders.runs.tiny_runs import tiny_config, tiny_method
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.errors import UserError
 from clove_ssl.pretraining import run as pretraining
+from clove_ssl.report.page import write_report
+from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.provenance import read_starts
 
 
 @pytest.fixture(scope="module")
@@ -72,3 +76,23 @@ def test_a_source_that_changed_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     config.write_text(config.read_text().replace("scenes_count: 20", "scenes_count: 21"))
     with pytest.raises(UserError, match="has 21 images, but this run was started with 20"):
         pretraining.resume(tmp_path / "run")
+
+
+def test_a_run_of_an_earlier_version_is_reported_and_resumed(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torn = tiny_config(tmp_path / "torn")
+    crash_after(3, monkeypatch, torn)
+    run = RunDirectory(torn.out)
+    history = json.loads(run.provenance.read_text())
+    del history["number"], history["bad_files"], history["starts"][0]["choices"]
+    run.provenance.write_text(json.dumps(history))
+    with run.log.open("a") as log:
+        log.write("2025-01-01 10:00:00 warning cannot read a.jpg: an empty file\n")
+    assert "1 file could not be read" in " ".join(write_report(run).read_text().split())
+    assert pretraining.resume(torn.out).finished
+    assert_same(final_state(torn.out), final_state(whole))
+    assert figures(torn.out) == figures(whole)
+    first, second = read_starts(run)
+    assert "choices" not in first
+    assert second["choices"]["plan"]["images"] == 20

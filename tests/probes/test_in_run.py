@@ -14,7 +14,7 @@ from clove_ssl import cli
 from clove_ssl.config.probing import RunProbeConfig
 from clove_ssl.errors import UserError
 from clove_ssl.methods.recipes import recipe
-from clove_ssl.pretraining.plan import plan_run
+from clove_ssl.pretraining.choices import plan_run
 from clove_ssl.probes.in_run import probe_steps
 from clove_ssl.training.plan import RunPlan
 

@@ -14,8 +14,9 @@ from clove_ssl.config.pretraining import CheckpointConfig, PretrainConfig
 from clove_ssl.config.probing import RunProbeConfig
 from clove_ssl.errors import UserError
 from clove_ssl.pretraining import run as pretraining
-from clove_ssl.probes.in_run import SECONDS, RunProbes
+from clove_ssl.probes.in_run import RunProbes
 from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.metrics import PROBE_SECONDS
 from clove_ssl.weights.load import load_backbone
 
 EVERY_SECOND_STEP = RunProbeConfig(
@@ -31,11 +32,11 @@ def config(out: Path, **changes: Any) -> PretrainConfig:
 
 
 def untimed(run: Path) -> list[dict[str, float]]:
-    return [{k: v for k, v in row.items() if k != SECONDS} for row in figures(run)]
+    return [{k: v for k, v in row.items() if k != PROBE_SECONDS} for row in figures(run)]
 
 
 def probed(run: Path) -> list[dict[str, float]]:
-    return [row for row in figures(run) if SECONDS in row]
+    return [row for row in figures(run) if PROBE_SECONDS in row]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def test_probes_are_logged_at_their_steps_up_to_the_end(whole: Path) -> None:
     for row in probed(whole):
         assert 0 < row["probe_correspondence"] < 1
         assert row["probe_effective_rank"] > 1
-        assert row[SECONDS] > 0
+        assert row[PROBE_SECONDS] > 0
     assert "Probes over time" in RunDirectory(whole).report.read_text()
     assert "correspondence" in RunDirectory(whole).model_card.read_text()
 

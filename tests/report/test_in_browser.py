@@ -18,7 +18,7 @@ from clove_ssl.config import files
 from clove_ssl.config.pretraining import DataConfig, PretrainConfig
 from clove_ssl.pictures.config import WatchConfig
 from clove_ssl.report import watch as watching
-from clove_ssl.report.command import render_runs
+from clove_ssl.report.page import render_report
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
 
@@ -95,7 +95,7 @@ def open_page(
     ) -> Any:
         if address is None:
             file = tmp_path / "report.html"
-            file.write_text(render_runs(runs[:count]), encoding="utf-8")
+            file.write_text(render_report(runs[:count]), encoding="utf-8")
             address = file.as_uri()
         viewport = {"width": size[0], "height": size[1]}
         context = chromium.new_context(viewport=viewport, color_scheme=scheme)

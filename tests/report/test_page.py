@@ -25,11 +25,11 @@ from clove_ssl.config.finetuning import protocol
 from clove_ssl.config.pretraining import DataConfig, PretrainConfig
 from clove_ssl.errors import UserError
 from clove_ssl.methods.byol.config import BYOLConfig
-from clove_ssl.report.command import render_runs
 from clove_ssl.report.curves import draw_curve, thinned, tick_labels, ticks, value_range
 from clove_ssl.report.page import render_report, write_report
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.provenance import record_bad_files
 from clove_ssl.tasks.scoring.scores import Scores, ScoreTable, write_scores
 
 VOID = {"meta", "br", "link", "img", "line", "path", "input", "hr", "wbr"}
@@ -224,6 +224,26 @@ def test_unreadable_files_are_counted_once(make_run: RunMaker) -> None:
     assert "2 files could not be read" in text_of(write_report(run).read_text())
 
 
+def test_unreadable_files_and_choices_are_read_from_the_files_of_a_run(make_run: RunMaker) -> None:
+    reasons = {"value": True, "reason": "as asked"}, {"value": 4, "reason": "8 cores"}
+    choices = {**dict(zip(("compilation", "workers"), reasons, strict=True)), "plan": {}}
+    run = make_run([row(1)], starts=[{"device": "cpu", "choices": choices}])
+    record_bad_files(run, {"a.jpg": "an empty file", "b.jpg": "no image"})
+    record_bad_files(run, {"a.jpg": "an empty file"})
+    run.log.write_text("2026-01-01 10:00:01 warning cannot read c.jpg: the log is not asked\n")
+    text = text_of(write_report(run).read_text())
+    assert "2 files could not be read" in text
+    assert "Compilation yes (as asked)" in text
+    assert "Workers 4 (8 cores)" in text
+
+
+def test_the_size_of_the_data_is_known_before_the_first_step(make_run: RunMaker) -> None:
+    run = make_run([], starts=[{"choices": {"plan": {"images": 51_200}}}])
+    text = text_of(write_report(run).read_text())
+    assert "Images 51,200" in text
+    assert "of 40,000" in text  # steps: 200 epochs of 200
+
+
 def test_probes_are_compared_on_equal_data_only(make_run: RunMaker) -> None:
     run = make_run([row(1)])
     probe = {"accuracy": 0.8, "stages": ["c4", "c5"]}
@@ -396,7 +416,7 @@ def test_fine_tuning_runs_stand_beside_pre_training(make_run: RunMaker, tmp_path
     summary, by_class = {"AP": 0.3, "AP50": 0.6}, {"cat": {"AP": 0.3}}
     table = ScoreTable("box", "COCO average precision", summary, by_class)
     write_scores(tuned.scores, Scores((table,), images=7))
-    page = render_runs([make_run([row(1)], name="plain"), tuned])
+    page = render_report([make_run([row(1)], name="plain"), tuned])
     text = text_of(page)
     assert "tuned: voc-c4 from runs/a Scores: box COCO average precision, 7 images" in text
     assert "AP AP50 30.00 60.00" in text
@@ -409,7 +429,7 @@ def test_fine_tuning_runs_stand_beside_pre_training(make_run: RunMaker, tmp_path
 def test_a_fine_tuning_run_without_scores_says_so(tmp_path: Path) -> None:
     tuned = directory.create(tmp_path / "tuned")
     files.save(protocol("voc-c4", tuned.path, "runs/a"), tuned.config)
-    text = text_of(render_runs([tuned]))
+    text = text_of(render_report([tuned]))
     assert "Not scored yet." in text
     assert "Fine-tuning run, at iteration 0 of 24,000 iterations" in text
 

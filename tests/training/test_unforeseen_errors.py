@@ -36,7 +36,7 @@ pretraining.pretrain(replace(config, data=replace(config.data, workers=2)))
 def test_a_failed_run_does_not_wait_for_its_workers(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", FAILING_RUN, str(tmp_path / "run")],
-        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])},
         capture_output=True,
         text=True,
         timeout=120,

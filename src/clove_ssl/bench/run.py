@@ -22,10 +22,10 @@ import numpy as np
 from clove_ssl.config import files
 from clove_ssl.config.bases import MethodConfig
 from clove_ssl.config.pretraining import CheckpointConfig, DataConfig, LoggingConfig, PretrainConfig
-from clove_ssl.doctor.machine import available_cores
+from clove_ssl.cores import available_cores
 from clove_ssl.errors import UserError
 from clove_ssl.runs.directory import RunDirectory
-from clove_ssl.runs.metrics import read_metrics
+from clove_ssl.runs.metrics import read_metrics, training_steps
 
 if TYPE_CHECKING:
     from clove_ssl.bench.command import Bench
@@ -65,7 +65,7 @@ def _measure_run(bench: Bench, method: MethodConfig, data: DataConfig, name: str
     with TemporaryDirectory() as folder:
         config = _run_config(bench, method, data, Path(folder, "run"))
         start = _seconds_to_first_step(config, Path(folder, "config.yaml"))
-        _, *later = read_metrics(RunDirectory(config.out))
+        _, *later = training_steps(read_metrics(RunDirectory(config.out)))
     last = later[-2:]
     wait = np.mean([line["data_wait"] for line in last])
     bench.record(

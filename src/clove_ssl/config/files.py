@@ -53,12 +53,12 @@ def fingerprint(config: object) -> str:
 
 def load(cls: type[T], path: Path, *, overrides: Mapping[str, Any] | None = None) -> T:
     """Read a config of type ``cls``; name the file and the key when it does not fit."""
-    return _structured(cls, {**read_values(path), **(overrides or {})}, where=path)
+    return from_values(cls, {**read_values(path), **(overrides or {})}, where=path)
 
 
 def parse(cls: type[T], text: str, *, where: Path) -> T:
     """The config that is written in ``text``, which comes from the file ``where``."""
-    return _structured(cls, _values(text, where=where), where=where)
+    return from_values(cls, _values(text, where=where), where=where)
 
 
 def read_values(path: Path) -> dict[str, Any]:
@@ -85,7 +85,8 @@ def _values(text: str, *, where: Path | str) -> dict[str, Any]:
     return values
 
 
-def _structured(cls: type[T], values: dict[str, Any], *, where: Path) -> T:
+def from_values(cls: type[T], values: dict[str, Any], *, where: Path) -> T:
+    """The config of type ``cls`` with the values that :func:`read_values` found in a file."""
     try:
         return _converter().structure(_translated(values), cls)
     except TypeError:
@@ -97,7 +98,7 @@ def _structured(cls: type[T], values: dict[str, Any], *, where: Path) -> T:
 def changed(config: T, changes: Mapping[str, Any], *, where: str) -> T:
     """The config with some values replaced, nested as in a file; ``where`` names their origin."""
     try:
-        values = _merged(_converter().unstructure(config), changes)
+        values = _merged(_converter().unstructure(config), _translated(dict(changes)))
         return _converter().structure(values, type(config))
     except cattrs.BaseValidationError as error:
         raise _explain(error, type(config), where) from None
@@ -121,14 +122,6 @@ def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
             change = _merged({} if is_other else known, change)
         result[key] = change
     return result
-
-
-def is_finetuning(path: Path) -> bool:
-    """Whether a config file speaks of a downstream task; other questions are for its reader."""
-    try:
-        return "task" in read_values(path)
-    except UserError:
-        return False
 
 
 def _explain(error: cattrs.BaseValidationError, cls: type, where: Path | str) -> UserError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from clove_ssl.config.pretraining import DataConfig
@@ -19,16 +20,30 @@ class BadFile:
 class BadFiles:
     """All unreadable files a run has met, by name."""
 
-    def __init__(self, config: DataConfig, images: int) -> None:
-        self.reasons: dict[str, str] = {}
+    def __init__(
+        self,
+        config: DataConfig,
+        images: int,
+        *,
+        known: Mapping[str, str] | None = None,
+        record: Callable[[Mapping[str, str]], None] | None = None,
+    ) -> None:
+        """``known`` are those of an earlier start; ``record`` keeps them with the run."""
+        self.reasons = dict(known or {})
         self.images = images
         self._forgiven = forgiven_files(config, images)
+        self._record = record
 
     def add(self, bad: BadFile) -> bool:
         """Remember a file; whether it was new."""
         is_new = bad.name not in self.reasons
         self.reasons[bad.name] = bad.reason
         return is_new
+
+    def write_down(self) -> None:
+        """Keep all that are known with the run, where this process does so."""
+        if self._record is not None:
+            self._record(self.reasons)
 
     def check(self) -> None:
         """Stop the run when there are too many."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import sys
 from collections.abc import Iterator
 from typing import Protocol, TypeVar
 
 import torch
 from torch.utils.data import DataLoader, Sampler
 
+from clove_ssl.cores import available_cores, describe_cores
 from clove_ssl.data.order import Draws, StepPlan
 from clove_ssl.data.reading import BatchReader
 
@@ -69,10 +68,14 @@ def choose_workers(
     """Worker processes for this training process, and why."""
     if config.workers is not None:
         return config.workers, "as asked"
-    cores = (os.cpu_count() or 1) if sys.platform == "darwin" else len(os.sched_getaffinity(0))
-    share = cores // processes_here // (2 if trains_on_cpu else 1)
-    reason = f"{cores} cores, half for training" if trains_on_cpu else f"{cores} cores"
-    return max(1, min(16, share)), reason
+    share = available_cores() // processes_here
+    if trains_on_cpu:
+        return _few(share // 2), f"{describe_cores()}, half for training"
+    return _few(share), describe_cores()
+
+
+def _few(workers: int) -> int:
+    return max(1, min(16, workers))
 
 
 def end_workers(batches: Iterator[object]) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
-from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.console import Console
 from clove_ssl.doctor.machine import Check, State, machine_checks, verdict
 from clove_ssl.doctor.self_test import self_tests
@@ -21,7 +20,8 @@ from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.hints import Hint, hints
 from clove_ssl.runs.metric_table import Level
 from clove_ssl.runs.metrics import read_metrics
-from clove_ssl.runs.state import RunState, read_finetuning_state, read_state, unreadable_files
+from clove_ssl.runs.provenance import unreadable_files
+from clove_ssl.runs.state import RunState, read_finetuning_state, read_state
 
 MEANING: dict[Level, State] = {"good": "ok", "look": "look", "bad": "problem"}
 
@@ -39,10 +39,10 @@ def examine(run: Path | None = None) -> None:
 
 def run_checks(run: RunDirectory) -> Iterator[Check]:
     """State, files and metrics of a run."""
-    if files.is_finetuning(run.config):
-        yield from finetuning_checks(run)
+    config = directory.read_config(run)
+    if isinstance(config, FinetuneConfig):
+        yield from finetuning_checks(run, config)
         return
-    config = files.load(PretrainConfig, run.config)
     metrics = read_metrics(run)
     state = read_state(run, config, metrics)
     yield check_progress(run, state)
@@ -51,14 +51,13 @@ def run_checks(run: RunDirectory) -> Iterator[Check]:
     yield from map(as_check, hints(metrics, config))
 
 
-def finetuning_checks(run: RunDirectory) -> Iterator[Check]:
+def finetuning_checks(run: RunDirectory, config: FinetuneConfig) -> Iterator[Check]:
     """State and loss of a fine-tuning run, or of each of its repetitions."""
-    config = files.load(FinetuneConfig, run.config)
     if config.runs > 1:
         for number in range(config.runs):
             part = run.repetition(number)
             if part.config.is_file():
-                yield from finetuning_checks(part)
+                yield from finetuning_checks(part, files.load(FinetuneConfig, part.config))
         return
     metrics = read_metrics(run)
     state = read_finetuning_state(run, config, metrics)

@@ -7,7 +7,6 @@ late, so that a broken installation is reported instead of being a traceback.
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 import resource
@@ -19,6 +18,8 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Literal
+
+from clove_ssl.cores import allowed_cores, core_quota
 
 GIB = 2**30
 SHARED_MEMORY = Path("/dev/shm")
@@ -38,7 +39,7 @@ def machine_checks() -> Iterator[Check]:
     if all(check.state == "ok" for check in packages):
         yield check_operators()
         yield from gpu_checks()
-    yield judge_cores(available_cores(), core_quota(CONTAINER / "cpu.max"))
+    yield judge_cores(allowed_cores(), core_quota())
     yield judge_memory(available_memory())
     yield judge_disk(shutil.disk_usage(Path.cwd()).free, str(Path.cwd()))
     yield judge_shared_memory(free_shared_memory())
@@ -154,26 +155,10 @@ def judge_nccl(is_available: bool) -> Check:
     return Check("NCCL", "problem", "this torch has no NCCL, so only one GPU can be used at a time")
 
 
-def available_cores() -> int:
-    """Cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def core_quota(path: Path) -> float | None:
-    """Cores a container grants, from its ``cpu.max``; ``None`` without a limit."""
-    text = _read(path) or "max"
-    return None if text.startswith("max") else int(text.split()[0]) / int(text.split()[1])
-
-
 def judge_cores(cores: int, quota: float | None) -> Check:
-    """Data loading needs about as many cores as a GPU is fast."""
+    """Data loading needs about as many cores as a GPU is fast; runs heed the quota themselves."""
     usable = cores if quota is None else min(cores, quota)
     text = f"{cores}" if usable == cores else f"{cores}, of which the container grants {usable:g}"
-    if usable < cores:
-        workers = max(1, int(usable))
-        return Check("CPU cores", "look", f"{text}. Give --data.workers {workers}.")
     if usable < 2:
         return Check("CPU cores", "look", f"{text}; reading images and training will share it")
     return Check("CPU cores", "ok", text)

@@ -15,16 +15,15 @@ from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.errors import UserError
-from clove_ssl.exporting.cards import card_facts
 from clove_ssl.methods.teacher_student import BackboneEncoder
 from clove_ssl.pretraining.restore import restore_method
-from clove_ssl.runs.directory import RunDirectory, not_exported
-from clove_ssl.runs.metrics import read_metrics
+from clove_ssl.runs.directory import RunDirectory, not_exported, read_config
+from clove_ssl.runs.metrics import last_values, read_metrics
 from clove_ssl.runs.probe_file import read_probes
 from clove_ssl.runs.state import read_state
 from clove_ssl.views.batch import IMAGENET_MEAN, IMAGENET_STD
 from clove_ssl.weights.config import ExportConfig
-from clove_ssl.weights.export.model_card import ModelCardFacts
+from clove_ssl.weights.export.model_card import ModelCardFacts, card_facts
 from clove_ssl.weights.load import load_backbone, read_backbone
 
 
@@ -82,9 +81,10 @@ def _open_file(config: ExportConfig) -> ExportSource:
     return ExportSource(backbone, None, facts, config.source.with_suffix(""), is_run=False)
 
 
-def _open_finetuned(run: RunDirectory, config: ExportConfig) -> ExportSource:
+def _open_finetuned(
+    run: RunDirectory, trained: FinetuneConfig, config: ExportConfig
+) -> ExportSource:
     """The backbone of a fine-tuning run, as it was after the last iteration."""
-    trained = files.load(FinetuneConfig, run.config)
     if config.projector or config.branch is not None:
         raise UserError(
             f"{run.path} is a fine-tuning run, which has neither a projector nor branches. Leave "
@@ -112,9 +112,9 @@ def _open_finetuned(run: RunDirectory, config: ExportConfig) -> ExportSource:
 
 
 def _open_run(run: RunDirectory, config: ExportConfig) -> ExportSource:
-    if files.is_finetuning(run.config):
-        return _open_finetuned(run, config)
-    trained = files.load(PretrainConfig, run.config)
+    trained = read_config(run)
+    if isinstance(trained, FinetuneConfig):
+        return _open_finetuned(run, trained, config)
     handed_out = trained.method.exported_branch or "student"
     branch = config.branch or handed_out
     if branch == "teacher" and not trained.method.has_teacher:
@@ -152,7 +152,7 @@ def _facts_of_run(
         backbone,
         images=state.images or 0,
         steps=state.step if step is None else step,
-        figures=metrics[-1] if metrics else {},
+        figures=last_values(metrics),
     )
 
 

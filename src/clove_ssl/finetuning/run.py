@@ -19,12 +19,12 @@ from clove_ssl.data.loading import choose_workers
 from clove_ssl.errors import UserError
 from clove_ssl.finetuning.evaluate import Evaluation
 from clove_ssl.finetuning.learner import TaskFeed, TaskLearner
-from clove_ssl.finetuning.outcome import write_report
 from clove_ssl.finetuning.plan import FinetunePlan, plan_finetuning
-from clove_ssl.finetuning.score import figures_of, score_predictions, show
+from clove_ssl.finetuning.score import figures_of, score_and_write, show
 from clove_ssl.finetuning.self_check import announce, examine_start, write_self_check
 from clove_ssl.finetuning.starting_point import StartingPoint, continued_backbone, open_backbone
 from clove_ssl.layers.normalization import synchronize_norms
+from clove_ssl.report.page import write_report
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import Metrics
 from clove_ssl.runs.provenance import record_start
@@ -95,8 +95,9 @@ def train(
         model = _build_model(config, process, parts, data)
         loop = _build_loop(config, run, console, process, plan=plan, model=model, parts=parts)
         _check_unchanged(data, loop.restore())
-        _introduce(config, run, loop, plan, model=model, data=data, start=parts.start)
-        reading = _reading(config, plan, process, start_step=loop.step)
+        workers = _choose_workers(config, process)
+        _introduce(config, run, loop, plan, model=model, data=data, parts=parts, workers=workers)
+        reading = _reading(config, plan, process, start_step=loop.step, workers=workers[0])
         evaluation = Evaluation(config, parts.task, data, reading, parts.precision, process)
         finished, scores = _train_and_evaluate(run, loop, plan, model, evaluation)
         if not finished:
@@ -201,12 +202,13 @@ def _introduce(
     *,
     model: TaskModel,
     data: TaskData,
-    start: StartingPoint,
+    parts: Parts,
+    workers: tuple[int, str],
 ) -> None:
     """The self-check, said and stored, and the record of this start."""
     if not loop.process.is_first:
         return
-    facts = examine_start(config, plan, start, model, data)
+    facts = examine_start(config, plan, parts.start, model, data)
     facts["precision"] = f"{loop.precision.name} ({loop.precision.reason})"
     announce(config, plan, facts, data, loop.console)
     if loop.step:
@@ -214,16 +216,30 @@ def _introduce(
     else:  # later starts hold trained weights, not the initial ones
         write_self_check(run, config, facts, model, data)
     process = loop.process
-    record_start(run, process.device, step=loop.step, processes=process.world_size)
+    choices = {
+        "precision": loop.precision.values(),
+        "workers": dict(zip(("value", "reason"), workers, strict=True)),
+        "plan": plan.values(),
+    }
+    record_start(run, process.device, step=loop.step, processes=process.world_size, choices=choices)
+
+
+def _choose_workers(config: FinetuneConfig, process: Process) -> tuple[int, str]:
+    return choose_workers(
+        config.data,
+        processes_here=process.local_world_size,
+        trains_on_cpu=process.device.type == "cpu",
+    )
 
 
 def _reading(
-    config: FinetuneConfig, plan: FinetunePlan, process: Process, *, start_step: int
+    config: FinetuneConfig,
+    plan: FinetunePlan,
+    process: Process,
+    *,
+    start_step: int,
+    workers: int,
 ) -> Reading:
-    on_gpu = process.device.type == "cuda"
-    workers, _ = choose_workers(
-        config.data, processes_here=process.local_world_size, trains_on_cpu=not on_gpu
-    )
     return Reading(
         seed=config.seed,
         batch_size=plan.batch_size,
@@ -234,7 +250,7 @@ def _reading(
         stop_step=plan.total_steps,
         workers=workers,
         prefetch=config.data.prefetch,
-        pin_memory=on_gpu,
+        pin_memory=process.device.type == "cuda",
     )
 
 
@@ -285,7 +301,7 @@ def _evaluated(
     evaluation.predict(model, place.predictions, step=step, export=run if last else None)
     if not process.is_first:
         return {}
-    scores = score_predictions(evaluation.task, place, evaluation.data.test)
+    scores = score_and_write(evaluation.task, place, evaluation.data.test)
     show(scores, console, classes=last)
     observer.evaluated(step, figures_of(place))
     return figures_of(place)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
@@ -18,7 +17,13 @@ from clove_ssl.errors import UserError
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.tasks.base import Task
-from clove_ssl.tasks.scoring.scores import Scores, console_lines, read_scores, write_scores
+from clove_ssl.tasks.scoring.scores import (
+    Scores,
+    console_lines,
+    describe_spread,
+    read_scores,
+    write_scores,
+)
 
 Figures = dict[str, float]
 
@@ -36,7 +41,7 @@ def score_run(path: str | Path) -> Figures:
         return summarize_runs(run, config, console)
 
 
-def score_predictions(task: Task, place: RunDirectory, test: Any) -> Scores:
+def score_and_write(task: Task, place: RunDirectory, test: Any) -> Scores:
     """Score what lies in ``place`` and write its ``scores.json``."""
     scores = task.score(place.predictions, test)
     write_scores(place.scores, scores)
@@ -71,13 +76,8 @@ def summarize_runs(whole: RunDirectory, config: FinetuneConfig, console: Console
     write_text(whole.summary, json.dumps(content, indent=1) + "\n")
     console.say(f"{config.runs} runs of {config.task.name}, mean and standard deviation")
     for name, spread in summary.items():
-        console.choice(name, describe(spread))
+        console.choice(name, describe_spread(spread))
     return {name: float(spread["mean"]) for name, spread in summary.items()}
-
-
-def describe(spread: Mapping[str, Any]) -> str:
-    """Mean and standard deviation in percent."""
-    return f"{100 * spread['mean']:.2f} +- {100 * spread['std']:.2f}"
 
 
 def _spread(values: list[float]) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def _score_again(
             f"resume {whole.path}"
         )
     task = config.task.build()
-    scores = score_predictions(task, run, task.read_test(config.data, run.scenes))
+    scores = score_and_write(task, run, task.read_test(config.data, run.scenes))
     show(scores, console, classes=True)
     console.choice("scores", str(run.scores))
     return figures_of(run)

@@ -8,9 +8,9 @@ from pathlib import Path
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig, LabelledDataConfig
 from clove_ssl.console import Console
-from clove_ssl.finetuning.outcome import write_report
 from clove_ssl.finetuning.run import FinetuneResult, Parts, prepare, train
 from clove_ssl.finetuning.score import summarize_runs
+from clove_ssl.report.page import write_report
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.tasks.base import TaskData
@@ -20,6 +20,8 @@ from clove_ssl.training.processes import Process, joined
 def finetune(config: FinetuneConfig) -> FinetuneResult:
     """Fine-tune and score a backbone; the run directory ``config.out`` must be new."""
     with joined(config.device) as process:
+        if process.is_first:
+            directory.check_is_new(config.out)  # before minutes of looking through the data
         parts = prepare(config, process)
         config = replace(config, data=_from_anywhere(config.data))
         if process.is_first:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from clove_ssl.backbones.build import Backbone, build_backbone
 from clove_ssl.config.finetuning import RANDOM, FinetuneConfig
 from clove_ssl.errors import UserError
-from clove_ssl.runs.checkpoint_list import list_checkpoints
-from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.directory import RunDirectory, list_checkpoints
 from clove_ssl.tasks.base import Task
 from clove_ssl.weights.architectures import DoesNotFit
 from clove_ssl.weights.load import LoadReport, load_weights, read_backbone

@@ -13,8 +13,8 @@ from pathlib import Path
 from torch import Tensor
 
 from clove_ssl.backbones.build import Backbone
-from clove_ssl.config import files
 from clove_ssl.config.bases import Branch
+from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import DataConfig, PretrainConfig
 from clove_ssl.console import Console
 from clove_ssl.data.decode import DecodeError, decode
@@ -75,12 +75,13 @@ def load_trained(config: ShowConfig) -> PretrainConfig:
             "Give the --out folder of clove pretrain."
         )
     run = directory.find(config.run)
-    if files.is_finetuning(run.config):
+    trained = directory.read_config(run)
+    if isinstance(trained, FinetuneConfig):
         raise UserError(
             f"{config.run} is a fine-tuning run; clove show looks at pre-training. Its predictions "
             f"are drawn in its report: clove report {config.run}"
         )
-    return files.load(PretrainConfig, run.config)
+    return trained
 
 
 def open_networks(config: ShowConfig, *, both: bool) -> list[ShownNetwork]:

@@ -11,19 +11,31 @@ import queue
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.views import ViewSpec
 from clove_ssl.console import Console
 from clove_ssl.data.bad_files import BadFile, BadFiles
-from clove_ssl.data.decode import BatchDecoder
-from clove_ssl.data.loading import end_workers
-from clove_ssl.data.reading import EncodedBatch, EncodedImages, RenderedBatch, view_batch
+from clove_ssl.data.decode import BatchDecoder, find_batch_decoder
+from clove_ssl.data.loading import end_workers, load_batches
+from clove_ssl.data.order import ImageOrder, StepPlan
+from clove_ssl.data.reading import (
+    BatchReader,
+    EncodedBatch,
+    EncodedImages,
+    RenderedBatch,
+    RenderedViews,
+    view_batch,
+)
+from clove_ssl.data.sources import ImageSource
+from clove_ssl.pretraining.choices import Choices
 from clove_ssl.training.batches import WaitingTime
 from clove_ssl.training.processes import Process
 from clove_ssl.views.batch import View, ViewBatch
@@ -31,6 +43,64 @@ from clove_ssl.views.draw.parameters import ViewParameters
 from clove_ssl.views.pasting import foreground_boxes, paste_views
 from clove_ssl.views.render.gpu import render_batch
 from clove_ssl.views.render.packing import PackedImages
+
+T = TypeVar("T")
+
+
+def open_feed(
+    config: PretrainConfig,
+    source: ImageSource,
+    specs: tuple[ViewSpec, ...],
+    choices: Choices,
+    process: Process,
+    *,
+    bad_files: BadFiles,
+    start_step: int,
+) -> ViewFeed | DeviceFeed:
+    """The views of a run from a step on, rendered where it was decided."""
+    load = partial(_load, config, choices, process, start_step=start_step)
+    if not choices.renders_on_gpu:
+        views = RenderedViews(source, specs, config.data, seed=config.seed)
+        return ViewFeed(load(views), specs, process, bad_files=bad_files)
+    decoder = find_batch_decoder()
+    images = EncodedImages(
+        source, specs, config.data, seed=config.seed, keeps_jpegs=decoder is not None
+    )
+    return DeviceFeed(
+        load(images),
+        images,
+        process,
+        bad_files=bad_files,
+        dtype=choices.precision.dtype,
+        decoder=decoder,
+    )
+
+
+def _load(
+    config: PretrainConfig,
+    choices: Choices,
+    process: Process,
+    reader: BatchReader[T],
+    *,
+    start_step: int,
+) -> DataLoader[T]:
+    plan = choices.plan
+    order = StepPlan(
+        ImageOrder(len(reader.source), config.seed),
+        batch_size=plan.batch_size,
+        processes=process.world_size,
+        rank=process.rank,
+        micro_batch=plan.micro_batch,
+    )
+    return load_batches(
+        reader,
+        order,
+        workers=choices.workers.value,
+        prefetch=config.data.prefetch,
+        start_step=start_step,
+        total_steps=plan.total_steps,
+        pin_memory=process.device.type == "cuda",
+    )
 
 
 class _BadFileReports:
@@ -50,11 +120,14 @@ class _BadFileReports:
         """Name the bad files that any process has met since the last call."""
         everywhere = self._process.gather(self._unreported)
         self._unreported = []
-        for file in {file.name: file for files in everywhere for file in files}.values():
+        told = {file.name: file for files in everywhere for file in files}
+        for file in told.values():
             self._bad_files.add(file)
             console.warn(
                 f"cannot read {file.name}: {file.reason}; the next readable file took its place"
             )
+        if told:
+            self._bad_files.write_down()
         self._bad_files.check()
 
     def _note(self, bad: tuple[BadFile, ...]) -> None:
@@ -111,8 +184,12 @@ class DeviceFeed(_BadFileReports):
         self._ready: queue.Queue[_Ready | BaseException] = queue.Queue(maxsize=ahead)
         # Workers start, and kernels are compiled, before there is a second thread.
         batches = iter(loader)
-        for first in islice(batches, 1):
-            self._ready.put(self._renderer.render(first))
+        try:
+            for first in islice(batches, 1):
+                self._ready.put(self._renderer.render(first))
+        except BaseException:  # nobody can close a feed that was never made
+            end_workers(batches)
+            raise
         self._closing = False
         self._thread = threading.Thread(target=self._work_ahead, args=(batches,), daemon=True)
         self._thread.start()

@@ -8,8 +8,7 @@ from clove_ssl.backbones.build import build_backbone
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.errors import UserError
 from clove_ssl.methods.base import Method
-from clove_ssl.runs.checkpoint_list import newest_intact
-from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.directory import RunDirectory, newest_intact
 from clove_ssl.training.checkpoints import load_state
 
 

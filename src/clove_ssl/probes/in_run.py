@@ -26,15 +26,12 @@ from clove_ssl.probes.data import ProbeData, open_probe_data, readable_images
 from clove_ssl.probes.scores import Score
 from clove_ssl.probes.suite import TITLES, Amounts, ProbeSuite
 from clove_ssl.runs.directory import RunDirectory
-from clove_ssl.runs.metrics import read_metrics
+from clove_ssl.runs.metrics import PROBE_PREFIX, PROBE_SECONDS, read_metrics
 from clove_ssl.training.batches import Batches
 from clove_ssl.training.loop import TrainingLoop
 from clove_ssl.training.observer import Observer
 from clove_ssl.training.plan import RunPlan
 from clove_ssl.weights.safetensors_file import save_backbone
-
-PREFIX = "probe_"
-SECONDS = f"{PREFIX}seconds"
 
 
 class RunProbes:
@@ -94,7 +91,7 @@ class ProbedRun:
         if step not in self.probes.steps or not self.loop.process.is_first:
             return
         earlier = read_metrics(self.run)
-        if not any(row["step"] == step and SECONDS in row for row in earlier):
+        if not any(row["step"] == step and PROBE_SECONDS in row for row in earlier):
             self._probe(step, earlier)
 
     def _probe(self, step: int, earlier: Sequence[Mapping[str, float]]) -> None:
@@ -106,9 +103,9 @@ class ProbedRun:
             console.warn(f"the probe after step {step} is left out: {error}")
             return
         seconds = time.perf_counter() - start
-        metrics = {f"{PREFIX}{name}": score.value for name, score in scores.items()}
+        metrics = {f"{PROBE_PREFIX}{name}": score.value for name, score in scores.items()}
         epoch = self.loop.plan.epoch(step)
-        self.observer.evaluated(step, {"epoch": epoch, **metrics, SECONDS: seconds})
+        self.observer.evaluated(step, {"epoch": epoch, **metrics, PROBE_SECONDS: seconds})
         console.say(f"Probe after step {step}: {_describe(scores)} ({seconds:.1f} s)")
         self._keep_if_best(step, backbone, metrics, earlier)
 
@@ -122,7 +119,7 @@ class ProbedRun:
         config = self.probes.config
         if config.probe.keep_best == "none":
             return
-        name = f"{PREFIX}{config.probe.keep_best}"
+        name = f"{PROBE_PREFIX}{config.probe.keep_best}"
         if metrics[name] > max((row[name] for row in earlier if name in row), default=-math.inf):
             metadata = {
                 "method": config.method.name,

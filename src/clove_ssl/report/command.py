@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError
-from clove_ssl.finetuning import outcome as finetuning_outcome
 from clove_ssl.pictures import command as showing
 from clove_ssl.pictures.config import PictureKind, ReportConfig, ShowConfig
-from clove_ssl.report import page as report
-from clove_ssl.report.finetuning import ReportTable
+from clove_ssl.report.page import render_report, write_report
 from clove_ssl.report.pages import write_file
 from clove_ssl.runs import directory
-from clove_ssl.runs.checkpoint_list import list_checkpoints
-from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.directory import RunDirectory, list_checkpoints
 
 REPORT_NAME = "report.html"
 _COUNTS = {"attention": 2}  # images on a sheet; each of attention's takes two rows of heads
@@ -38,30 +34,17 @@ def report_runs(config: ReportConfig) -> Path:
     return path
 
 
-def write_report(run: RunDirectory) -> None:
-    """Write ``report.html`` of one run; it can be written at any time."""
-    if files.is_finetuning(run.config):
-        finetuning_outcome.write_report(run)
-    else:
-        report.write_report(run)
-
-
-def render_runs(runs: Sequence[RunDirectory], *, live: bool = False) -> str:
-    """One page about runs of both kinds, as text; nothing is written."""
-    tables = {run.path: _tables(run) for run in runs}
-    return report.render_report(runs, tables=tables, live=live)
-
-
 def draw_pictures(run: RunDirectory, console: Console) -> None:
     """Draw what a pre-training run can show and has not drawn since its weights last changed."""
-    if files.is_finetuning(run.config):
+    config = directory.read_config(run)
+    if isinstance(config, FinetuneConfig):
         return
     weights = [run.backbone, *(each.path for each in list_checkpoints(run.checkpoints))]
     newest = max((path.stat().st_mtime for path in weights if path.is_file()), default=None)
     if newest is None:
         console.say(f"{run.path} has no weights yet, so there is nothing to draw")
         return
-    for kind in _pictures_of(files.load(PretrainConfig, run.config)):
+    for kind in _pictures_of(config):
         path = run.pictures / f"{kind}.png"
         if path.is_file() and path.stat().st_mtime >= newest:
             continue
@@ -83,16 +66,9 @@ def _pictures_of(config: PretrainConfig) -> list[PictureKind]:
 def _write(runs: Sequence[RunDirectory], out: Path | None) -> Path:
     """Write the page into its only run, where it was asked for, or here."""
     if out is None and len(runs) == 1:
-        write_report(runs[0])
-        return runs[0].report
+        return write_report(runs[0])
     path = Path(REPORT_NAME) if out is None else out
     if path.is_dir():
         path = path / REPORT_NAME
-    write_file(path, render_runs(runs))
+    write_file(path, render_report(runs))
     return path
-
-
-def _tables(run: RunDirectory) -> Sequence[ReportTable]:
-    if not files.is_finetuning(run.config):
-        return ()
-    return finetuning_outcome.score_tables(run, files.load(FinetuneConfig, run.config))

@@ -10,19 +10,20 @@ values that one points at; without it the page can still be read.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.report import curves
 from clove_ssl.report.cards import card_sections
 from clove_ssl.report.config_table import config_differences
-from clove_ssl.report.finetuning import ReportTable
+from clove_ssl.report.finetuning import ReportTable, finetuning_page, score_tables
 from clove_ssl.report.inline_pictures import inline_pictures
 from clove_ssl.report.pages import template, write_page
 from clove_ssl.report.probe_bars import BarChart, bar_charts
 from clove_ssl.report.runs import Facts, ReportedRun, read_runs
-from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.directory import RunDirectory, read_config
 from clove_ssl.runs.hints import Hint, worrying
 from clove_ssl.runs.probe_file import read_probes
 
@@ -35,19 +36,18 @@ GEOMETRY = {
     "letter": curves.LETTER,
 }
 
-Tables = Mapping[Path, Sequence[ReportTable]]
-"""Scores of fine-tuning runs, by their directory."""
-
 
 def write_report(run: RunDirectory) -> Path:
-    """Write ``report.html`` of a pre-training run and return its path."""
-    write_page(run, render_report([run]))
+    """Write ``report.html`` of a run, whatever kind it is and at any time, and return its path."""
+    config = read_config(run)
+    if isinstance(config, FinetuneConfig):
+        write_page(run, finetuning_page(run, config))
+    else:
+        write_page(run, render_report([run]))
     return run.report
 
 
-def render_report(
-    directories: Sequence[RunDirectory], *, tables: Tables | None = None, live: bool = False
-) -> str:
+def render_report(directories: Sequence[RunDirectory], *, live: bool = False) -> str:
     """The page about one or several runs as text; ``live`` makes it ask its server for news."""
     runs = read_runs(directories)
     pretrained = [run for run in runs if not run.is_finetuning]
@@ -69,7 +69,7 @@ def render_report(
         worries=_worries(pretrained),
         charts=_charts(pretrained),
         pictures={run.number: inline_pictures(run) for run in runs},
-        tables={run.number: (tables or {}).get(run.run.path, ()) for run in finetuned},
+        tables={run.number: _score_tables(run) for run in finetuned},
         sections=sections,
         finetuning_sections=later,
         hardware=_columns(runs, [run.hardware() for run in runs]),
@@ -108,6 +108,10 @@ def _charts(runs: Sequence[ReportedRun]) -> list[BarChart]:
     found = [read_probes(run.run) for run in runs]
     entries = {str(sorted(entry.items())): entry for entries in found for entry in entries}
     return bar_charts(list(entries.values()))
+
+
+def _score_tables(run: ReportedRun) -> Sequence[ReportTable]:
+    return score_tables(run.run, run.finetuning) if run.finetuning else ()
 
 
 def _last_step(run: ReportedRun) -> int:

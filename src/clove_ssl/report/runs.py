@@ -6,21 +6,19 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig
-from clove_ssl.errors import UserError
 from clove_ssl.report.pages import when
 from clove_ssl.runs.common_metrics import COMMON
-from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.directory import RunDirectory, read_config
 from clove_ssl.runs.hints import Hint, hints, metric_table
 from clove_ssl.runs.history import History, Series
 from clove_ssl.runs.metric_table import MetricTable, readable
 from clove_ssl.runs.metrics import read_metrics
-from clove_ssl.runs.state import RunState, read_state, unreadable_files
+from clove_ssl.runs.provenance import read_starts, unreadable_files
+from clove_ssl.runs.state import RunState, read_state
 
 UNKNOWN = "not known yet"
 
@@ -43,7 +41,12 @@ class ReportedRun:
     bad_files: int = 0
     is_interrupted: bool = False
     is_untrained: bool = False
-    is_finetuning: bool = False
+    finetuning: FinetuneConfig | None = None  # none of a pre-training
+
+    @property
+    def is_finetuning(self) -> bool:
+        """Whether it trained a task, and not a backbone."""
+        return self.finetuning is not None
 
     @property
     def config_text(self) -> str:
@@ -63,6 +66,7 @@ class ReportedRun:
             "Device": str(last.get("device", UNKNOWN)),
             "CPU cores": str(last.get("cores", UNKNOWN)),
             "Software": f"torch {last['torch']}{cuda}" if "torch" in last else UNKNOWN,
+            **_choices(last.get("choices", {})),
             "Throughput": throughput(self.history),
             "Waiting for data": _share(self.history.of("data_wait")),
             "GPU memory": _memory(self.history.of("memory_gib")),
@@ -73,12 +77,12 @@ class ReportedRun:
 def read_run(run: RunDirectory, *, name: str = "", number: int = 0) -> ReportedRun:
     """Read what a report says about a run, whatever kind it is."""
     name = name or run.path.resolve().name
-    if files.is_finetuning(run.config):
-        return _read_finetuning(run, name, number)
-    config = files.load(PretrainConfig, run.config)
+    config = read_config(run)
+    if isinstance(config, FinetuneConfig):
+        return _read_finetuning(run, config, name, number)
     metrics = read_metrics(run)
     state = read_state(run, config, metrics)
-    starts, history = _starts(run), History(metrics)
+    starts, history = read_starts(run), History(metrics)
     return ReportedRun(
         run=run,
         name=name,
@@ -108,30 +112,21 @@ def read_runs(runs: Sequence[RunDirectory]) -> list[ReportedRun]:
     ]
 
 
-def read_json(path: Path, *, remedy: str) -> Any:
-    """The content of a file of a run, or nothing when it is not there."""
-    if not path.is_file():
-        return None
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path} is damaged: {error}. {remedy}") from None
-
-
 def throughput(history: History) -> str:
     """Images per second of late."""
     speed = history.of("images_per_second")
     return f"{readable(speed.settled().recent)} images/s" if speed else UNKNOWN
 
 
-def _read_finetuning(run: RunDirectory, name: str, number: int) -> ReportedRun:
-    config = files.load(FinetuneConfig, run.config)
+def _read_finetuning(
+    run: RunDirectory, config: FinetuneConfig, name: str, number: int
+) -> ReportedRun:
     metrics = read_metrics(run)
     step = max((int(line["step"]) for line in metrics), default=0)
     scored = run.summary if config.runs > 1 else run.scores
     done = f"{config.total_iterations:,} iterations"
     repeated = f"{config.runs} runs of " if config.runs > 1 else ""
-    starts, history = _starts(run), History(metrics)
+    starts, history = read_starts(run), History(metrics)
     return ReportedRun(
         run=run,
         name=name,
@@ -149,7 +144,7 @@ def _read_finetuning(run: RunDirectory, name: str, number: int) -> ReportedRun:
         },
         history=history,
         starts=starts,
-        is_finetuning=True,
+        finetuning=config,
     )
 
 
@@ -212,14 +207,20 @@ def _final_loss(config: PretrainConfig, history: History) -> str:
     return text
 
 
-def _starts(run: RunDirectory) -> list[dict[str, Any]]:
-    """Every start of the run, the first one and all resumes."""
-    remedy = "Delete it, then: clove report RUN"
-    history = read_json(run.provenance, remedy=remedy)
-    starts = history.get("starts", []) if isinstance(history, dict) else []
-    if not all(isinstance(start, dict) for start in starts):
-        raise UserError(f"{run.provenance} is damaged: its starts are no tables. {remedy}")
-    return list(starts)
+def _choices(made: Mapping[str, Any]) -> Facts:
+    """What the last start decided, with its reasons; earlier versions did not write that down."""
+    named = ("precision", "rendering", "compilation", "workers")
+    chosen = {name: made[name] for name in named if name in made}
+    return {
+        name.capitalize(): f"{_word(choice['value'])} ({choice['reason']})"
+        for name, choice in chosen.items()
+    }
+
+
+def _word(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
 
 
 def _share(series: Series | None) -> str:

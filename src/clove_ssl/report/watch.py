@@ -15,12 +15,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from clove_ssl.config import files
-from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError
 from clove_ssl.pictures.config import WatchConfig
-from clove_ssl.report.command import render_runs
+from clove_ssl.report.page import render_report
 from clove_ssl.report.pages import encoded
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
@@ -49,7 +48,7 @@ def open_server(config: WatchConfig) -> ThreadingHTTPServer:
     if not config.runs:
         raise UserError("clove watch needs a run. Name its folder: clove watch runs/a")
     runs = [directory.find(path) for path in config.runs]
-    render_runs(runs, live=True)  # what is wrong with a run is said here, not in the browser
+    render_report(runs, live=True)  # what is wrong with a run is said here, not in the browser
 
     class Handler(ReportHandler):
         watched = runs
@@ -89,7 +88,7 @@ class ReportHandler(BaseHTTPRequestHandler):
         """Requests are not worth a line on the terminal."""
 
     def _page(self) -> str:
-        return render_runs(self.watched, live=True)
+        return render_report(self.watched, live=True)
 
     def _is_asked_by_name(self) -> bool:
         host = self.headers.get("Host", "").rpartition(":")
@@ -134,9 +133,10 @@ def _news_of(run: RunDirectory, after: int) -> dict[str, Any]:
 
 
 def _status(run: RunDirectory, metrics: Sequence[Mapping[str, float]]) -> str:
-    if files.is_finetuning(run.config):
+    config = directory.read_config(run)
+    if isinstance(config, FinetuneConfig):
         return "finished" if run.scores.is_file() or run.summary.is_file() else "unfinished"
-    return read_state(run, files.load(PretrainConfig, run.config), metrics).status
+    return read_state(run, config, metrics).status
 
 
 def _plain(row: Mapping[str, float]) -> dict[str, float | None]:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from clove_ssl.config import files
+from clove_ssl.config.finetuning import FinetuneConfig
+from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.errors import UserError
+
+_CHECKPOINT = re.compile(r"step-(\d+)(-kept)?\.pt")
 
 
 @dataclass(frozen=True)
@@ -98,6 +105,12 @@ class RunDirectory:
 
 def create(path: Path) -> RunDirectory:
     """Make the folder of a new run; refuse one that holds anything."""
+    check_is_new(path)
+    return make(path)
+
+
+def check_is_new(path: Path) -> None:
+    """Refuse a folder that holds anything."""
     if path.is_file():
         raise UserError(f"{path} is a file. Give a new folder, for example --out {path}-run.")
     if path.is_dir() and any(path.iterdir()):
@@ -105,7 +118,6 @@ def create(path: Path) -> RunDirectory:
             f"{path} is not empty, and a new run would overwrite what is there. Choose another "
             f"folder, for example --out {path}-2, or continue that run: clove resume {path}"
         )
-    return make(path)
 
 
 def make(path: Path) -> RunDirectory:
@@ -135,6 +147,14 @@ def find(path: Path) -> RunDirectory:
     return run
 
 
+def read_config(run: RunDirectory) -> PretrainConfig | FinetuneConfig:
+    """The config of a run; its class says whether the run is a pre-training or a fine-tuning."""
+    values = files.read_values(run.config)
+    if "task" in values:
+        return files.from_values(FinetuneConfig, values, where=run.config)
+    return files.from_values(PretrainConfig, values, where=run.config)
+
+
 def not_exported(run: RunDirectory, file: Path) -> UserError:
     """Say where to find a file that a fine-tuning run has not written, or not here."""
     first = run.repetition(0)
@@ -144,6 +164,40 @@ def not_exported(run: RunDirectory, file: Path) -> UserError:
         else f"Give a finished run of clove finetune; to finish one, type: clove resume {run.path}"
     )
     return UserError(f"{run.path} holds no {file.relative_to(run.path)}. {remedy}")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A file of a run from which it can go on."""
+
+    path: Path
+    step: int
+    milestone: bool
+
+    @property
+    def checksum(self) -> Path:
+        return self.path.with_suffix(".sha256")
+
+    def is_intact(self) -> bool:
+        """Whether the file is what was written."""
+        if not self.checksum.exists():
+            return False
+        with self.path.open("rb") as file:
+            return (
+                hashlib.file_digest(file, "sha256").hexdigest() == self.checksum.read_text().strip()
+            )
+
+
+def list_checkpoints(folder: Path) -> list[Checkpoint]:
+    """Complete checkpoints, newest first."""
+    found = [(path, _CHECKPOINT.fullmatch(path.name)) for path in folder.glob("step-*.pt")]
+    checkpoints = [Checkpoint(p, int(m[1]), m[2] is not None) for p, m in found if m]
+    return sorted(checkpoints, key=lambda checkpoint: checkpoint.step, reverse=True)
+
+
+def newest_intact(folder: Path) -> Checkpoint | None:
+    """The newest checkpoint that is what was written, if there is one."""
+    return next((each for each in list_checkpoints(folder) if each.is_intact()), None)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ are dropped, so the file reads as if the run had never been interrupted.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +15,11 @@ from clove_ssl.atomic import write_text
 from clove_ssl.config.pretraining import LoggingConfig
 from clove_ssl.errors import UserError
 from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.provenance import run_number
+
+PROBE_PREFIX = "probe_"
+"""How the names of figures begin that a probe on the way has found."""
+PROBE_SECONDS = f"{PROBE_PREFIX}seconds"
 
 
 class Sink(Protocol):
@@ -68,7 +73,7 @@ class WandbSink:
         except ImportError:
             raise _missing("wandb", "--logging.wandb-project None") from None
         self._run: Any = wandb.init(
-            project=project, name=run.path.name, dir=str(run.path), id=run.path.name, resume="allow"
+            project=project, name=_title(run), dir=str(run.path), id=_identity(run), resume="allow"
         )
 
     def write(self, step: int, figures: Mapping[str, float]) -> None:
@@ -102,6 +107,31 @@ class Metrics:
 def read_metrics(run: RunDirectory) -> list[dict[str, float]]:
     """Every logged step of a run, oldest first; a torn last line is left out."""
     return [json.loads(line) for line in _lines(run.metrics)]
+
+
+def last_values(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The last value of every figure; probes and scores have lines of their own."""
+    return {name: value for row in rows for name, value in row.items()}
+
+
+def training_steps(rows: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:
+    """The lines of training steps, without those of probes and scores."""
+    return [row for row in rows if "loss" in row]
+
+
+def _title(run: RunDirectory) -> str:
+    """The name of a run; one of several that differ in their seed also says of which."""
+    whole = RunDirectory(run.path.parent)
+    return f"{whole.path.name}-{run.path.name}" if whole.config.is_file() else run.path.name
+
+
+def _identity(run: RunDirectory) -> str:
+    """What no other run has, however alike their folders are called.
+
+    Runs of earlier versions have no number, and are known by the name of their folder.
+    """
+    number = run_number(run)
+    return f"{_title(run)}-{number}" if number else run.path.name
 
 
 def _lines(path: Path) -> list[str]:

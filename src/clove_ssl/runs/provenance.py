@@ -5,22 +5,44 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
+import secrets
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-import torch
-import torchvision
+from typing import TYPE_CHECKING, Any
 
 from clove_ssl import __version__
 from clove_ssl.atomic import write_text
 from clove_ssl.errors import UserError
 from clove_ssl.runs.directory import RunDirectory
 
+if TYPE_CHECKING:
+    import torch
 
-def record_start(run: RunDirectory, device: torch.device, *, step: int, processes: int) -> None:
-    """Add one start (the first one or a resume) to the history of a run."""
+_UNREADABLE = re.compile(r"\S+ \S+ warning cannot read (.*)")
+
+
+def record_start(
+    run: RunDirectory,
+    device: torch.device,
+    *,
+    step: int,
+    processes: int,
+    choices: Mapping[str, Any] | None = None,
+    bad_files: Mapping[str, str] | None = None,
+) -> None:
+    """Add one start (the first one or a resume) to the history of a run.
+
+    Args:
+        run: Its directory.
+        device: What this process computes on.
+        step: Steps that were done before.
+        processes: How many take part.
+        choices: What this start has decided.
+        bad_files: Unreadable files that the run knows of already, with the reasons.
+    """
     history = _read(run.provenance)
     history["starts"].append(
         {
@@ -28,20 +50,52 @@ def record_start(run: RunDirectory, device: torch.device, *, step: int, processe
             "command": sys.argv,
             "step": step,
             "processes": processes,
+            "choices": dict(choices or {}),
             **_environment(device),
         }
     )
-    write_text(run.provenance, json.dumps(history, indent=1) + "\n")
+    history["bad_files"] = {**history.get("bad_files", {}), **(bad_files or {})}
+    _write(run, history)
+
+
+def record_bad_files(run: RunDirectory, reasons: Mapping[str, str]) -> None:
+    """Keep which files could not be read, so that nobody has to look for them in the log."""
+    history = _read(run.provenance)
+    history["bad_files"] = {**history.get("bad_files", {}), **reasons}
+    _write(run, history)
+
+
+def unreadable_files(run: RunDirectory) -> set[str]:
+    """The files that a run could not read; what the log says for runs of earlier versions."""
+    history = _read(run.provenance)
+    if "bad_files" in history:
+        return set(history["bad_files"])
+    if not run.log.is_file():
+        return set()
+    with run.log.open(encoding="utf-8", errors="replace") as log:
+        return {found[1] for line in log if (found := _UNREADABLE.match(line))}
+
+
+def run_number(run: RunDirectory) -> str:
+    """What tells a run from all others; empty for those that were started before there was one."""
+    return str(_read(run.provenance).get("number", "")) if run.provenance.exists() else ""
+
+
+def read_starts(run: RunDirectory) -> list[dict[str, Any]]:
+    """Every start of a run, the first one and all resumes; none where they were not written."""
+    return list(_read(run.provenance)["starts"])
 
 
 def last_start(run: RunDirectory) -> dict[str, Any]:
     """What is known of the last start of a run; nothing where that was not written down."""
-    starts: list[dict[str, Any]] = _read(run.provenance)["starts"]
-    return starts[-1] if starts else {}
+    return next(reversed(read_starts(run)), {})
 
 
 def _environment(device: torch.device) -> dict[str, Any]:
     """Software and hardware of this process."""
+    import torch  # late: who reads a run, such as the doctor, may have none that works
+    import torchvision
+
     on_gpu = device.type == "cuda"
     return {
         "clove_ssl": __version__,
@@ -56,10 +110,22 @@ def _environment(device: torch.device) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    """The whole file; a run without one gets its number now."""
     if not path.exists():
-        return {"starts": []}
+        return {"number": secrets.token_hex(4), "starts": []}
     try:
-        history: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        history = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise UserError(f"{path} is damaged: {error}. Delete it; the run does without.") from None
+        raise _damaged(path, str(error)) from None
+    history = {"starts": [], **history} if isinstance(history, dict) else {"starts": []}
+    if not all(isinstance(start, dict) for start in history["starts"]):
+        raise _damaged(path, "its starts are no tables")
     return history
+
+
+def _damaged(path: Path, why: str) -> UserError:
+    return UserError(f"{path} is damaged: {why}. Delete it; the run does without.")
+
+
+def _write(run: RunDirectory, history: Mapping[str, Any]) -> None:
+    write_text(run.provenance, json.dumps(history, indent=1) + "\n")

@@ -1,10 +1,9 @@
-"""``log.txt``, read back: everything that was said during a run."""
+"""Where a run stands, found out from its files."""
 
 from __future__ import annotations
 
 import fcntl
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -12,17 +11,7 @@ from typing import Literal
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.runs.directory import RunDirectory
-
-_UNREADABLE = re.compile(r"\S+ \S+ warning cannot read (.*)")
-
-
-def unreadable_files(run: RunDirectory) -> set[str]:
-    """What the log says about files that could not be read; a resumed run may say it twice."""
-    if not run.log.is_file():
-        return set()
-    with run.log.open(encoding="utf-8", errors="replace") as log:
-        return {found[1] for line in log if (found := _UNREADABLE.match(line))}
-
+from clove_ssl.runs.provenance import last_start
 
 Status = Literal["finished", "running", "interrupted"]
 
@@ -43,7 +32,7 @@ def read_state(
 ) -> RunState:
     """Find out from the files of a run how far it has come."""
     last = metrics[-1] if metrics else {}
-    images = _images(config, last)
+    images = _planned_images(run) or _images(config, last)
     is_known = images is not None or not config.method.trains
     total = config.total_steps(images or 0) if is_known else config.steps
     return RunState(_status(run), int(last.get("step", 0)), total, images, last.get("epoch"))
@@ -58,6 +47,12 @@ def read_finetuning_state(
     if run.scores.is_file():
         status = "finished"
     return RunState(status, int(last.get("step", 0)), config.total_iterations, None, None)
+
+
+def _planned_images(run: RunDirectory) -> int | None:
+    """The size of the data, as the last start found it; earlier versions did not write it down."""
+    planned: int | None = last_start(run).get("choices", {}).get("plan", {}).get("images")
+    return planned
 
 
 def _images(config: PretrainConfig, last: Mapping[str, float]) -> int | None:

@@ -23,6 +23,7 @@ from clove_ssl.runs.provenance import last_start
 from clove_ssl.study.cells import Cell, CellState, state_of
 from clove_ssl.study.config import FinetuningEntry
 from clove_ssl.study.plan import StudyPlan
+from clove_ssl.text_tables import in_columns
 
 END_TO_END = "end to end"
 
@@ -140,9 +141,7 @@ def describe_costs(plan: StudyPlan, costs: Sequence[Cost]) -> Iterator[str]:
     for name, members in groups.items():
         spans = _spans([numbers[cost.cell.name] for cost in members])
         rows.append((spans, "/".join(filter(None, name)), *_group_cells(members)))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+    yield from in_columns(rows)
     yield from _totals(costs)
 
 

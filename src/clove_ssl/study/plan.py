@@ -20,7 +20,7 @@ from clove_ssl.config.probing import ProbeConfig
 from clove_ssl.errors import UserError
 from clove_ssl.pretraining import run as pretraining
 from clove_ssl.runs.directory import RunDirectory
-from clove_ssl.runs.metrics import read_metrics
+from clove_ssl.runs.metrics import read_metrics, training_steps
 from clove_ssl.runs.provenance import last_start
 from clove_ssl.study.cells import Cell, StudyFolder, list_cells, state_of
 from clove_ssl.study.config import BudgetConfig, FinetuningEntry, ProbeEntry, StudyConfig
@@ -64,7 +64,7 @@ def time_steps(place: RunDirectory, config: PretrainConfig, budget: BudgetConfig
     result = pretraining.pretrain(timed)
     if not result.finished:
         raise KeyboardInterrupt
-    last = read_metrics(RunDirectory(short))[-1]
+    last = training_steps(read_metrics(RunDirectory(short)))[-1]
     timing = Timing(
         seconds_per_step=config.batch_size / last["images_per_second"],
         data_wait=last["data_wait"],

@@ -11,6 +11,8 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from clove_ssl.text_tables import in_markdown
+
 NOTHING = "–"
 MARK = "*"
 
@@ -153,13 +155,13 @@ def markdown(
     parts = [f"# {title}", LEGEND]
     for table in tables:
         parts += [f"## {table.title}", table.note]
-        parts.append(_markdown_grid(header(table), [cells(table, row) for row in table.rows]))
+        parts.append(in_markdown([header(table), *(cells(table, row) for row in table.rows)]))
     if paired:
         parts += ["## Paired comparisons", PAIRED_LEGEND]
-        parts.append(_markdown_grid(PAIRED_HEADER, [paired_cells(row) for row in paired]))
+        parts.append(in_markdown([PAIRED_HEADER, *(paired_cells(row) for row in paired)]))
     if runs:
         parts += ["## How the pre-trainings went", RUNS_LEGEND]
-        parts.append(_markdown_grid(RUNS_HEADER, [run_cells(row) for row in runs]))
+        parts.append(in_markdown([RUNS_HEADER, *(run_cells(row) for row in runs)]))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -241,11 +243,6 @@ def _paper(pair: Pair) -> str:
 
 def _ours(pair: Pair) -> str:
     return NOTHING if pair.ours is None else pair.ours.shown()
-
-
-def _markdown_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(c.replace('|', '/') for c in line)} |" for line in lines)
 
 
 def _csv_cells(row: StudyRow, pair: Pair) -> list[object]:

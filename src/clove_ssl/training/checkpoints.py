@@ -17,7 +17,7 @@ import torch
 
 from clove_ssl.atomic import SUFFIX, cause, replacing, write_text
 from clove_ssl.errors import UserError
-from clove_ssl.runs.checkpoint_list import Checkpoint, list_checkpoints
+from clove_ssl.runs.directory import Checkpoint, list_checkpoints
 
 State = dict[str, Any]
 

@@ -8,17 +8,20 @@ continues bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from types import FrameType
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError
+from clove_ssl.layers.transfers import HostCopy
 from clove_ssl.methods.base import Learner, Progress, StepOutput
 from clove_ssl.training.batches import Batches
 from clove_ssl.training.checkpoints import CheckpointStore, State
@@ -27,7 +30,63 @@ from clove_ssl.training.plan import RunPlan
 from clove_ssl.training.precision import Precision
 from clove_ssl.training.processes import Process
 from clove_ssl.training.repeatability import random_state, set_random_state
-from clove_ssl.training.signals import StepSignals, StopRequest
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The same on every process."""
+
+    non_finite: bool
+    stop: bool
+
+
+class StopRequest:
+    """Set by SIGTERM or SIGINT; a second SIGINT interrupts at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.asked = True
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Catch the signals for the duration of the loop."""
+        previous = {n: signal.signal(n, self._handle) for n in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+
+class StepSignals:
+    """What all processes must agree on before an optimizer step.
+
+    Each process may see a loss that is not finite, or be asked to stop. One tiny
+    reduction per step spreads the news. Its result is copied to the host while the
+    backward pass runs and is read only after that pass was queued, so the device
+    never runs dry waiting for the answer.
+    """
+
+    def __init__(self, process: Process, stop: StopRequest) -> None:
+        self._process = process
+        self._stop = stop
+        self._sent: HostCopy | None = None
+
+    def send(self, loss: Tensor) -> None:
+        """Start spreading the news of this step; returns at once."""
+        bad = ~torch.isfinite(loss.detach())
+        flags = torch.stack([bad, torch.full_like(bad, self._stop.asked)])
+        self._sent = HostCopy(self._process.maximum(flags.int()))
+
+    def verdict(self) -> Verdict:
+        """Read the flags that were sent last; does not wait for the work queued after them."""
+        assert self._sent is not None, "nothing was sent"
+        non_finite, stop = self._sent.read()
+        return Verdict(non_finite=bool(non_finite), stop=bool(stop))
 
 
 @dataclass(kw_only=True)

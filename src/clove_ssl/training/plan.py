@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from clove_ssl.errors import UserError
 from clove_ssl.schedules import Schedule
@@ -37,6 +38,10 @@ class RunPlan(ABC):
     @abstractmethod
     def lr(self) -> Schedule:
         """The learning rate as a function of the step."""
+
+    def values(self) -> dict[str, Any]:
+        """The numbers as they stand in ``provenance.json``."""
+        return {**asdict(self), "micro_batches": self.micro_batches}
 
     def writes_checkpoint(self, step: int) -> bool:
         """Whether a checkpoint is due when ``step`` steps are done."""

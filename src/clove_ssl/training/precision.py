@@ -26,6 +26,10 @@ class Precision:
     def dtype(self) -> torch.dtype:
         return DTYPES[self.name]
 
+    def values(self) -> dict[str, str]:
+        """The choice as it stands in ``provenance.json``."""
+        return {"value": self.name, "reason": self.reason}
+
     def prepare(self) -> None:
         """Let products in fp32 round their factors to 11 bits where the network has 8 itself."""
         torch.set_float32_matmul_precision("highest" if self.name == "fp32" else "high")

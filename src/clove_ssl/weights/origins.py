@@ -13,10 +13,10 @@ from pathlib import Path
 from clove_ssl.backbones.build import TIMM_PREFIX
 from clove_ssl.config import files
 from clove_ssl.config.bases import Branch
+from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import BackboneConfig, PretrainConfig
 from clove_ssl.errors import UserError
-from clove_ssl.runs.checkpoint_list import newest_intact
-from clove_ssl.runs.directory import RunDirectory, not_exported
+from clove_ssl.runs.directory import RunDirectory, newest_intact, not_exported, read_config
 
 HUB_WEIGHTS = "model.safetensors"
 
@@ -45,26 +45,26 @@ def locate(path: Path) -> Origin:
         return Origin(run.backbone)
     if (path / HUB_WEIGHTS).is_file():
         return Origin(path / HUB_WEIGHTS, hint=_timm_name(path / "config.json"))
-    if files.is_finetuning(run.config):
+    trained = read_config(run) if run.config.is_file() else None
+    if isinstance(trained, FinetuneConfig):
         raise not_exported(run, run.backbone)
     checkpoint = newest_intact(run.checkpoints)
-    if checkpoint is None or not run.config.is_file():
+    if checkpoint is None or trained is None:
         raise UserError(
             f"{path} holds no weights: no export/backbone.safetensors, no {HUB_WEIGHTS} and no "
             f"intact checkpoint of a run. If it is a run, type: clove resume {path}"
         )
-    return _of_run(run, checkpoint.path)
+    return _of_run(trained, checkpoint.path)
 
 
 def _of_file(path: Path) -> Origin:
     run = RunDirectory(path.parent.parent)
     if path.parent == run.checkpoints and run.config.is_file():
-        return _of_run(run, path)
+        return _of_run(files.load(PretrainConfig, run.config), path)
     return Origin(path)
 
 
-def _of_run(run: RunDirectory, checkpoint: Path) -> Origin:
-    config = files.load(PretrainConfig, run.config)
+def _of_run(config: PretrainConfig, checkpoint: Path) -> Origin:
     return Origin(checkpoint, network=config.backbone, branch=config.method.exported_branch)
 
 

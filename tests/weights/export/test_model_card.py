@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -144,6 +145,18 @@ def test_a_failed_write_leaves_the_old_file_alone(
         save_backbone(backbone, path, {})
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_card_that_cannot_be_finished_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="No space"):
+        write_model_card(tmp_path / "model_card.md", FACTS)
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_card_states_the_facts(tmp_path: Path) -> None:

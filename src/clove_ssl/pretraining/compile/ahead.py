@@ -19,7 +19,7 @@ from pickle import PicklingError
 
 import torch
 
-from clove_ssl.doctor.machine import available_cores
+from clove_ssl.cores import available_cores
 from clove_ssl.methods.base import Method
 from clove_ssl.methods.compiled import Compilable
 from clove_ssl.pretraining.compile.calls import PieceCall, record_calls

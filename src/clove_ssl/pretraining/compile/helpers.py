@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from clove_ssl.doctor.machine import available_cores
+from clove_ssl.cores import available_cores
 from clove_ssl.pretraining.compile.calls import PieceCall
 from clove_ssl.pretraining.compile.method import set_up_compiler
 from clove_ssl.training.precision import Precision

@@ -15,6 +15,7 @@ from typing import Any
 
 from clove_ssl.atomic import unwritable, write_text
 from clove_ssl.errors import UserError
+from clove_ssl.text_tables import in_columns, in_markdown
 
 _NOTHING = "–"
 
@@ -91,9 +92,9 @@ def markdown(scores: Scores, *, classes: bool = True) -> str:
     blocks = []
     for table in scores.tables:
         blocks.append(f"**{table.name}** ({table.rule}, {scores.images:,} images)")
-        blocks.append(_markdown_table(summary_rows(table)))
+        blocks.append(in_markdown(summary_rows(table)))
         if classes and table.by_class:
-            blocks.append(_markdown_table(class_rows(table)))
+            blocks.append(in_markdown(class_rows(table)))
     return "\n\n".join(blocks) + "\n"
 
 
@@ -101,9 +102,13 @@ def console_lines(scores: Scores, *, classes: bool = False) -> Iterator[str]:
     """The same for a terminal, in columns."""
     for table in scores.tables:
         yield f"{table.name}: {table.rule}, {scores.images:,} images"
-        yield from _columns(summary_rows(table))
+        yield from _indented(summary_rows(table))
         if classes and table.by_class:
-            yield from _columns(class_rows(table))
+            yield from _indented(class_rows(table))
+
+
+def _indented(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    return (f"  {line}" for line in in_columns(rows, side="right"))
 
 
 def summary_rows(table: ScoreTable) -> list[list[str]]:
@@ -121,24 +126,17 @@ def class_rows(table: ScoreTable) -> list[list[str]]:
     return [["class", *figures], *rows]
 
 
+def describe_spread(spread: Mapping[str, Any]) -> str:
+    """Mean and standard deviation over runs, in percent."""
+    return f"{100 * spread['mean']:.2f} +- {100 * spread['std']:.2f}"
+
+
 def _shown(figure: str, value: float) -> str:
     return f"{value:.0f}" if figure == "objects" else _percent(value)
 
 
 def _percent(value: float) -> str:
     return _NOTHING if math.isnan(value) else f"{100 * value:.2f}"
-
-
-def _markdown_table(rows: Sequence[Sequence[str]]) -> str:
-    head, *body = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows]
-    return "\n".join([head, "|" + "---|" * len(rows[0]), *body])
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
-        yield "  " + "  ".join(cells)
 
 
 def _table(content: Mapping[str, Any]) -> ScoreTable:

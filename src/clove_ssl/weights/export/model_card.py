@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clove_ssl.backbones.build import CAFFE_SUFFIX
+from clove_ssl import __version__
+from clove_ssl.atomic import write_text
+from clove_ssl.backbones.build import CAFFE_SUFFIX, Backbone
+from clove_ssl.config import files
+from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.runs.metrics import PROBE_PREFIX, PROBE_SECONDS
+from clove_ssl.text_tables import in_markdown
+from clove_ssl.views.batch import IMAGENET_MEAN, IMAGENET_STD
+
+HEALTH = ("loss", "cos_positive", "cos_negative", "feature_std", "effective_rank")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +57,46 @@ class ModelCardFacts:
     """How to open the exported file, where it is not ``backbone.safetensors``."""
 
 
+def card_facts(
+    config: PretrainConfig,
+    backbone: Backbone,
+    *,
+    images: int,
+    steps: int,
+    figures: Mapping[str, float],
+) -> ModelCardFacts:
+    """The facts of a run after some steps; ``figures`` has the last value of each."""
+    return ModelCardFacts(
+        method=config.method.name,
+        architecture=config.backbone.name,
+        stage=backbone.stage,
+        output_stride=config.backbone.output_stride,
+        data=config.data.source,
+        images=images,
+        labelled=config.method.needs_labels,
+        images_seen=steps * config.batch_size,
+        steps=steps,
+        config_hash=files.fingerprint(config),
+        library_version=__version__,
+        mean=IMAGENET_MEAN,
+        std=IMAGENET_STD,
+        health={name: figures[name] for name in HEALTH if name in figures},
+        probes=_probed(figures),
+    )
+
+
+def _probed(figures: Mapping[str, float]) -> dict[str, float]:
+    """What the last probe on the way found; it is of the very end, if there was one."""
+    return {
+        name.removeprefix(PROBE_PREFIX): value
+        for name, value in figures.items()
+        if name.startswith(PROBE_PREFIX) and name != PROBE_SECONDS
+    }
+
+
 def write_model_card(path: Path, facts: ModelCardFacts) -> None:
-    """Write the card as Markdown."""
-    path.write_text(render_model_card(facts))
+    """Write the card as Markdown, whole or not at all: its presence says that a run is done."""
+    write_text(path, render_model_card(facts))
 
 
 def render_model_card(facts: ModelCardFacts) -> str:
@@ -91,14 +137,14 @@ def _origin(facts: ModelCardFacts) -> str:
         **(config if facts.config_hash else {}),
         "Written by": f"clove-ssl {facts.library_version}",
     }
-    return "\n".join(["| | |", "|---|---|", *(f"| {key} | {rows[key]} |" for key in rows)])
+    return in_markdown([("", ""), *rows.items()])
 
 
 def _figures(title: str, figures: Mapping[str, float]) -> str:
     if not figures:
         return ""
-    rows = [f"| {name} | {value:.4g} |" for name, value in figures.items()]
-    return "\n".join([title, "", "| figure | value |", "|---|---|", *rows])
+    rows = [(name, f"{value:.4g}") for name, value in figures.items()]
+    return f"{title}\n\n{in_markdown([('figure', 'value'), *rows])}"
 
 
 def _warnings(warnings: tuple[str, ...]) -> str:

@@ -1,15 +1,22 @@
-"""Numbers that follow from a config."""
+"""What follows from a config, the data and the machine."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from builders.runs.tiny_runs import tiny_config
 
 from clove_ssl.config.pretraining import CheckpointConfig, OptimizerConfig, PretrainConfig
 from clove_ssl.errors import UserError
-from clove_ssl.pretraining.plan import plan_run
+from clove_ssl.pretraining.choices import Choice, decide, plan_run
+from clove_ssl.pretraining.run import pretrain, resume
+from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.provenance import read_starts
+from clove_ssl.training.processes import Process
 
 IMAGENET = 1_281_167
 PAPER = PretrainConfig(out=Path("run"))
@@ -74,3 +81,46 @@ def test_an_absolute_learning_rate_is_not_scaled() -> None:
     config = replace(PAPER, optimizer=OptimizerConfig(lr=0.3, scale_lr="none"))
     plan = plan_run(config, images=IMAGENET, processes=1, device_type="cuda")
     assert plan.peak_lr == 0.3
+
+
+def on(device: str) -> Process:
+    return Process(0, 1, 0, 1, torch.device(device))
+
+
+@pytest.mark.parametrize(
+    ("device", "steps", "asked", "decided"),
+    [
+        ("cpu", 5000, "auto", Choice(False, "on a CPU")),
+        ("cpu", 1, "always", Choice(True, "as asked")),
+        ("cuda", 2999, "auto", Choice(False, "only 3,000 steps repay it")),
+        ("cuda", 3000, "auto", Choice(True, "3,000 steps repay it")),
+        ("cuda", 5000, "never", Choice(False, "as asked")),
+    ],
+)
+def test_long_runs_on_a_gpu_are_compiled(
+    device: str, steps: int, asked: Any, decided: Choice[bool]
+) -> None:
+    config = replace(PAPER, steps=steps, compile=asked, precision="fp32")
+    assert decide(config, on(device), images=10_000).compilation == decided
+
+
+def test_rendering_on_a_gpu_that_is_not_there_is_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    config = tiny_config(tmp_path / "run")
+    with pytest.raises(UserError, match="--data.render gpu needs a GPU"):
+        pretrain(replace(config, data=replace(config.data, render="gpu")))
+    assert not (tmp_path / "run").exists()
+
+
+def test_every_start_writes_down_what_it_decided(tmp_path: Path) -> None:
+    pretrain(tiny_config(tmp_path / "run", steps=2))
+    resume(tmp_path / "run", micro_batch=4)
+    first, second = read_starts(RunDirectory(tmp_path / "run"))
+    assert first["choices"]["workers"] == {"value": 0, "reason": "as asked"}
+    assert first["choices"]["precision"] == {"value": "fp32", "reason": "on a CPU"}
+    assert first["choices"]["rendering"]["value"] == "in the workers"
+    assert first["choices"]["plan"]["images"] == 20
+    passes = [start["choices"]["plan"]["micro_batches"] for start in (first, second)]
+    assert passes == [1, 2]
+    assert second["step"] == 2

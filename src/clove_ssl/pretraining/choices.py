@@ -1,0 +1,188 @@
+"""What a config leaves open: decided once at each start of a run, said, and written down.
+
+The steps follow from the config and the data; number format, rendering, compilation and workers
+from the machine as well. Nothing else of a run asks the machine again. ``provenance.json`` keeps
+the choices of every start, so that a report need not guess them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+import torch
+
+from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.console import Console
+from clove_ssl.data.loading import choose_workers
+from clove_ssl.errors import UserError
+from clove_ssl.schedules import Schedule, warmup_cosine
+from clove_ssl.training.plan import LARGEST_MICRO_BATCH, RunPlan, fit_micro_batch
+from clove_ssl.training.precision import Precision, choose_precision
+from clove_ssl.training.processes import Process
+from clove_ssl.views.render.gpu import has_kernels
+
+T = TypeVar("T")
+Place = Literal["on the GPU", "in the workers"]
+
+# A first start compiles for two minutes and more; a ResNet-50 then saves about 50 ms per step.
+STEPS_THAT_REPAY_COMPILATION = 3000
+
+
+@dataclass(frozen=True)
+class PretrainPlan(RunPlan):
+    """A run whose learning rate falls like a cosine."""
+
+    start_lr: float
+    final_lr: float
+
+    def lr(self) -> Schedule:
+        """The learning rate as a function of the step."""
+        return warmup_cosine(
+            peak=self.peak_lr,
+            total_steps=self.total_steps,
+            warmup_steps=self.warmup_steps,
+            start=self.start_lr,
+            final=self.final_lr,
+        )
+
+
+@dataclass(frozen=True)
+class Choice(Generic[T]):
+    """A decision and its reason."""
+
+    value: T
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """Everything that one start of a run decides."""
+
+    plan: PretrainPlan
+    precision: Precision
+    rendering: Choice[Place]
+    compilation: Choice[bool]
+    workers: Choice[int]
+
+    @property
+    def renders_on_gpu(self) -> bool:
+        """Whether images come to the GPU as they are in their files."""
+        return self.rendering.value == "on the GPU"
+
+    def values(self) -> dict[str, Any]:
+        """The choices as they stand in ``provenance.json``."""
+        return {
+            "precision": self.precision.values(),
+            "rendering": asdict(self.rendering),
+            "compilation": asdict(self.compilation),
+            "workers": asdict(self.workers),
+            "plan": self.plan.values(),
+        }
+
+    def announce(self, config: PretrainConfig, console: Console) -> None:
+        """Say how the run computes, from the device to the checkpoints."""
+        plan, say = self.plan, console.choice
+        device = f"{plan.processes} x {self.precision.device_type}"
+        say("device", device, f"torch {torch.__version__}")
+        say("precision", self.precision.name, self.precision.reason)
+        say("rendering", self.rendering.value)
+        self._announce_compilation(config.activation_memory, console)
+        passes = f"{plan.processes} process(es) x {plan.micro_batches} x {plan.micro_batch}"
+        say("batch", f"{plan.batch_size} images", passes)
+        say("steps", f"{plan.total_steps:,}", f"{plan.epoch(plan.total_steps):.1f} epochs")
+        say("learning rate", f"peak {plan.peak_lr:g}", f"{plan.warmup_steps} warm-up steps")
+        kept = f"{config.checkpoints.keep} kept"
+        say("checkpoints", f"every {plan.checkpoint_every:,} steps", kept)
+
+    def _announce_compilation(self, kept: float, console: Console) -> None:
+        """``kept`` is the share of activations that stays in memory."""
+        if self.compilation.value:
+            console.choice("compilation", "yes", "the first step takes a minute or two")
+            if kept < 1:
+                why = "the rest is computed again, to save memory"
+                console.choice("activations", f"{kept:.0%} kept", why)
+        elif kept < 1:
+            console.warn(
+                f"activation_memory={kept:g} has no effect on networks that are not compiled. "
+                "Compile them: --compile always"
+            )
+
+    def warn_of_warmup(self, console: Console) -> None:
+        """Say when the learning rate rises to the very end."""
+        warmup, total = self.plan.warmup_steps, self.plan.total_steps
+        if warmup >= total:
+            console.warn(
+                f"the warm-up ({warmup} steps) is longer than the run ({total}), so the peak "
+                "learning rate is never reached. Shorten it: --optimizer.warmup-epochs"
+            )
+
+
+def decide(config: PretrainConfig, process: Process, *, images: int) -> Choices:
+    """Make all choices of a start; refuse what does not divide or cannot be done here."""
+    device = process.device
+    plan = plan_run(config, images=images, processes=process.world_size, device_type=device.type)
+    workers = choose_workers(
+        config.data,
+        processes_here=process.local_world_size,
+        trains_on_cpu=device.type == "cpu",
+    )
+    return Choices(
+        plan=plan,
+        precision=choose_precision(config.precision, device),
+        rendering=_choose_rendering(config, device),
+        compilation=_choose_compilation(config, plan, device),
+        workers=Choice(*workers),
+    )
+
+
+def plan_run(
+    config: PretrainConfig, *, images: int, processes: int, device_type: str
+) -> PretrainPlan:
+    """The numbers that follow from a config, the data and the machine."""
+    share = config.share_per_process(processes)
+    steps_per_epoch = images / config.batch_size
+    peak = config.optimizer.peak_lr(config.batch_size)
+    milestone = config.checkpoints.milestone_epochs
+    return PretrainPlan(
+        images=images,
+        batch_size=config.batch_size,
+        processes=processes,
+        micro_batch=fit_micro_batch(config.micro_batch, share, LARGEST_MICRO_BATCH[device_type]),
+        total_steps=config.total_steps(images),
+        warmup_steps=round(config.optimizer.warmup_epochs * steps_per_epoch),
+        peak_lr=peak,
+        start_lr=peak * config.optimizer.warmup_start,
+        final_lr=peak * config.optimizer.final_lr,
+        checkpoint_every=max(
+            config.checkpoints.min_steps, round(config.checkpoints.every_epochs * steps_per_epoch)
+        ),
+        milestone_every=milestone and max(1, round(milestone * steps_per_epoch)),
+    )
+
+
+def _choose_rendering(config: PretrainConfig, device: torch.device) -> Choice[Place]:
+    asked = config.data.render
+    if asked == "gpu" and device.type != "cuda":
+        raise UserError(
+            "--data.render gpu needs a GPU; this run is on a CPU. Leave it out to let the workers "
+            "render."
+        )
+    if asked == "auto":
+        if has_kernels(device):
+            return Choice("on the GPU", "there are kernels for it")
+        return Choice("in the workers", "no GPU with kernels for it")
+    return Choice("on the GPU" if asked == "gpu" else "in the workers", "as asked")
+
+
+def _choose_compilation(
+    config: PretrainConfig, plan: PretrainPlan, device: torch.device
+) -> Choice[bool]:
+    """Networks are compiled, by default, where the run is long enough to repay it."""
+    if config.compile != "auto":
+        return Choice(config.compile == "always", "as asked")
+    if device.type != "cuda":
+        return Choice(False, "on a CPU")
+    repays = plan.total_steps >= STEPS_THAT_REPAY_COMPILATION
+    limit = f"{STEPS_THAT_REPAY_COMPILATION:,} steps repay it"
+    return Choice(repays, limit if repays else f"only {limit}")
