@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from references.two_view_runs import RecordedGeometry
-from references.vector_batches import Passed
+from references.vector_batches import Passed, fitting_groups
 from torch import Tensor
 
 from clove_ssl.config.methods.clove import MatchingConfig, TeacherConfig
@@ -60,7 +60,7 @@ def build(record: dict[str, Tensor], group: str) -> SetSim:
             likeness=float(record["cos_threshold"]),
             **SETTINGS[group],  # type: ignore[arg-type]
         ),
-        shuffle_groups=2,
+        shuffle_groups=fitting_groups(len(record["x_q"])),
     )
     method = SetSim(config, Passed(record["x_q"].shape[1])).double()  # type: ignore[arg-type]
     method.queue.entries.copy_(record["queue_before"].T)
