@@ -84,6 +84,7 @@ TASKS: Registry[TaskConfig] = Registry(
         "coco-fpn": "clove_ssl.config.tasks.detection:COCOPyramidConfig",
         "coco-keypoints": "clove_ssl.config.tasks.detection:COCOKeypointsConfig",
         "lvis-fpn": "clove_ssl.config.tasks.lvis:LVISConfig",
+        "lvis-v0.5-fpn": "clove_ssl.config.tasks.lvis:LVISHalfConfig",
         "voc-c4": "clove_ssl.config.tasks.detection:VOCDetectionConfig",
         "voc-semantic": "clove_ssl.config.tasks.semantic:VOCSemanticConfig",
     },

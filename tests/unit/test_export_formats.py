@@ -151,34 +151,29 @@ def test_the_pickle_is_readable_with_numpy_1(resnet18: Exported, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("name", "stride", "options", "arguments"),
+    ("name", "options", "arguments"),
     [
-        ("resnet18", 32, {"DEPTH": 18, "RES2_OUT_CHANNELS": 64}, {"depth": 18}),
-        (
-            "resnet50",
-            16,
-            {"DEPTH": 50, "RES5_DILATION": 2},
-            {"depth": 50, "strides": (1, 2, 2, 1), "dilations": (1, 1, 1, 2)},
-        ),
+        ("resnet18", {"DEPTH": 18, "RES2_OUT_CHANNELS": 64}, {"depth": 18}),
+        ("resnet50", {"DEPTH": 50}, {"depth": 50}),
         (
             "resnext101_32x8d",
-            32,
             {"DEPTH": 101, "NUM_GROUPS": 32, "WIDTH_PER_GROUP": 8},
             {"type": "ResNeXt", "depth": 101, "groups": 32, "base_width": 8},
         ),
     ],
 )
 def test_the_card_names_the_network_of_the_file(
-    name: str, stride: int, options: dict[str, int], arguments: dict[str, Any]
+    name: str, options: dict[str, int], arguments: dict[str, Any]
 ) -> None:
     with torch.device("meta"):
-        network = build_backbone(BackboneConfig(name=name, output_stride=stride))  # type: ignore[arg-type]
+        network = build_backbone(BackboneConfig(name=name))
     exported = Exported(network, METADATA)
     lines = describe_usage(exported, "detectron2", "a.pkl").removeprefix("```yaml\n")
     model = yaml.safe_load(lines.removesuffix("```"))["MODEL"]
     assert model["RESNETS"] == options | {"STRIDE_IN_1X1": False, "NORM": "SyncBN"}
+    assert model["BACKBONE"] == {"FREEZE_AT": 0}
     found = run_snippet(exported, "mmdetection", Path("a.pth"))["backbone"]
-    usual = {"type": "ResNet", "style": "pytorch"} | arguments
+    usual = {"type": "ResNet", "style": "pytorch", "norm_eval": False} | arguments
     assert {key: found[key] for key in found if not key.endswith("_cfg")} == usual
 
 
@@ -264,6 +259,16 @@ def test_a_library_without_such_a_network_is_refused(
         pytest.importorskip("timm")
     exported = Exported(build_backbone(BackboneConfig(name=name)).eval(), METADATA)
     with pytest.raises(UserError, match=f"{name} cannot be exported.*onnx or safetensors"):
+        write_checked(exported, target, tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("target", ["detectron2", "mmdetection"])
+def test_a_dilated_network_that_a_library_dilates_otherwise_is_refused(
+    target: FormatName, tmp_path: Path
+) -> None:
+    exported = Exported(build("resnet50", output_stride=16), METADATA)
+    with pytest.raises(UserError, match="has dilation 1, .*'s has 2, so the same weights"):
         write_checked(exported, target, tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
 

@@ -36,6 +36,7 @@ def export_detector(config: ExportConfig) -> Path:
             f"{config.source} is no detector, and Detectron2 has no such network. Leave out "
             "--heads for its backbone."
         )
+    _check_counterpart(model.network.detector)
     path = config.out or _beside(config.source)
     if config.out is not None and path.exists():
         raise already_there(path)
@@ -50,17 +51,27 @@ def export_detector(config: ExportConfig) -> Path:
     return path
 
 
+def _check_counterpart(detector: Detector) -> None:
+    """Refuse what Detectron2 would build otherwise and fill by half."""
+    backbone = detector.features.backbone
+    if detector.config.kind == "c4" and backbone.name in ("resnet18", "resnet34"):
+        raise UserError(
+            f"A C4 detector around a {backbone.name} cannot go to Detectron2, whose C4 heads have "
+            "bottleneck blocks: most of their last stage would stay random. Leave out --heads "
+            "for the backbone alone, or take a pyramid (coco-fpn) or a resnet50."
+        )
+
+
 def _beside(source: Path) -> Path:
     folder = RunDirectory(source).model.parent if source.is_dir() else source.parent
     return folder / f"model{FORMATS['detectron2'].suffix}"
 
 
 def _named(detector: Detector) -> dict[str, NDArray[Any]]:
-    """Arrays by Detectron2's names; the counters of batches have none there."""
+    """Arrays by Detectron2's names."""
     kind = detector.config.kind
     is_densepose = isinstance(detector, DensePoseDetector)
     return {
         densepose_name(name) if is_densepose else detectron2_name(name, kind): tensor.numpy()
         for name, tensor in portable_state(detector).items()
-        if not name.endswith("num_batches_tracked")
     }

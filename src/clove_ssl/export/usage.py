@@ -65,7 +65,6 @@ def _detectron2(exported: Exported, file: str) -> str:
         **({"RES2_OUT_CHANNELS": 64} if shape.depth < 50 else {}),
         **({"NUM_GROUPS": shape.groups} if shape.groups > 1 else {}),
         **({"WIDTH_PER_GROUP": shape.width} if shape.width != 64 else {}),
-        **({"RES5_DILATION": 2} if exported.backbone.output_stride == 16 else {}),
         "STRIDE_IN_1X1": False,
         "NORM": '"SyncBN"',
     }
@@ -75,6 +74,8 @@ MODEL:
   WEIGHTS: "{file}"
   PIXEL_MEAN: {_MEAN_255}
   PIXEL_STD: {_STD_255}
+  BACKBONE:
+    FREEZE_AT: 0
   RESNETS:
 {network}
 INPUT:
@@ -87,13 +88,13 @@ def _mmdetection(exported: Exported, file: str) -> str:
     kind = 'type="ResNet"'
     if shape.groups > 1:
         kind = f'type="ResNeXt", groups={shape.groups}, base_width={shape.width}'
-    dilated = "\n    strides=(1, 2, 2, 1),\n    dilations=(1, 1, 1, 2),"
     return _python(f"""
 backbone = dict(
     {kind},
-    depth={shape.depth},{dilated * (exported.backbone.output_stride == 16)}
+    depth={shape.depth},
     style="pytorch",
     norm_cfg=dict(type="SyncBN", requires_grad=True),
+    norm_eval=False,
     init_cfg=dict(type="Pretrained", checkpoint="{file}"),
 )
 data_preprocessor = dict(mean={_MEAN_255}, std={_STD_255}, bgr_to_rgb=True)
