@@ -6,6 +6,7 @@ import json
 import pickle
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import pytest
 import torch
 import torchvision
 import yaml
+from references import checkpoint_layouts
 from references.detectron2_resnet import Detectron2ResNet
+from safetensors.torch import load_file
 from torch import nn
 
 from clove_ssl.backbones.build import Backbone, build_backbone
@@ -24,7 +27,7 @@ from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.errors import UserError
 from clove_ssl.export import formats
 from clove_ssl.export.exported import Exported
-from clove_ssl.export.formats import FORMATS, Format, write_checked
+from clove_ssl.export.formats import FORMATS, Format, Native, write_checked
 from clove_ssl.export.hub_folder import front_matter
 from clove_ssl.export.usage import describe_usage
 
@@ -189,6 +192,53 @@ def test_mmdetection_finds_torchvisions_names(resnet18: Exported, tmp_path: Path
     assert_close(network.eval()(IMAGES), expected)
 
 
+@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
+def test_mmdetection_gives_the_same_features(name: str, tmp_path: Path) -> None:
+    native = FORMATS["mmdetection"].native
+    assert native is not None
+    if not native.is_there():
+        pytest.skip("MMDetection is not installed")
+    exported = Exported(build(name), METADATA)
+    path = write(exported, "mmdetection", tmp_path)
+    assert FORMATS["mmdetection"].checker() == ("MMDetection", native.check)
+    assert native.check(exported, path) == 0
+
+
+def test_transformers_opens_its_folder(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    for name in ("resnet18", "resnet50"):
+        exported = Exported(build(name), METADATA)
+        path = tmp_path / name
+        assert write_checked(exported, "transformers", path) == 0
+        assert_same_maps(run_snippet(exported, "transformers", path)["maps"], exported)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
+def test_a_folder_for_transformers_has_its_names_and_comes_back(name: str, tmp_path: Path) -> None:
+    exported = Exported(build(name), METADATA)
+    path = tmp_path / "folder"
+    assert write_checked(exported, "transformers", path) == 0
+    assert load_file(path / "model.safetensors").keys() == (
+        checkpoint_layouts.transformers(exported.backbone.body.state_dict()).keys()
+    )
+    config = json.loads((path / "config.json").read_text())
+    assert (config["model_type"], config["downsample_in_bottleneck"]) == ("resnet", False)
+    assert load_backbone(path).name == name
+
+
+def test_a_program_that_is_installed_checks_in_place_of_our_reader(
+    resnet18: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = FORMATS["detectron2"]
+    wrong = Native("a program", "json", lambda exported, path: 0.2)
+    monkeypatch.setitem(FORMATS, "detectron2", replace(real, native=wrong))
+    with pytest.raises(UserError, match="features of a program differ by 2.0e-01"):
+        write_checked(resnet18, "detectron2", tmp_path / "b.pkl")
+    absent = Native("a program", "no_such_module", wrong.check)
+    monkeypatch.setitem(FORMATS, "detectron2", replace(real, native=absent))
+    assert write_checked(resnet18, "detectron2", tmp_path / "b.pkl") == 0
+
+
 def test_onnx_runs_at_any_batch_and_size(resnet18: Exported, tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
     runtime = pytest.importorskip("onnxruntime")
@@ -250,6 +300,7 @@ def test_the_head_of_a_hub_card_is_yaml() -> None:
         ("wide_resnet50_2", "mmdetection"),
         ("resnet50_caffe", "torchvision"),
         ("resnet50_caffe", "detectron2"),
+        ("resnext50_32x4d", "transformers"),
     ],
 )
 def test_a_library_without_such_a_network_is_refused(
@@ -260,6 +311,13 @@ def test_a_library_without_such_a_network_is_refused(
     exported = Exported(build_backbone(BackboneConfig(name=name)).eval(), METADATA)
     with pytest.raises(UserError, match=f"{name} cannot be exported.*onnx or safetensors"):
         write_checked(exported, target, tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_transformers_has_no_dilated_network(tmp_path: Path) -> None:
+    exported = Exported(build("resnet50", output_stride=16), METADATA)
+    with pytest.raises(UserError, match="have no dilation"):
+        write_checked(exported, "transformers", tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
 
 
