@@ -66,8 +66,8 @@ class ExportConfig:
     """Also export the heads of pre-training: as a second file (safetensors, hub), or as the
     outputs of the graph (onnx, torch-export)."""
     heads: bool = False
-    """The whole detector of a fine-tuning run instead of its backbone (detectron2 only; our own
-    file of it is export/model.safetensors)."""
+    """The whole detector of a fine-tuning run instead of its backbone, with the config that builds
+    it (detectron2, mmdetection; our own file of it is export/model.safetensors)."""
     stage: Literal["all", "c2", "c3", "c4", "c5"] = "all"
     """Feature maps that a graph gives (onnx, torch-export)."""
     licence: str = ""

@@ -39,7 +39,7 @@ def write_torchvision(exported: Exported, path: Path) -> None:
     """A state dict for ``torchvision.models.get_model`` without its classifier."""
     if exported.is_timm or CAFFE_SUFFIX in exported.network:
         raise refuse(exported, "torchvision", _OTHERWISE)
-    write_bytes(path, _torch_bytes(portable_state(exported.backbone.body)))
+    write_bytes(path, torch_bytes(portable_state(exported.backbone.body)))
 
 
 def check_torchvision(exported: Exported, path: Path) -> float:
@@ -119,7 +119,7 @@ def write_mmdetection(exported: Exported, path: Path) -> None:
         "meta": dict(exported.metadata),
         "state_dict": portable_state(exported.backbone.body),
     }
-    write_bytes(path, _torch_bytes(content))
+    write_bytes(path, torch_bytes(content))
 
 
 def check_by_reading(exported: Exported, path: Path) -> float:
@@ -149,7 +149,8 @@ def _without_cells(name: str, tensor: Tensor) -> Tensor:
     return tensor.flatten() if name.endswith("layer_scale") else tensor
 
 
-def _torch_bytes(content: Mapping[str, Any]) -> bytes:
+def torch_bytes(content: Mapping[str, Any]) -> bytes:
+    """What ``torch.save`` would write."""
     buffer = io.BytesIO()
     torch.save(content, buffer)
     return buffer.getvalue()
