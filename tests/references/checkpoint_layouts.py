@@ -237,6 +237,14 @@ LAYOUTS: dict[str, Callable[[State], Any]] = {
         }
     },
     "Detectron2 (C4 detector)": c4_detector,
+    "MMDetection (detector)": lambda s: {
+        "meta": {"epoch": 12},
+        "state_dict": {
+            **under("backbone.", s),
+            **linear("neck.lateral_convs.0.conv.weight", "rpn_head.rpn_conv.weight"),
+            **linear("roi_head.bbox_head.fc_cls.weight"),
+        },
+    },
     "DINO": lambda s: {
         "student": {
             **under("module.backbone.", other(s)),

@@ -88,7 +88,7 @@ _REASONS = {
     r"^(encoder_q|encoder|online_network|student)$": "the student, which is not the branch taken",
     r"preprocessor|pixel": "image statistics",
     _MOMENTUM: "state of the optimizer",
-    r"roi_heads|proposal_generator|rpn": "part of a detector",
+    r"roi_heads?|proposal_generator|rpn": "part of a detector",
     r"conv1_b": "bias before a batch norm, unused by Detectron2",
     r"proj|neck|head|mlp|predict|expand|fc|classifier|linear|pred|value|attn|attention|group|cent|"
     r"proto|norm|encoder_q\.1": "head; a task brings its own",

@@ -102,6 +102,9 @@ LAYOUTS = (
     Layout("VICRegL", "vicregl", "backbone.", evidence=("maps_projector.",)),
     Layout("Detectron2 (detector)", "detectron2", "backbone.bottom_up."),
     Layout("Detectron2 (C4 detector)", "detectron2", "backbone.", evidence=("roi_heads.res5.",)),
+    Layout(
+        "MMDetection (detector)", "mmdetection", "backbone.", evidence=("rpn_head.", "roi_head.")
+    ),
     Layout("a backbone with heads", "", "backbone."),
     Layout("SetSim", "setsim", "encoder_q.0.", teacher=("encoder_k.0.",)),
     Layout("ReSim", "resim", "encoder_q.", teacher=("encoder_k.",), evidence=("encoder_q.fpn_",)),
@@ -144,6 +147,7 @@ LICENCES = {
     "detco": "BSD-2-Clause for academic use, by its README; no licence file",
     "detectron2": "Apache-2.0 for Detectron2's own; ReSim CC-BY-NC 4.0, MoCo see its repository",
     "dino": "Apache-2.0",
+    "mmdetection": "Apache-2.0 for MMDetection's own",
     "moco": "MIT by its licence file, CC-BY-NC 4.0 by its README; OpenMMLab's file Apache-2.0",
     "msra": "Apache-2.0 (Detectron2's copy)",
     "pixpro": "MIT",

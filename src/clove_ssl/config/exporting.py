@@ -42,8 +42,8 @@ class ImportConfig:
     """The new file, ending in .safetensors."""
     method: str = ""
     """Whose file it is, where its names do not tell: byol, clove, clove-ssl, cp2, densecl, detco,
-    detectron2, dino, moco, msra, pixpro, resim, setsim, slotcon, swav, timm, torchvision,
-    transformers or vicregl."""
+    detectron2, dino, mmdetection, moco, msra, pixpro, resim, setsim, slotcon, swav, timm,
+    torchvision, transformers or vicregl."""
     branch: Literal["student", "teacher"] | None = None
     """The branch to take; by default the one that the authors hand out."""
     architecture: str = ""

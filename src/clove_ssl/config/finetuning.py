@@ -168,6 +168,9 @@ class FinetuneConfig:
     """The network; by default the one of the backbone file, resnet50 for random weights."""
     allow_partial: bool = False
     """Start even if the file lacks tensors of the network or some do not fit."""
+    heads: bool = False
+    """Start from the heads of the backbone's file, too: a whole detector of Detectron2 or
+    MMDetection, or a run of clove finetune. What does not fit starts afresh and is listed."""
     iterations: int | None = None
     """Shorten (or lengthen) the schedule to this many iterations, with decays in proportion."""
     warmup_iterations: int | None = None
@@ -211,6 +214,11 @@ class FinetuneConfig:
         check_least(0, warmup_iterations=self.warmup_iterations)
         check_positive(lr=self.lr)
         check_seed(self.seed)
+        if self.heads and self.backbone == RANDOM:
+            raise UserError(
+                "--heads needs a detector to start from, but the backbone is random. Give the "
+                "detector's file as --backbone, or leave out --heads."
+            )
         if not 0 < self.fraction <= 1:
             raise UserError(
                 f"fraction={self.fraction} is no share of the images. Give a number above 0 and "
@@ -279,6 +287,8 @@ def _differences(config: FinetuneConfig) -> Iterator[str]:
             f"The peak learning rate is {config.peak_lr:g} instead of {solver.lr:g}, in proportion "
             "to the batch."
         )
+    if config.heads:
+        yield "The heads start from those of a detector instead of afresh."
     if config.fraction < 1:
         yield f"Only {100 * config.fraction:g} % of the training images are used."
     if config.precision != "fp32":

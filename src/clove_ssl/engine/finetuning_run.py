@@ -28,6 +28,7 @@ from clove_ssl.engine.precision import Precision, choose_precision
 from clove_ssl.engine.repeatability import start_repeatably
 from clove_ssl.engine.scoring import figures_of, score_predictions, show
 from clove_ssl.engine.self_check import announce, examine_start, write_self_check
+from clove_ssl.engine.starting_heads import load_heads
 from clove_ssl.engine.starting_point import StartingPoint, continued_backbone, open_backbone
 from clove_ssl.engine.task_learning import TaskFeed, TaskLearner
 from clove_ssl.errors import UserError
@@ -94,9 +95,10 @@ def train(
         data = _labelled_data(config, run, process, parts)
         plan = plan_finetuning(config, images=data.train_images, processes=process.world_size)
         model = _build_model(config, process, parts, data)
+        heads = _start_heads(config, parts, model)
         loop = _build_loop(config, run, console, process, plan=plan, model=model, parts=parts)
         _check_unchanged(data, loop.restore())
-        _introduce(config, run, loop, plan, model=model, data=data, start=parts.start)
+        _introduce(config, run, loop, plan, model=model, data=data, start=parts.start, heads=heads)
         reading = _reading(config, plan, process, start_step=loop.step)
         evaluation = Evaluation(config, parts.task, data, reading, parts.precision, process)
         finished, scores = _train_and_evaluate(run, loop, plan, model, evaluation)
@@ -160,6 +162,13 @@ def _build_model(
     return model.to(process.device)
 
 
+def _start_heads(config: FinetuneConfig, parts: Parts, model: TaskModel) -> str:
+    """Load the heads that were asked for and say what fitted; a resumed run has them already."""
+    if not config.heads or parts.start.remembered:
+        return ""
+    return load_heads(model, config.backbone).describe()
+
+
 def _build_loop(
     config: FinetuneConfig,
     run: RunDirectory,
@@ -203,11 +212,14 @@ def _introduce(
     model: TaskModel,
     data: TaskData,
     start: StartingPoint,
+    heads: str,
 ) -> None:
     """The self-check, said and stored, and the record of this start."""
     if not loop.process.is_first:
         return
     facts = examine_start(config, plan, start, model, data)
+    if heads:
+        facts["heads"] = heads
     facts["precision"] = f"{loop.precision.name} ({loop.precision.reason})"
     announce(config, plan, facts, data, loop.console)
     if loop.step:
