@@ -28,14 +28,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("forks") is None)
 
 
+def golden_file(name: str) -> Path:
+    """The path of recorded vectors, which a folder that was named must hold."""
+    path = GOLDEN / name
+    if not path.exists():
+        absent = pytest.fail if "CLOVE_GOLDEN" in os.environ else pytest.skip
+        absent(f"no golden file {path}")
+    return path
+
+
 @pytest.fixture
 def golden() -> Callable[[str], Mapping[str, np.ndarray]]:
     """Reader of recorded vectors: ``golden("methods/clove_loss.npz")``."""
 
     def read(name: str) -> Mapping[str, np.ndarray]:
-        path = GOLDEN / name
-        if not path.exists():
-            pytest.skip(f"no golden file {path}")
+        path = golden_file(name)
         with np.load(path) as arrays:
             return dict(arrays)
 

@@ -73,7 +73,13 @@ def same(backbone: Backbone, state: State) -> bool:
 
 @pytest.mark.parametrize(
     ("layout", "default"),
-    [("CLoVE", "student"), ("MoCo v2", "student"), ("SlotCon", "teacher"), ("DenseCL", "student")],
+    [
+        ("CLoVE", "student"),
+        ("MoCo v2", "student"),
+        ("SlotCon", "teacher"),
+        ("DenseCL", "student"),
+        ("DINO", "teacher"),
+    ],
 )
 def test_the_other_branch_can_be_asked_for(
     layout: str, default: str, state: State, tmp_path: Path
@@ -309,6 +315,34 @@ def test_another_network_of_timm_is_named_by_the_user_or_by_its_folder(tmp_path:
     assert torch.equal(backbone.body.layer4[1].conv2.weight, network.layer4[1].conv2.weight)
     (tmp_path / "config.json").write_text(json.dumps({"architecture": "resnet18d"}))
     assert load_backbone(tmp_path).name == "timm:resnet18d"
+
+
+@pytest.mark.parametrize("name", ["resnet18", "seresnet18", "resnetblur18"])
+@pytest.mark.parametrize("safe", [True, False])
+def test_a_folder_that_timm_saved_is_the_network_it_names(
+    name: str, safe: bool, tmp_path: Path
+) -> None:
+    timm = pytest.importorskip("timm")
+    torch.manual_seed(0)
+    network = timm.create_model(name, num_classes=3).eval()
+    timm.models.save_for_hf(network, tmp_path, safe_serialization=safe)
+    loaded = load_backbone(tmp_path).eval()
+    assert loaded.name == (name if name == "resnet18" else f"timm:{name}")
+    images = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(images)["c5"], network.forward_features(images))
+
+
+def test_an_older_folder_of_transformers_has_a_pickle(state: State, tmp_path: Path) -> None:
+    saved(LAYOUTS["transformers"](state), tmp_path, "pytorch_model.bin")
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"model_type": "resnet", "downsample_in_bottleneck": False}))
+    backbone, report = read_backbone(tmp_path)
+    assert same(backbone, state)
+    assert report.dropped == {"classifier": 2}
+    config.write_text(json.dumps({"model_type": "resnet", "downsample_in_bottleneck": True}))
+    with pytest.raises(UserError, match="stride in their first convolution"):
+        load_backbone(tmp_path)
 
 
 def test_a_foreign_tensor_in_a_file_of_timm_is_refused(tmp_path: Path) -> None:

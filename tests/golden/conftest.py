@@ -21,7 +21,8 @@ def recorded_file() -> Callable[[str], dict[str, Any]]:
     def read(name: str) -> dict[str, Any]:
         path = GOLDEN / name
         if not path.exists():
-            pytest.skip(f"no golden file {path}")
+            absent = pytest.fail if "CLOVE_GOLDEN" in os.environ else pytest.skip
+            absent(f"no golden file {path}")
         if path.suffix == ".json":
             table: dict[str, Any] = json.loads(path.read_text())
             return table

@@ -2,28 +2,13 @@
 
 Written from the names alone: ``stem.conv1`` and blocks ``res2`` to ``res5`` with
 ``conv1``, ``conv2``, ``conv3`` and ``shortcut``, each a convolution that owns its
-``norm``. The norm is frozen: four buffers and no counter.
+``norm``. The norm is a batch norm, as with ``NORM: "BN"`` and ``"SyncBN"``.
 """
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-
-class FrozenNorm(nn.Module):
-    """Scale and shift by fixed statistics."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        for name in ("weight", "bias", "running_mean", "running_var"):
-            self.register_buffer(name, torch.zeros(channels))
-
-    def forward(self, x: Tensor) -> Tensor:
-        scale = self.weight / (self.running_var + 1e-5).sqrt()
-        shift = self.bias - self.running_mean * scale
-        return x * scale[:, None, None] + shift[:, None, None]
 
 
 class NormedConv(nn.Conv2d):
@@ -31,7 +16,7 @@ class NormedConv(nn.Conv2d):
 
     def __init__(self, channels_in: int, channels: int, size: int, stride: int = 1) -> None:
         super().__init__(channels_in, channels, size, stride, size // 2, bias=False)
-        self.norm = FrozenNorm(channels)
+        self.norm = nn.BatchNorm2d(channels)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.norm(super().forward(x))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from builders.runs.tiny_runs import tiny_config
-from clove_ssl.study.plan import read_timing, time_steps
 
 from clove_ssl.config.probing import RunProbeConfig
 from clove_ssl.runs import directory
 from clove_ssl.study.config import BudgetConfig
+from clove_ssl.study.plan import read_timing, time_steps
 
 
 def test_a_run_that_keeps_its_best_backbone_can_be_timed(tmp_path: Path) -> None:

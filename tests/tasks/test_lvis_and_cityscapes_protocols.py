@@ -22,6 +22,15 @@ def test_lvis_is_read_out_down_to_tiny_scores() -> None:
     assert config.task.train_sides == (640, 672, 704, 736, 768, 800)
 
 
+def test_lvis_05_has_a_schedule_of_its_own_and_all_else_of_v1() -> None:
+    config = protocol("lvis-v0.5-fpn", Path("RUN"), "random")
+    assert (config.solver.iterations, config.solver.steps) == (90_000, (60_000, 80_000))
+    whole = protocol("lvis-fpn", Path("RUN"), "random")
+    assert replace(config, solver=whole.solver, task=whole.task) == whole
+    assert config.task.detector == whole.task.detector  # type: ignore[attr-defined]
+    assert not config.differences()
+
+
 def test_the_learning_rate_of_the_paper_is_announced() -> None:
     config = replace(protocol("lvis-fpn", Path("RUN"), "random"), lr=0.001)
     assert config.differences() == [

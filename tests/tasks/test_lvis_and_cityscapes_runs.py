@@ -60,7 +60,7 @@ def test_rare_classes_have_pictures_of_their_own(tmp_path: Path) -> None:
 
 
 def test_lvis_trains_and_scores_on_real_labels(tmp_path: Path, data_folder: Path) -> None:
-    config = tiny_finetuning("lvis-fpn", tmp_path / "run")
+    config = tiny_finetuning("lvis-v0.5-fpn", tmp_path / "run")
     data = replace(config.data, root=data_folder / "coco")
     result = finetuning.finetune(replace(config, data=data))
     run = RunDirectory(result.run)

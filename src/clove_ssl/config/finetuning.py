@@ -33,6 +33,7 @@ from clove_ssl.config.ranges import (
     StepsFromZero,
     Workers,
 )
+from clove_ssl.errors import UserError
 from clove_ssl.registry import TASKS
 
 RANDOM = "random"
@@ -144,6 +145,9 @@ class FinetuneConfig(Ranged):
     """The network; by default the one of the backbone file, resnet50 for random weights."""
     allow_partial: bool = False
     """Start even if the file lacks tensors of the network or some do not fit."""
+    heads: bool = False
+    """Start from the heads of the backbone's file, too: a whole detector of Detectron2 or
+    MMDetection, or a run of clove finetune. What does not fit starts afresh and is listed."""
     iterations: Steps | None = None
     """Shorten (or lengthen) the schedule to this many iterations, with decays in proportion."""
     warmup_iterations: StepsFromZero | None = None
@@ -174,6 +178,13 @@ class FinetuneConfig(Ranged):
     repeat."""
     seed: Seed = 0
     """Determines the head's initial weights, image order, augmentation and sampling."""
+
+    def __post_init__(self) -> None:
+        if self.heads and self.backbone == RANDOM:
+            raise UserError(
+                "--heads needs a detector to start from, but the backbone is random. Give the "
+                "detector's file as --backbone, or leave out --heads."
+            )
 
     @property
     def effective_batch(self) -> int:
@@ -237,6 +248,8 @@ def _differences(config: FinetuneConfig) -> Iterator[str]:
             f"The peak learning rate is {config.peak_lr:g} instead of {solver.lr:g}, in proportion "
             "to the batch."
         )
+    if config.heads:
+        yield "The heads start from those of a detector instead of afresh."
     if config.fraction < 1:
         yield f"Only {100 * config.fraction:g} % of the training images are used."
     if config.precision != "fp32":

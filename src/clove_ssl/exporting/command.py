@@ -49,7 +49,7 @@ def export_backbone(config: ExportConfig) -> Path:
         console.say(f"Exported {source.facts.architecture} ({source.facts.method}) to {config.to}")
         for what, where in written.items():
             console.choice(what, str(where))
-        checked_by = FORMATS[config.to].checked_by
+        checked_by, _ = FORMATS[config.to].checker()
         console.choice("checked with", checked_by, f"features differ by {difference:.1e} at most")
     return path
 
@@ -57,7 +57,7 @@ def export_backbone(config: ExportConfig) -> Path:
 def _target(config: ExportConfig, source: ExportSource) -> Path:
     """Where to write; only what an earlier export left inside the run is replaced."""
     usual = source.default_out.with_name(
-        source.default_out.name + (FORMATS[config.to].suffix or "-hub")
+        source.default_out.name + (FORMATS[config.to].suffix or f"-{config.to}")
     )
     path = config.out or usual
     if path.exists() and (config.out is not None or not source.is_run):
@@ -108,7 +108,8 @@ def _write_card(source: ExportSource, exported: Exported, config: ExportConfig, 
     facts = replace(source.facts, loading=describe_usage(exported, config.to, path.name))
     text = render_model_card(facts)
     if path.is_dir():
-        write_text(path / CARD, front_matter(facts.licence) + text)
+        library = "transformers" if config.to == "transformers" else "clove-ssl"
+        write_text(path / CARD, front_matter(facts.licence, library=library) + text)
         return path / CARD
     card = path.with_name(f"{path.name}.md")
     write_text(card, text)

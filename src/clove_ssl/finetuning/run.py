@@ -22,6 +22,7 @@ from clove_ssl.finetuning.learner import TaskFeed, TaskLearner
 from clove_ssl.finetuning.plan import FinetunePlan, plan_finetuning
 from clove_ssl.finetuning.score import figures_of, score_and_write, show
 from clove_ssl.finetuning.self_check import announce, examine_start, write_self_check
+from clove_ssl.finetuning.starting_heads import load_heads
 from clove_ssl.finetuning.starting_point import StartingPoint, continued_backbone, open_backbone
 from clove_ssl.layers.normalization import synchronize_norms
 from clove_ssl.report.page import write_report
@@ -93,10 +94,21 @@ def train(
         data = _labelled_data(config, run, process, parts)
         plan = plan_finetuning(config, images=data.train_images, processes=process.world_size)
         model = _build_model(config, process, parts, data)
+        heads = _start_heads(config, parts, model)
         loop = _build_loop(config, run, console, process, plan=plan, model=model, parts=parts)
         _check_unchanged(data, loop.restore())
         workers = _choose_workers(config, process)
-        _introduce(config, run, loop, plan, model=model, data=data, parts=parts, workers=workers)
+        _introduce(
+            config,
+            run,
+            loop,
+            plan,
+            model=model,
+            data=data,
+            parts=parts,
+            workers=workers,
+            heads=heads,
+        )
         reading = _reading(config, plan, process, start_step=loop.step, workers=workers[0])
         evaluation = Evaluation(config, parts.task, data, reading, parts.precision, process)
         finished, scores = _train_and_evaluate(run, loop, plan, model, evaluation)
@@ -160,6 +172,13 @@ def _build_model(
     return model.to(process.device)
 
 
+def _start_heads(config: FinetuneConfig, parts: Parts, model: TaskModel) -> str:
+    """Load the heads that were asked for and say what fitted; a resumed run has them already."""
+    if not config.heads or parts.start.remembered:
+        return ""
+    return load_heads(model, config.backbone).describe()
+
+
 def _build_loop(
     config: FinetuneConfig,
     run: RunDirectory,
@@ -204,11 +223,14 @@ def _introduce(
     data: TaskData,
     parts: Parts,
     workers: tuple[int, str],
+    heads: str,
 ) -> None:
     """The self-check, said and stored, and the record of this start."""
     if not loop.process.is_first:
         return
     facts = examine_start(config, plan, parts.start, model, data)
+    if heads:
+        facts["heads"] = heads
     facts["precision"] = f"{loop.precision.name} ({loop.precision.reason})"
     announce(config, plan, facts, data, loop.console)
     if loop.step:

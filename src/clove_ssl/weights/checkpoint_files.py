@@ -22,7 +22,7 @@ from torch import Tensor
 
 from clove_ssl.errors import UserError
 from clove_ssl.weights.array_pickles import PickledArray, read_array_pickle, torch_stand_ins
-from clove_ssl.weights.layouts import State
+from clove_ssl.weights.layouts import State, unwrap
 from clove_ssl.weights.safetensors_file import read_backbone_file
 
 MAX_BYTES = 64 * 2**30  # SetSim's masks make files of many gigabytes
@@ -31,6 +31,7 @@ MAX_ELEMENTS = 2**34  # of all tensors together, as their shapes say
 MAX_DIMENSIONS = 8
 
 _WHERE_STATES_HIDE = ("state_dict", "model", "learner", "online_backbone", "blobs")
+_BRANCHES = ("student", "teacher")  # DINO keeps a state of each
 _OLD_TORCH = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # the magic number, pickled
 _BROKEN = (
     RuntimeError,
@@ -143,11 +144,24 @@ def _find_states(checkpoint: Any) -> dict[str, State]:
     if not isinstance(checkpoint, Mapping):
         return {"": {}}
     inner = {key: checkpoint[key] for key in _WHERE_STATES_HIDE if key in checkpoint}
+    branches = _joined_branches(checkpoint)
+    if branches:
+        inner["branches"] = branches
     places = {**inner, "": checkpoint}
     return {
         key: {str(name): each for name, each in value.items() if isinstance(each, Tensor)}
         for key, value in places.items()
         if isinstance(value, Mapping)
+    }
+
+
+def _joined_branches(checkpoint: Mapping[Any, Any]) -> dict[str, Any]:
+    """The states of a student and a teacher as one, by names that tell them apart."""
+    states = {key: checkpoint[key] for key in _BRANCHES if isinstance(checkpoint.get(key), Mapping)}
+    return {
+        f"{branch}.{name}": value
+        for branch, state in states.items()
+        for name, value in unwrap({str(key): value for key, value in state.items()}).items()
     }
 
 

@@ -14,6 +14,7 @@ FormatName = Literal[
     "timm",
     "detectron2",
     "mmdetection",
+    "transformers",
     "onnx",
     "torch-export",
     "hub",
@@ -24,6 +25,7 @@ FORMATS: dict[FormatName, str] = {
     "timm": "a .safetensors for a timm network in its features_only form",
     "detectron2": "a .pkl with Detectron2's names, for MODEL.WEIGHTS",
     "mmdetection": "a .pth for init_cfg of MMDetection and MMSegmentation",
+    "transformers": "a folder for ResNetBackbone.from_pretrained of transformers",
     "onnx": "a graph for any batch and image size (extra `onnx`)",
     "torch-export": "a .pt2 graph of torch.export for any batch and image size",
     "hub": "a folder in the style of Hugging Face, with config and card; nothing is uploaded",
@@ -40,7 +42,8 @@ class ImportConfig:
     """The new file, ending in .safetensors."""
     method: str = ""
     """Whose file it is, where its names do not tell: byol, clove, clove-ssl, cp2, densecl, detco,
-    detectron2, moco, msra, pixpro, resim, setsim, slotcon, timm, torchvision or vicregl."""
+    detectron2, dino, mmdetection, moco, msra, pixpro, resim, setsim, slotcon, swav, timm,
+    torchvision, transformers or vicregl."""
     branch: Literal["student", "teacher"] | None = None
     """The branch to take; by default the one that the authors hand out."""
     architecture: str = ""
@@ -63,8 +66,8 @@ class ExportConfig:
     """Also export the heads of pre-training: as a second file (safetensors, hub), or as the
     outputs of the graph (onnx, torch-export)."""
     heads: bool = False
-    """The whole detector of a fine-tuning run instead of its backbone (detectron2 only; our own
-    file of it is export/model.safetensors)."""
+    """The whole detector of a fine-tuning run instead of its backbone, with the config that builds
+    it (detectron2, mmdetection; our own file of it is export/model.safetensors)."""
     stage: Literal["all", "c2", "c3", "c4", "c5"] = "all"
     """Feature maps that a graph gives (onnx, torch-export)."""
     licence: str = ""

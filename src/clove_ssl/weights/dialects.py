@@ -16,6 +16,7 @@ from torch import Tensor
 
 from clove_ssl.weights.convnext_names import torchvision_name_of_authors, torchvision_name_of_timm
 from clove_ssl.weights.detectron2_names import torchvision_name, torchvision_name_of_caffe2
+from clove_ssl.weights.transformers_names import torchvision_name_of_transformers
 
 State = dict[str, Tensor]
 
@@ -62,12 +63,16 @@ DIALECTS = (
     Dialect("children", "4.0.conv1.weight", name_of_child),
     Dialect("timm", "stages.0.blocks.0.conv_dw.weight", torchvision_name_of_timm),
     Dialect("timm", "stages_0.blocks.0.conv_dw.weight", torchvision_name_of_timm),
+    Dialect(
+        "transformers", "embedder.embedder.convolution.weight", torchvision_name_of_transformers
+    ),
     Dialect("authors", "downsample_layers.0.0.weight", torchvision_name_of_authors),
 )
 
 _HEADS = (
     *("fc.", "classifier.", "head.", "norm.", "linear."),
     *("neck.", "mlp", "fpn", "norm_"),
+    *("projection_head.", "prototypes."),  # SwAV
     *("stem.fc.", "backbone.fpn"),  # ReSim under Detectron2's names
     *("fc1000_", "pred_", "conv1_b"),  # Caffe2
 )
@@ -76,13 +81,14 @@ _MOMENTUM = "_momentum"  # Caffe2's optimizer writes beside each tensor what it 
 _C4_STAGE = ("roi_heads.res5.", "backbone.res5.")
 
 _REASONS = {
+    r"^(student|teacher)\.\w*head": "head; a task brings its own",
     r"fpn": "feature pyramid; a detector brings its own",
     r"queue|mask$": "memory of negatives",
     r"_k\b|target|teacher": "the teacher, which is not the branch taken",
-    r"^(encoder_q|encoder|online_network)$": "the student, which is not the branch taken",
+    r"^(encoder_q|encoder|online_network|student)$": "the student, which is not the branch taken",
     r"preprocessor|pixel": "image statistics",
     _MOMENTUM: "state of the optimizer",
-    r"roi_heads|proposal_generator|rpn": "part of a detector",
+    r"roi_heads?|proposal_generator|rpn": "part of a detector",
     r"conv1_b": "bias before a batch norm, unused by Detectron2",
     r"proj|neck|head|mlp|predict|expand|fc|classifier|linear|pred|value|attn|attention|group|cent|"
     r"proto|norm|encoder_q\.1": "head; a task brings its own",

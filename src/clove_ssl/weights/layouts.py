@@ -70,6 +70,13 @@ LAYOUTS = (
     ),
     Layout("clove-ssl (plug-in)", OWN, "backbone.body."),
     Layout(
+        "DINO", "dino", "student.backbone.", teacher=("teacher.backbone.",), transfers="teacher"
+    ),
+    Layout("a module around a backbone", "", "model.backbone."),
+    Layout("a module around a network", "", "model."),
+    Layout("transformers", "transformers", "resnet.", evidence=("resnet.embedder.",)),
+    Layout("transformers (backbone)", "transformers", "", evidence=("embedder.embedder.",)),
+    Layout(
         "SlotCon",
         "slotcon",
         "encoder_q.",
@@ -95,6 +102,9 @@ LAYOUTS = (
     Layout("VICRegL", "vicregl", "backbone.", evidence=("maps_projector.",)),
     Layout("Detectron2 (detector)", "detectron2", "backbone.bottom_up."),
     Layout("Detectron2 (C4 detector)", "detectron2", "backbone.", evidence=("roi_heads.res5.",)),
+    Layout(
+        "MMDetection (detector)", "mmdetection", "backbone.", evidence=("rpn_head.", "roi_head.")
+    ),
     Layout("a backbone with heads", "", "backbone."),
     Layout("SetSim", "setsim", "encoder_q.0.", teacher=("encoder_k.0.",)),
     Layout("ReSim", "resim", "encoder_q.", teacher=("encoder_k.",), evidence=("encoder_q.fpn_",)),
@@ -119,6 +129,7 @@ LAYOUTS = (
     Layout("SlotCon (teacher alone)", "slotcon", "", teacher=("encoder_k.",), transfers="teacher"),
     Layout("MSRA", "msra", "", evidence=("res_conv1_bn_s",)),
     Layout("Detectron2 (ReSim, MoCo)", "detectron2", "", evidence=("stem.conv1.",)),
+    Layout("SwAV", "swav", "", evidence=("projection_head.", "prototypes.")),
     Layout("DetCo", "detco", "", evidence=("mlp",)),
     Layout("BYOL (yaox12, backbone)", "byol", "", evidence=("4.0.conv1.",)),
     Layout("a bare backbone", "", ""),
@@ -135,14 +146,18 @@ LICENCES = {
     "densecl": "GPL-3.0 (authors' repository); Apache-2.0 for OpenMMLab's file",
     "detco": "BSD-2-Clause for academic use, by its README; no licence file",
     "detectron2": "Apache-2.0 for Detectron2's own; ReSim CC-BY-NC 4.0, MoCo see its repository",
+    "dino": "Apache-2.0",
+    "mmdetection": "Apache-2.0 for MMDetection's own",
     "moco": "MIT by its licence file, CC-BY-NC 4.0 by its README; OpenMMLab's file Apache-2.0",
     "msra": "Apache-2.0 (Detectron2's copy)",
     "pixpro": "MIT",
     "resim": "CC-BY-NC 4.0 (not commercial)",
     "setsim": "MIT by its README; no licence file",
     "slotcon": "Apache-2.0",
+    "swav": "CC-BY-NC 4.0 (not commercial)",
     "timm": "see the model's page",
     "torchvision": "BSD-3-Clause",
+    "transformers": "see the model's page",
     "vicregl": "CC-BY-NC 4.0 (not commercial)",
 }
 METHODS = sorted(name for name in LICENCES if name)

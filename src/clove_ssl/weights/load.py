@@ -161,9 +161,9 @@ def _network(
         return replace(known, weights=None)
     if architecture:
         return BackboneConfig(name=architecture)
+    if origin.hint and not _is_torchvisions(origin.hint):
+        return BackboneConfig(name=origin.hint)
     if extracted is None:
-        if origin.hint:
-            return BackboneConfig(name=origin.hint)
         raise _unknown(content, str(origin.path))
     name = find_network(extracted.tensors, origin=str(origin.path))
     if extracted.caffe and name + CAFFE_SUFFIX not in backbone_names():
@@ -173,6 +173,14 @@ def _network(
         )
     name += CAFFE_SUFFIX * extracted.caffe
     return BackboneConfig(name=name, output_stride=extracted.output_stride)
+
+
+def _is_torchvisions(network: str) -> bool:
+    """Whether a network of timm is one of torchvision's under the same name.
+
+    Others may have the same tensors and compute something else, such as resnetblur50.
+    """
+    return network.removeprefix(TIMM_PREFIX).partition(".")[0] in backbone_names()
 
 
 def _config_of(metadata: Mapping[str, str], origin: str) -> BackboneConfig | None:

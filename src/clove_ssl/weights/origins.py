@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from clove_ssl.backbones.build import TIMM_PREFIX
 from clove_ssl.config import files
@@ -19,6 +20,8 @@ from clove_ssl.errors import UserError
 from clove_ssl.runs.directory import RunDirectory, newest_intact, not_exported, read_config
 
 HUB_WEIGHTS = "model.safetensors"
+HUB_FILES = (HUB_WEIGHTS, "pytorch_model.bin")
+"""Weights of a folder in the style of Hugging Face; older ones have a pickle."""
 
 
 @dataclass(frozen=True)
@@ -43,16 +46,18 @@ def locate(path: Path) -> Origin:
     run = RunDirectory(path)
     if run.backbone.is_file():
         return Origin(run.backbone)
-    if (path / HUB_WEIGHTS).is_file():
-        return Origin(path / HUB_WEIGHTS, hint=_timm_name(path / "config.json"))
+    for name in HUB_FILES:
+        if (path / name).is_file():
+            return _of_folder(path, name)
     trained = read_config(run) if run.config.is_file() else None
     if isinstance(trained, FinetuneConfig):
         raise not_exported(run, run.backbone)
     checkpoint = newest_intact(run.checkpoints)
     if checkpoint is None or trained is None:
+        known = ", ".join(("export/backbone.safetensors", *HUB_FILES))
         raise UserError(
-            f"{path} holds no weights: no export/backbone.safetensors, no {HUB_WEIGHTS} and no "
-            f"intact checkpoint of a run. If it is a run, type: clove resume {path}"
+            f"{path} holds no weights: none of {known}, and no intact checkpoint of a "
+            f"run. If it is a run, type: clove resume {path}"
         )
     return _of_run(trained, checkpoint.path)
 
@@ -68,10 +73,24 @@ def _of_run(config: PretrainConfig, checkpoint: Path) -> Origin:
     return Origin(checkpoint, network=config.backbone, branch=config.method.exported_branch)
 
 
-def _timm_name(config: Path) -> str:
-    """The network that a folder's ``config.json`` names, if it is readable and does."""
+def _of_folder(folder: Path, weights: str) -> Origin:
+    """A folder in the style of Hugging Face, of timm or of transformers."""
+    config = _read_config(folder / "config.json")
+    if config.get("downsample_in_bottleneck") is True:
+        raise UserError(
+            f"{folder} holds a ResNet of transformers whose blocks stride in their first "
+            "convolution (downsample_in_bottleneck), so its tensors would fit and its features be "
+            "wrong. Expected one that strides in the second, such as microsoft/resnet-50."
+        )
+    named = config.get("architecture")
+    hint = f"{TIMM_PREFIX}{named}" if isinstance(named, str) else ""
+    return Origin(folder / weights, hint=hint)
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    """The content of a ``config.json``, if there is a readable one."""
     try:
-        named = json.loads(config.read_text())["architecture"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return ""
-    return f"{TIMM_PREFIX}{named}" if isinstance(named, str) else ""
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

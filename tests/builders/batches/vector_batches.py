@@ -31,3 +31,11 @@ def batch_of_maps(*maps: Tensor) -> ViewBatch:
     )
     pixels = [each if each.ndim == 4 else each[:, :, None, None] for each in maps]
     return ViewBatch(tuple(View(each, nowhere, "global") for each in pixels), torch.arange(images))
+
+
+def fitting_groups(images: int) -> int:
+    """The fewest groups of at least two images each, 0 where the images have no such groups.
+
+    Recorded encoders have no batch norm, so any number of groups must give the recorded values.
+    """
+    return next((groups for groups in range(2, images // 2 + 1) if images % groups == 0), 0)

@@ -64,6 +64,22 @@ def children(state: State) -> State:
     }
 
 
+def transformers(state: State) -> State:
+    """The names of transformers' own ResNets."""
+    renamed = {}
+    for name, tensor in state.items():
+        words = name.split(".")
+        kind = "convolution" if words[-2][:4] in ("conv", "0") else "normalization"
+        if words[0].startswith("layer"):
+            stage, block = int(words[0][-1]) - 1, words[1]
+            part = "shortcut" if words[2] == "downsample" else f"layer.{int(words[2][-1]) - 1}"
+            place = f"encoder.stages.{stage}.layers.{block}.{part}"
+        else:
+            place = "embedder.embedder"
+        renamed[f"{place}.{kind}.{words[-1]}"] = tensor
+    return renamed
+
+
 def folded_caffe2(state: State) -> dict[str, np.ndarray]:
     """MSRA's pickle: scale and shift instead of a norm, BGR pixels from 0 to 255."""
     blobs: dict[str, np.ndarray] = {}
@@ -221,4 +237,44 @@ LAYOUTS: dict[str, Callable[[State], Any]] = {
         }
     },
     "Detectron2 (C4 detector)": c4_detector,
+    "MMDetection (detector)": lambda s: {
+        "meta": {"epoch": 12},
+        "state_dict": {
+            **under("backbone.", s),
+            **linear("neck.lateral_convs.0.conv.weight", "rpn_head.rpn_conv.weight"),
+            **linear("roi_head.bbox_head.fc_cls.weight"),
+        },
+    },
+    "DINO": lambda s: {
+        "student": {
+            **under("module.backbone.", other(s)),
+            **linear("module.head.mlp.0.weight", "module.head.last_layer.weight_g"),
+        },
+        "teacher": {**under("backbone.", s), **linear("head.mlp.0.weight")},
+        "optimizer": {"state": {}, "param_groups": []},
+        "epoch": 800,
+        "args": argparse.Namespace(arch="resnet50"),
+        "dino_loss": {"center": torch.zeros(1, 8)},
+    },
+    "SwAV": lambda s: {
+        **under("module.", s),
+        **linear("module.projection_head.0.weight", "module.projection_head.1.bias"),
+        **linear("module.projection_head.3.weight", "module.prototypes.weight"),
+    },
+    "a module around a backbone": lambda s: {
+        "state_dict": {
+            **under("model.backbone.", s),
+            **linear("model.head.weight", "criterion.weight"),
+        },
+        "pytorch-lightning_version": "2.4.0",
+        "hyper_parameters": {"lr": 0.1},
+    },
+    "a module around a network": lambda s: {
+        "state_dict": {**under("model.", s), **linear("model.fc.weight", "criterion.weight")}
+    },
+    "transformers": lambda s: {
+        **under("resnet.", transformers(s)),
+        **linear("classifier.1.weight", "classifier.1.bias"),
+    },
+    "transformers (backbone)": lambda s: transformers(s),
 }

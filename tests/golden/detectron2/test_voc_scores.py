@@ -56,11 +56,3 @@ def test_the_summary_without_ties_is_the_recorded_one(golden: Golden, rule: str,
     summary = [100 * value for value in (scores.ap, scores.ap50, scores.ap75)]
     expected = arrays[f"noties_{name}_summary_AP_AP50_AP75"]
     np.testing.assert_allclose(summary, expected, rtol=0, atol=1e-9)
-
-
-def test_unrounded_detections_score_differently(golden: Golden) -> None:
-    arrays = golden("detectron2/11_voc_eval.npz")
-    truth, detections, classes = recorded_case(arrays, "ties")
-    rounded = score_voc(truth, detections, classes=classes, detectron2_rounding=True)
-    exact = score_voc(truth, detections, classes=classes)
-    assert not np.array_equal(rounded.table, exact.table)

@@ -51,7 +51,7 @@ def build(arrays: Arrays) -> CP2:
         queue_size=int(arrays["K"]),
         dense_weight=float(arrays["dense_weight"]),
         teacher=TeacherConfig(momentum=momentum, final_momentum=momentum),
-        shuffle_groups=3,
+        shuffle_groups=len(arrays["step0.fg_q"]),  # no batch norm: each image may be alone
     )
     method = CP2(config, Averaged(int(arrays["stride"])))  # type: ignore[arg-type]
     method.queue.entries.copy_(torch.from_numpy(arrays["queue_before"]).T)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 import torch
-from builders.batches.vector_batches import Passed, batch_of_maps
+from builders.batches.vector_batches import Passed, batch_of_maps, fitting_groups
 from torch import Tensor
 
 from clove_ssl.methods.base import Progress
@@ -41,7 +41,7 @@ def build(arrays: Arrays) -> DenseCL:
         queue_size=int(arrays["K"]),
         dense_weight=float(arrays["loss_lambda"]),
         teacher=TeacherConfig(momentum=momentum, final_momentum=momentum),
-        shuffle_groups=2,
+        shuffle_groups=fitting_groups(len(arrays["step0.x"])),
     )
     method = DenseCL(config, Passed(arrays["step0.x"].shape[2])).double()  # type: ignore[arg-type]
     method.queue.entries.copy_(torch.from_numpy(arrays["queue_before"]).T)

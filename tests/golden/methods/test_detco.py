@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 import torch
-from builders.batches.vector_batches import batch_of_maps
+from builders.batches.vector_batches import batch_of_maps, fitting_groups
 from torch import Tensor, nn
 
 from clove_ssl.backbones.build import STAGES
@@ -53,7 +53,7 @@ def build(arrays: Arrays) -> DetCo:
         queue_size=int(arrays["K"]),
         level_weights=tuple(arrays["level_weights"].tolist()),
         teacher=TeacherConfig(momentum=momentum, final_momentum=momentum),
-        shuffle_groups=2,
+        shuffle_groups=fitting_groups(len(arrays["step0.x_q"])),
     )
     method = DetCo(config, SameAtAllLevels(channels)).double()  # type: ignore[arg-type]
     for number, entries in enumerate(arrays["queue_before"]):

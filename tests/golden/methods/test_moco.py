@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from builders.batches.vector_batches import Passed, batch_of_maps
+from builders.batches.vector_batches import Passed, batch_of_maps, fitting_groups
 from torch import Tensor
 
 from clove_ssl.methods.base import Progress
@@ -36,7 +36,7 @@ def build(arrays: Arrays) -> MoCo:
         temperature=float(arrays["T"]),
         queue_size=int(arrays["K"]),
         teacher=TeacherConfig(momentum=momentum, final_momentum=momentum),
-        shuffle_groups=2,  # without batch norm the groups must make no difference
+        shuffle_groups=fitting_groups(len(arrays["step0.x_q"])),
     )
     method = MoCo(config, Passed(channels)).double()  # type: ignore[arg-type]
     method.queue.entries.copy_(torch.from_numpy(arrays["queue_before"]).T)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 import torch
-from builders.batches.vector_batches import batch_of_maps
+from builders.batches.vector_batches import batch_of_maps, fitting_groups
 from torch import Tensor, nn
 
 from clove_ssl.layers.normalization import unit_vectors
@@ -29,7 +29,6 @@ pytestmark = pytest.mark.golden
 
 Arrays = Mapping[str, np.ndarray]
 SIZE = 224
-VECTOR, CHANNELS = 16, 8
 CELLS = {"c4": 14, "c3": 28}
 STRIDES = {"c4": 16, "c3": 8}
 WINDOWS = {"c4": (48, 32), "c3": (32, 24)}
@@ -38,30 +37,31 @@ WINDOWS = {"c4": (48, 32), "c3": (32, 24)}
 class RowBackbone(nn.Module):
     """Takes the recorded rows apart."""
 
-    out_channels = VECTOR
     stage = "c5"
     strides = STRIDES
 
-    def __init__(self) -> None:
+    def __init__(self, vector: int, channels: int) -> None:
         super().__init__()
-        self.channels = {"c5": VECTOR, "c4": CHANNELS, "c3": CHANNELS}
+        self.out_channels = vector
+        self.channels = {"c5": vector, "c4": channels, "c3": channels}
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
         rows = images[:, :, 0, 0]
-        middle = VECTOR + CHANNELS * CELLS["c4"] ** 2
+        vector, channels = self.channels["c5"], self.channels["c4"]
+        middle = vector + channels * CELLS["c4"] ** 2
         return {
-            "c5": rows[:, :VECTOR, None, None],
-            "c4": rows[:, VECTOR:middle].unflatten(1, (CHANNELS, CELLS["c4"], CELLS["c4"])),
-            "c3": rows[:, middle:].unflatten(1, (CHANNELS, CELLS["c3"], CELLS["c3"])),
+            "c5": rows[:, :vector, None, None],
+            "c4": rows[:, vector:middle].unflatten(1, (channels, CELLS["c4"], CELLS["c4"])),
+            "c3": rows[:, middle:].unflatten(1, (channels, CELLS["c3"], CELLS["c3"])),
         }
 
 
 class NoPyramid(nn.Module):
     """A convolution per level, without sums."""
 
-    def __init__(self) -> None:
+    def __init__(self, channels: int) -> None:
         super().__init__()
-        self.c4, self.c3 = (nn.Conv2d(CHANNELS, CHANNELS, 1) for _ in CELLS)
+        self.c4, self.c3 = (nn.Conv2d(channels, channels, 1) for _ in CELLS)
 
     def forward(self, maps: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {"c4": self.c4(maps["c4"]), "c3": self.c3(maps["c3"])}
@@ -107,18 +107,19 @@ def test_pooling_is_the_exact_integral_with_the_recorded_gradient(
 
 
 def build(arrays: Arrays) -> ReSim:
-    out, momentum = len(arrays["encoder_q.fc_bias"]), float(arrays["m"])
+    out, vector = arrays["encoder_q.fc_weight"].shape
+    channels, momentum = len(arrays["encoder_q.c4_bias"]), float(arrays["m"])
     config = ReSimConfig(
         head=HeadConfig(hidden=4, out=out),
         queue_size=arrays["queue_before"].shape[1],
         temperature=float(arrays["T"]),
         teacher=TeacherConfig(momentum=momentum, final_momentum=momentum),
-        shuffle_groups=2,
+        shuffle_groups=fitting_groups(len(arrays["x_q"])),
     )
-    method = ReSim(config, RowBackbone())  # type: ignore[arg-type]
+    method = ReSim(config, RowBackbone(vector, channels))  # type: ignore[arg-type]
     for name, encoder in (("encoder_q", method.encoder), ("encoder_k", method.teacher.module)):
-        encoder.head = nn.Linear(VECTOR, out)  # type: ignore[assignment]
-        encoder.pyramid = NoPyramid()  # type: ignore[assignment]
+        encoder.head = nn.Linear(vector, out)  # type: ignore[assignment]
+        encoder.pyramid = NoPyramid(channels)  # type: ignore[assignment]
         parts = {"fc": encoder.head, "c4": encoder.pyramid.c4, "c3": encoder.pyramid.c3}
         for part, layer in parts.items():
             assert isinstance(layer, nn.Linear | nn.Conv2d)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from builders.batches.two_views import RecordedGeometry
-from builders.batches.vector_batches import Passed
+from builders.batches.vector_batches import Passed, fitting_groups
 from torch import Tensor
 
 from clove_ssl.methods.base import Progress
@@ -59,7 +59,7 @@ def build(record: dict[str, Tensor], group: str) -> SetSim:
             likeness=float(record["cos_threshold"]),
             **SETTINGS[group],  # type: ignore[arg-type]
         ),
-        shuffle_groups=2,
+        shuffle_groups=fitting_groups(len(record["x_q"])),
     )
     method = SetSim(config, Passed(record["x_q"].shape[1])).double()  # type: ignore[arg-type]
     method.queue.entries.copy_(record["queue_before"].T)

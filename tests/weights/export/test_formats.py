@@ -6,6 +6,7 @@ import json
 import pickle
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import pytest
 import torch
 import torchvision
 import yaml
+from builders.files import checkpoint_layouts
 from references.detectron2_resnet import Detectron2ResNet
+from safetensors.torch import load_file
 from torch import nn
 
 from clove_ssl.backbones.build import Backbone, build_backbone
@@ -23,7 +26,7 @@ from clove_ssl.weights.config import FORMATS as DESCRIPTIONS
 from clove_ssl.weights.config import FormatName
 from clove_ssl.weights.export import formats
 from clove_ssl.weights.export.exported import Exported
-from clove_ssl.weights.export.formats import FORMATS, Format, write_checked
+from clove_ssl.weights.export.formats import FORMATS, Format, Native, write_checked
 from clove_ssl.weights.export.hub_folder import front_matter
 from clove_ssl.weights.export.usage import describe_usage
 from clove_ssl.weights.load import load_backbone
@@ -151,34 +154,29 @@ def test_the_pickle_is_readable_with_numpy_1(resnet18: Exported, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("name", "stride", "options", "arguments"),
+    ("name", "options", "arguments"),
     [
-        ("resnet18", 32, {"DEPTH": 18, "RES2_OUT_CHANNELS": 64}, {"depth": 18}),
-        (
-            "resnet50",
-            16,
-            {"DEPTH": 50, "RES5_DILATION": 2},
-            {"depth": 50, "strides": (1, 2, 2, 1), "dilations": (1, 1, 1, 2)},
-        ),
+        ("resnet18", {"DEPTH": 18, "RES2_OUT_CHANNELS": 64}, {"depth": 18}),
+        ("resnet50", {"DEPTH": 50}, {"depth": 50}),
         (
             "resnext101_32x8d",
-            32,
             {"DEPTH": 101, "NUM_GROUPS": 32, "WIDTH_PER_GROUP": 8},
             {"type": "ResNeXt", "depth": 101, "groups": 32, "base_width": 8},
         ),
     ],
 )
 def test_the_card_names_the_network_of_the_file(
-    name: str, stride: int, options: dict[str, int], arguments: dict[str, Any]
+    name: str, options: dict[str, int], arguments: dict[str, Any]
 ) -> None:
     with torch.device("meta"):
-        network = build_backbone(BackboneConfig(name=name, output_stride=stride))  # type: ignore[arg-type]
+        network = build_backbone(BackboneConfig(name=name))
     exported = Exported(network, METADATA)
     lines = describe_usage(exported, "detectron2", "a.pkl").removeprefix("```yaml\n")
     model = yaml.safe_load(lines.removesuffix("```"))["MODEL"]
     assert model["RESNETS"] == options | {"STRIDE_IN_1X1": False, "NORM": "SyncBN"}
+    assert model["BACKBONE"] == {"FREEZE_AT": 0}
     found = run_snippet(exported, "mmdetection", Path("a.pth"))["backbone"]
-    usual = {"type": "ResNet", "style": "pytorch"} | arguments
+    usual = {"type": "ResNet", "style": "pytorch", "norm_eval": False} | arguments
     assert {key: found[key] for key in found if not key.endswith("_cfg")} == usual
 
 
@@ -192,6 +190,53 @@ def test_mmdetection_finds_torchvisions_names(resnet18: Exported, tmp_path: Path
     network.load_state_dict(content["state_dict"])
     expected = expected_maps(resnet18)["c5"].mean((2, 3))
     assert_close(network.eval()(IMAGES), expected)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
+def test_mmdetection_gives_the_same_features(name: str, tmp_path: Path) -> None:
+    native = FORMATS["mmdetection"].native
+    assert native is not None
+    if not native.is_there():
+        pytest.skip("MMDetection is not installed")
+    exported = Exported(build(name), METADATA)
+    path = write(exported, "mmdetection", tmp_path)
+    assert FORMATS["mmdetection"].checker() == ("MMDetection", native.check)
+    assert native.check(exported, path) == 0
+
+
+def test_transformers_opens_its_folder(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    for name in ("resnet18", "resnet50"):
+        exported = Exported(build(name), METADATA)
+        path = tmp_path / name
+        assert write_checked(exported, "transformers", path) == 0
+        assert_same_maps(run_snippet(exported, "transformers", path)["maps"], exported)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
+def test_a_folder_for_transformers_has_its_names_and_comes_back(name: str, tmp_path: Path) -> None:
+    exported = Exported(build(name), METADATA)
+    path = tmp_path / "folder"
+    assert write_checked(exported, "transformers", path) == 0
+    assert load_file(path / "model.safetensors").keys() == (
+        checkpoint_layouts.transformers(exported.backbone.body.state_dict()).keys()
+    )
+    config = json.loads((path / "config.json").read_text())
+    assert (config["model_type"], config["downsample_in_bottleneck"]) == ("resnet", False)
+    assert load_backbone(path).name == name
+
+
+def test_a_program_that_is_installed_checks_in_place_of_our_reader(
+    resnet18: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = FORMATS["detectron2"]
+    wrong = Native("a program", "json", lambda exported, path: 0.2)
+    monkeypatch.setitem(FORMATS, "detectron2", replace(real, native=wrong))
+    with pytest.raises(UserError, match="features of a program differ by 2.0e-01"):
+        write_checked(resnet18, "detectron2", tmp_path / "b.pkl")
+    absent = Native("a program", "no_such_module", wrong.check)
+    monkeypatch.setitem(FORMATS, "detectron2", replace(real, native=absent))
+    assert write_checked(resnet18, "detectron2", tmp_path / "b.pkl") == 0
 
 
 def test_onnx_runs_at_any_batch_and_size(resnet18: Exported, tmp_path: Path) -> None:
@@ -255,6 +300,7 @@ def test_the_head_of_a_hub_card_is_yaml() -> None:
         ("wide_resnet50_2", "mmdetection"),
         ("resnet50_caffe", "torchvision"),
         ("resnet50_caffe", "detectron2"),
+        ("resnext50_32x4d", "transformers"),
     ],
 )
 def test_a_library_without_such_a_network_is_refused(
@@ -264,6 +310,23 @@ def test_a_library_without_such_a_network_is_refused(
         pytest.importorskip("timm")
     exported = Exported(build_backbone(BackboneConfig(name=name)).eval(), METADATA)
     with pytest.raises(UserError, match=f"{name} cannot be exported.*onnx or safetensors"):
+        write_checked(exported, target, tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_transformers_has_no_dilated_network(tmp_path: Path) -> None:
+    exported = Exported(build("resnet50", output_stride=16), METADATA)
+    with pytest.raises(UserError, match="have no dilation"):
+        write_checked(exported, "transformers", tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("target", ["detectron2", "mmdetection"])
+def test_a_dilated_network_that_a_library_dilates_otherwise_is_refused(
+    target: FormatName, tmp_path: Path
+) -> None:
+    exported = Exported(build("resnet50", output_stride=16), METADATA)
+    with pytest.raises(UserError, match="has dilation 1, .*'s has 2, so the same weights"):
         write_checked(exported, target, tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
 

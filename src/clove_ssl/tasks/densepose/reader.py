@@ -211,7 +211,7 @@ def _with_labels(
 
 
 def _is_seen(person: Annotation, sample: Sample) -> bool:
-    x0, y0, x1, y1 = person.box
+    x0, y0, x1, y1 = person.target_box or person.box
     across, down = min(x1, sample.width) - max(x0, 0), min(y1, sample.height) - max(y0, 0)
     return min(across, down) > _LEAST_SIDE
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,7 @@ class Place:
 def read_annotation(entry: Mapping[str, Any], place: Place) -> Annotation:
     """The values of an entry, or :class:`Faulty`."""
     box = _read_box(entry.get("bbox"), place)
+    rounded = single_precision_corners(entry["bbox"])
     area = _read_area(entry, box)
     if entry.get("iscrowd", 0) not in (0, 1):
         raise Faulty(f"has iscrowd {entry['iscrowd']!r}; expected 0 or 1.")
@@ -45,6 +47,7 @@ def read_annotation(entry: Mapping[str, Any], place: Place) -> Annotation:
         crowd=bool(entry.get("iscrowd", 0)),
         mask=_read_mask(entry.get("segmentation"), place),
         keypoints=_read_keypoints(entry.get("keypoints"), place),
+        target_box=None if rounded == box else rounded,
     )
 
 
@@ -70,6 +73,18 @@ def _read_box(values: Any, place: Place) -> Box:
             f"pixels by {leaves:g}."
         )
     return x, y, x + width, y + height
+
+
+def single_precision_corners(box: Sequence[float]) -> Box:
+    """The corners of x, y, width, height as Detectron2 has them: added in single precision.
+
+    An anchor that ties for the best overlap with an object loses by the last bit of its box, so
+    detectors learn from these corners. Scores keep those of the file, as COCO's evaluator does.
+    """
+    # The sum of two singles is exact in double precision, so it is rounded once, as theirs is.
+    x, y, width, height = array("f", box)
+    left, top, right, bottom = array("f", (x, y, x + width, y + height))
+    return left, top, right, bottom
 
 
 def _read_mask(value: Any, place: Place) -> Polygons | RLE | None:

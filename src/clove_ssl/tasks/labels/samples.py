@@ -36,6 +36,7 @@ class Annotation:
     difficult: bool = False  # VOC's mark of objects that scores leave out
     mask: Polygons | RLE | None = None
     keypoints: Keypoints | None = None
+    target_box: Box | None = None  # what a detector learns, where that is rounded otherwise
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def make_targets(
     objects: Objects, placement: Placement, *, mirror_order: Sequence[int] = ()
 ) -> ImageTargets:
     """The targets in the resized image; objects of which nothing is left there go."""
-    boxes = placement.boxes(objects.boxes)
+    boxes = placement.boxes(objects.boxes).astype(np.float32)  # (N, 4)
     kept = (boxes[:, 2:] - boxes[:, :2]).min(axis=1, initial=np.inf) > _LEAST_SIDE  # (N,)
     masks = None if objects.masks is None else _place_masks(objects.masks, placement)
     if isinstance(masks, np.ndarray):
@@ -80,7 +80,7 @@ def make_targets(
     elif masks is not None:
         polygons = tuple(outline for outline, keep in zip(masks, kept, strict=True) if keep)
     return ImageTargets(
-        boxes=_tensor(boxes[kept]),
+        boxes=torch.from_numpy(boxes[kept]),
         classes=torch.from_numpy(objects.classes[kept]),
         polygons=polygons,
         bitmaps=bitmaps,
@@ -118,10 +118,11 @@ def _place_masks(
 
 def _gather(sample: Sample, labels: Labels, keypoints: int) -> Objects:
     things = sample.annotations
+    boxes = [thing.target_box or thing.box for thing in things]
     return Objects(
         image=sample.image,
         size=(sample.height, sample.width),
-        boxes=np.array([thing.box for thing in things], np.float64).reshape(-1, 4),
+        boxes=np.array(boxes, np.float64).reshape(-1, 4),
         classes=np.array([thing.category for thing in things], np.int64),
         masks=tuple(_mask(thing.mask) for thing in things) if labels == "masks" else None,
         keypoints=_keypoints(things, keypoints) if labels == "keypoints" else None,

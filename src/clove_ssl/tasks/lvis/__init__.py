@@ -2,4 +2,5 @@
 
 CONFIGS = {
     "lvis-fpn": "config:LVISConfig",
+    "lvis-v0.5-fpn": "config:LVISHalfConfig",
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -22,9 +22,11 @@ def lvis_detector() -> DetectorConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LVISConfig(DetectionConfig):
-    """Boxes and masks of LVIS v1 or v0.5 with Mask R-CNN and a pyramid, 1x; LVIS's AP."""
+    """Boxes and masks of LVIS v1 with Mask R-CNN and a pyramid, 1x; LVIS's AP."""
 
     name: ClassVar[str] = "lvis-fpn"
+    versions: ClassVar[tuple[str, ...]] = ("v1", "v0.5")
+    """Annotations that are looked for, the first ones first."""
 
     detector: DetectorConfig = field(default_factory=lvis_detector)
     repeat_threshold: Share = 0.001
@@ -46,3 +48,17 @@ class LVISConfig(DetectionConfig):
         from clove_ssl.tasks.lvis.task import LVISTask
 
         return LVISTask(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LVISHalfConfig(LVISConfig):
+    """Boxes and masks of LVIS v0.5 with Mask R-CNN and a pyramid, 1x; LVIS's AP."""
+
+    name: ClassVar[str] = "lvis-v0.5-fpn"
+    versions: ClassVar[tuple[str, ...]] = ("v0.5",)
+
+    @classmethod
+    def protocol(cls, out: Path, backbone: str) -> FinetuneConfig:
+        """Half the iterations of v1, which has about twice the images."""
+        published = super().protocol(out, backbone)
+        return replace(published, solver=SolverConfig(iterations=90_000, steps=(60_000, 80_000)))

@@ -15,7 +15,7 @@ in those of 2017. Folders are searched for all of them:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -60,6 +60,7 @@ def open_lvis(
     *,
     annotations: Path | None = None,
     images: Path | None = None,
+    versions: Sequence[str] = VERSIONS,
     faulty: Literal["refuse", "leave out"] = "refuse",
 ) -> LVISDataset:
     """Read a split below a folder; ``annotations`` and ``images`` win over what is found there."""
@@ -70,7 +71,7 @@ def open_lvis(
         )
     if annotations is None:
         assert root is not None
-        annotations = _find_annotations(root, split)
+        annotations = _find_annotations(root, split, versions)
     dataset = read_lvis(annotations, images or root or Path(), faulty=faulty)
     check_rest(dataset, annotations)
     return dataset
@@ -104,9 +105,9 @@ def read_lvis(
     )
 
 
-def _find_annotations(root: Path, split: Split) -> Path:
+def _find_annotations(root: Path, split: Split, versions: Sequence[str]) -> Path:
     check_folder(root)
-    names = [f"lvis_{version}_{name}.json" for version in VERSIONS for name in _NAMES[split]]
+    names = [f"lvis_{version}_{name}.json" for version in versions for name in _NAMES[split]]
     for name in names:
         for path in (root / "annotations" / name, root / name):
             if path.is_file():

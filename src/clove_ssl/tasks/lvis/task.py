@@ -36,6 +36,10 @@ RARE_SCORE = 0.05
 """Least score of a rare class in pictures; detectors are never sure of those."""
 
 
+CLASSES_OF_HALF = 1230
+"""Classes of version 0.5; version 1 has 1,203."""
+
+
 class LVISTask(DetectionTask):
     """Boxes and masks of a thousand classes, of which rare ones are seen more often."""
 
@@ -85,6 +89,7 @@ class LVISTask(DetectionTask):
             split,
             annotations=annotations,
             images=images,
+            versions=self.config.versions,
             faulty=FAULTY.get(config.faulty, "refuse"),
         )
 
@@ -99,7 +104,13 @@ class LVISTask(DetectionTask):
                 f"Images with rare classes come up to {factors.max():.1f} times in an epoch, which "
                 f"has about {factors.sum():,.0f} images"
             )
-        return replace(data, notes=(*data.notes, line))
+        notes = (*data.notes, line)
+        if len(train.class_names) == CLASSES_OF_HALF and type(self.config) is LVISConfig:
+            notes += (
+                f"These are the {CLASSES_OF_HALF:,} classes of LVIS v0.5, whose published schedule "
+                "is half as long as that of v1; lvis-v0.5-fpn has it",
+            )
+        return replace(data, notes=notes)
 
 
 def _rare_part(test: LVISDataset, records: Sequence[Record]) -> tuple[LVISDataset, list[Record]]:

@@ -5,14 +5,40 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 from clove_ssl.errors import UserError
 from clove_ssl.weights.config import FormatName
-from clove_ssl.weights.export import graphs, hub_folder, named_files
+from clove_ssl.weights.export import (
+    graphs,
+    hub_folder,
+    named_files,
+    native_checks,
+    transformers_folder,
+)
 from clove_ssl.weights.export.exported import TOLERANCE, Exported, largest_difference
 from clove_ssl.weights.load import load_backbone
 from clove_ssl.weights.safetensors_file import save_backbone
+
+Check = Callable[[Exported, Path], float]  # loads it again and gives the largest difference
+
+
+@dataclass(frozen=True)
+class Native:
+    """A check by the very program that a format is for."""
+
+    program: str
+    module: str  # that must be there
+    check: Check
+
+    def is_there(self) -> bool:
+        """Whether the program can be imported; one that cannot for any reason does not check."""
+        try:
+            import_module(self.module)
+        except Exception:  # some stop with an assertion about the versions of others
+            return False
+        return True
 
 
 @dataclass(frozen=True)
@@ -21,9 +47,16 @@ class Format:
 
     suffix: str  # of the file; none for a folder
     write: Callable[[Exported, Path], None]
-    check: Callable[[Exported, Path], float]  # loads it again and gives the largest difference
+    check: Check
     checked_by: str  # the library that does
     is_graph: bool = False  # holds the network, not the weights alone
+    native: Native | None = None  # takes the place of the check where it is installed
+
+    def checker(self) -> tuple[str, Check]:
+        """Who checks a file here, and how."""
+        if self.native is not None and self.native.is_there():
+            return self.native.program, self.native.check
+        return self.checked_by, self.check
 
 
 def _write_safetensors(exported: Exported, path: Path) -> None:
@@ -44,10 +77,25 @@ FORMATS: dict[FormatName, Format] = {
     ),
     "timm": Format(".timm.safetensors", named_files.write_timm, named_files.check_timm, "timm"),
     "detectron2": Format(
-        ".detectron2.pkl", named_files.write_detectron2, named_files.check_by_reading, "clove-ssl"
+        ".detectron2.pkl",
+        named_files.write_detectron2,
+        named_files.check_by_reading,
+        "clove-ssl",
+        native=Native("Detectron2", "detectron2.modeling", native_checks.check_with_detectron2),
     ),
     "mmdetection": Format(
-        ".mmdetection.pth", named_files.write_mmdetection, named_files.check_by_reading, "clove-ssl"
+        ".mmdetection.pth",
+        named_files.write_mmdetection,
+        named_files.check_by_reading,
+        "clove-ssl",
+        native=Native("MMDetection", "mmdet.models", native_checks.check_with_mmdetection),
+    ),
+    "transformers": Format(
+        "",
+        transformers_folder.write_transformers,
+        named_files.check_by_reading,
+        "clove-ssl",
+        native=Native("transformers", "transformers", transformers_folder.check_with_transformers),
     ),
     "onnx": Format(".onnx", graphs.write_onnx, graphs.check_onnx, "onnxruntime", is_graph=True),
     "torch-export": Format(
@@ -61,12 +109,13 @@ def write_checked(exported: Exported, name: FormatName, path: Path) -> float:
     """Write a format, load it again and compare; what does not agree is not left behind."""
     chosen = FORMATS[name]
     chosen.write(exported, path)
-    difference = chosen.check(exported, path)
+    checked_by, check = chosen.checker()
+    difference = check(exported, path)
     if not difference <= TOLERANCE:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
         raise UserError(
-            f"{path} was removed again: features of {chosen.checked_by} differ by "
+            f"{path} was removed again: features of {checked_by} differ by "
             f"{difference:.1e}, more than {TOLERANCE:.0e}. Try another version of "
-            f"{chosen.checked_by}, or --to safetensors."
+            f"{checked_by}, or --to safetensors."
         )
     return difference

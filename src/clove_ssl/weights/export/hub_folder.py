@@ -32,12 +32,12 @@ def check_hub(exported: Exported, path: Path) -> float:
     return largest_difference(exported.backbone, load_backbone(path).eval())
 
 
-def front_matter(licence: str) -> str:
+def front_matter(licence: str, *, library: str = "clove-ssl") -> str:
     """The head of a card that the hub reads."""
     return "\n".join(
         [
             "---",
-            "library_name: clove-ssl",
+            f"library_name: {library}",
             "license: other",
             f"license_name: {json.dumps(licence)}",
             "tags: [self-supervised-learning, image-feature-extraction, dense-prediction]",

@@ -21,13 +21,17 @@ from torchvision.models.feature_extraction import create_feature_extractor
 
 from clove_ssl.backbones.build import CAFFE_SUFFIX, STAGES, build_backbone, import_timm
 from clove_ssl.config.pretraining import BackboneConfig
+from clove_ssl.errors import UserError
 from clove_ssl.weights.convnext_names import timm_name
 from clove_ssl.weights.detectron2_names import detectron2_name
 from clove_ssl.weights.export.exported import Exported, largest_difference, refuse
 from clove_ssl.weights.load import load_backbone
-from clove_ssl.weights.safetensors_file import State, portable_state, write_bytes
+from clove_ssl.weights.safetensors_file import portable_state, write_bytes
 
-_COUNTER = "num_batches_tracked"
+_IN_MMSEGMENTATION = (
+    "MMSegmentation has the same network (ResNet with strides=(1, 2, 2, 1), dilations=(1, 1, 1, "
+    "2), contract_dilation=True) and reads what --to torchvision writes. "
+)
 _OTHERWISE = "Export to onnx or safetensors instead."
 
 
@@ -35,7 +39,7 @@ def write_torchvision(exported: Exported, path: Path) -> None:
     """A state dict for ``torchvision.models.get_model`` without its classifier."""
     if exported.is_timm or CAFFE_SUFFIX in exported.network:
         raise refuse(exported, "torchvision", _OTHERWISE)
-    write_bytes(path, _torch_bytes(portable_state(exported.backbone.body)))
+    write_bytes(path, torch_bytes(portable_state(exported.backbone.body)))
 
 
 def check_torchvision(exported: Exported, path: Path) -> float:
@@ -89,7 +93,9 @@ def write_detectron2(exported: Exported, path: Path) -> None:
     """A pickle of arrays for ``MODEL.WEIGHTS``."""
     if not exported.is_resnet:
         raise refuse(exported, "Detectron2", _OTHERWISE)
-    state = _weights(exported)
+    if exported.backbone.output_stride == 16:
+        raise _other_dilation("Detectron2", "")
+    state = portable_state(exported.backbone.body)
     arrays = {detectron2_name(name): tensor.numpy() for name, tensor in state.items()}
     # Whatever stands before the names in a detector, Detectron2 then finds by their endings.
     write_arrays(path, arrays, by_endings=True)
@@ -107,11 +113,13 @@ def write_mmdetection(exported: Exported, path: Path) -> None:
     """A checkpoint for ``init_cfg=dict(type="Pretrained", ...)`` of a backbone."""
     if not exported.is_resnet or exported.network.startswith("wide_"):
         raise refuse(exported, "MMDetection", _OTHERWISE)
+    if exported.backbone.output_stride == 16:
+        raise _other_dilation("MMDetection", _IN_MMSEGMENTATION)
     content = {
         "meta": dict(exported.metadata),
         "state_dict": portable_state(exported.backbone.body),
     }
-    write_bytes(path, _torch_bytes(content))
+    write_bytes(path, torch_bytes(content))
 
 
 def check_by_reading(exported: Exported, path: Path) -> float:
@@ -126,10 +134,14 @@ def check_by_reading(exported: Exported, path: Path) -> float:
     return largest_difference(exported.backbone, copy.eval())
 
 
-def _weights(exported: Exported) -> State:
-    """Without counters of batches: the frozen norms of detectors have none."""
-    state = portable_state(exported.backbone.body)
-    return {name: tensor for name, tensor in state.items() if not name.endswith(_COUNTER)}
+def _other_dilation(library: str, remedy: str) -> UserError:
+    """The error for a dilated network, whose weights load there and give other features."""
+    return UserError(
+        f"A backbone with output stride 16 cannot be exported to {library}: the first block of its "
+        f"dilated stage has dilation 1, {library}'s has 2, so the same weights give other features "
+        f"there. {remedy}Export to torchvision, timm or onnx, or pre-train with "
+        "--backbone.output-stride 32."
+    )
 
 
 def _without_cells(name: str, tensor: Tensor) -> Tensor:
@@ -137,7 +149,8 @@ def _without_cells(name: str, tensor: Tensor) -> Tensor:
     return tensor.flatten() if name.endswith("layer_scale") else tensor
 
 
-def _torch_bytes(content: Mapping[str, Any]) -> bytes:
+def torch_bytes(content: Mapping[str, Any]) -> bytes:
+    """What ``torch.save`` would write."""
     buffer = io.BytesIO()
     torch.save(content, buffer)
     return buffer.getvalue()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 from clove_ssl.weights.config import FormatName
@@ -58,45 +59,83 @@ network.load_state_dict(load_file("{file}"))
 """)
 
 
-def _detectron2(exported: Exported, file: str) -> str:
-    shape = ResNetShape.of(exported.network)
-    options = {
-        "DEPTH": shape.depth,
-        **({"RES2_OUT_CHANNELS": 64} if shape.depth < 50 else {}),
-        **({"NUM_GROUPS": shape.groups} if shape.groups > 1 else {}),
-        **({"WIDTH_PER_GROUP": shape.width} if shape.width != 64 else {}),
-        **({"RES5_DILATION": 2} if exported.backbone.output_stride == 16 else {}),
+def detectron2_settings(exported: Exported, file: str) -> str:
+    """The lines of a config of Detectron2 that matter for these weights."""
+    options: dict[str, object] = {
+        **resnet_settings(exported.network),
         "STRIDE_IN_1X1": False,
         "NORM": '"SyncBN"',
     }
     network = "\n".join(f"    {name}: {value}" for name, value in options.items())
-    return f"""```yaml
-MODEL:
+    return f"""MODEL:
   WEIGHTS: "{file}"
   PIXEL_MEAN: {_MEAN_255}
   PIXEL_STD: {_STD_255}
+  BACKBONE:
+    FREEZE_AT: 0
   RESNETS:
 {network}
 INPUT:
-  FORMAT: "RGB"
-```"""
+  FORMAT: "RGB\""""
+
+
+def resnet_settings(network: str) -> dict[str, int]:
+    """What Detectron2 must be told to build one of torchvision's ResNets."""
+    shape = ResNetShape.of(network)
+    return {
+        "DEPTH": shape.depth,
+        **({"RES2_OUT_CHANNELS": 64} if shape.depth < 50 else {}),
+        **({"NUM_GROUPS": shape.groups} if shape.groups > 1 else {}),
+        **({"WIDTH_PER_GROUP": shape.width} if shape.width != 64 else {}),
+    }
+
+
+def _detectron2(exported: Exported, file: str) -> str:
+    return f"```yaml\n{detectron2_settings(exported, file)}\n```"
+
+
+def mmdetection_resnet(network: str) -> dict[str, object]:
+    """What MMDetection must be told to build one of torchvision's ResNets."""
+    shape = ResNetShape.of(network)
+    grouped = {"type": "ResNeXt", "groups": shape.groups, "base_width": shape.width}
+    kind = grouped if shape.groups > 1 else {"type": "ResNet"}
+    return {**kind, "depth": shape.depth, "style": "pytorch"}
+
+
+def mmdetection_backbone(exported: Exported, file: str) -> dict[str, object]:
+    """The backbone of a config of MMDetection with these weights."""
+    return {
+        **mmdetection_resnet(exported.network),
+        "norm_cfg": {"type": "SyncBN", "requires_grad": True},
+        "norm_eval": False,
+        "init_cfg": {"type": "Pretrained", "checkpoint": file},
+    }
 
 
 def _mmdetection(exported: Exported, file: str) -> str:
-    shape = ResNetShape.of(exported.network)
-    kind = 'type="ResNet"'
-    if shape.groups > 1:
-        kind = f'type="ResNeXt", groups={shape.groups}, base_width={shape.width}'
-    dilated = "\n    strides=(1, 2, 2, 1),\n    dilations=(1, 1, 1, 2),"
+    options = mmdetection_backbone(exported, file)
+    lines = "\n".join(f"    {name}={_as_call(value)}," for name, value in options.items())
     return _python(f"""
 backbone = dict(
-    {kind},
-    depth={shape.depth},{dilated * (exported.backbone.output_stride == 16)}
-    style="pytorch",
-    norm_cfg=dict(type="SyncBN", requires_grad=True),
-    init_cfg=dict(type="Pretrained", checkpoint="{file}"),
+{lines}
 )
 data_preprocessor = dict(mean={_MEAN_255}, std={_STD_255}, bgr_to_rgb=True)
+""")
+
+
+def _as_call(value: object) -> str:
+    """A value as people write it in a config of MMDetection."""
+    if isinstance(value, dict):
+        return f"dict({', '.join(f'{name}={_as_call(each)}' for name, each in value.items())})"
+    return json.dumps(value) if isinstance(value, str) else repr(value)
+
+
+def _transformers(exported: Exported, file: str) -> str:
+    return _python(f"""
+from transformers import ResNetBackbone
+
+network = ResNetBackbone.from_pretrained("{file}")
+maps = network(images).feature_maps  # of strides 4, 8, 16 and 32
 """)
 
 
@@ -140,6 +179,7 @@ _USAGES: dict[FormatName, Callable[[Exported, str], str]] = {
     "timm": _timm,
     "detectron2": _detectron2,
     "mmdetection": _mmdetection,
+    "transformers": _transformers,
     "onnx": _onnx,
     "torch-export": _torch_export,
     "hub": _hub,
