@@ -33,6 +33,7 @@ from torch import Tensor, nn
 from clove_ssl.backbones.build import build_backbone
 from clove_ssl.config.finetuning import protocol
 from clove_ssl.exporting.command import export_backbone
+from clove_ssl.exporting.detectron2_config import EXTRA_NORM
 from clove_ssl.finetuning.finetuned import load_finetuned, write_finetuned
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.tasks.base import Vocabulary
@@ -51,7 +52,6 @@ from clove_ssl.tasks.rcnn.detector import Detector
 from clove_ssl.tasks.rcnn.instances import DetectionBatch
 from clove_ssl.tasks.rcnn.pixels import resized_shape
 from clove_ssl.weights.config import ExportConfig
-from clove_ssl.weights.export.detectron2_config import EXTRA_NORM
 
 TASKS = ("coco-fpn", "coco-c4")
 EVERYTHING = 1_000_000  # anchors or regions of an image, more than there are

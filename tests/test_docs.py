@@ -29,6 +29,7 @@ from clove_ssl.config import files
 from clove_ssl.config.finetuning import protocol
 from clove_ssl.config.pretraining import BackboneConfig, PretrainConfig
 from clove_ssl.config.probing import ProbeConfig
+from clove_ssl.config.showing import ReportConfig, ShowConfig, WatchConfig
 from clove_ssl.data.sources import open_source
 from clove_ssl.doctor import command as doctor
 from clove_ssl.exporting import command as exporting
@@ -37,7 +38,6 @@ from clove_ssl.finetuning import score as scoring
 from clove_ssl.finetuning import seeds as finetuning
 from clove_ssl.methods.recipes import all_recipes, recipe
 from clove_ssl.pictures import command as showing
-from clove_ssl.pictures.config import ReportConfig, ShowConfig, WatchConfig
 from clove_ssl.pretraining import run as pretraining
 from clove_ssl.pretraining.choices import plan_run
 from clove_ssl.probes import command as probing

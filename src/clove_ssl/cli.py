@@ -20,9 +20,9 @@ from clove_ssl.config.finetuning import FinetuneConfig, protocol, task_summaries
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.probing import EmbedConfig, ProbeConfig
 from clove_ssl.config.ranges import BatchSize, Ranged, as_typed
+from clove_ssl.config.showing import ReportConfig, ShowConfig, WatchConfig
 from clove_ssl.errors import UserError, explained, unknown_name
 from clove_ssl.methods.recipes import all_recipes, recipe
-from clove_ssl.pictures.config import ReportConfig, ShowConfig, WatchConfig
 from clove_ssl.study.config import StudyRunConfig
 from clove_ssl.weights.config import ExportConfig, ImportConfig
 

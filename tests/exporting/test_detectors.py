@@ -25,10 +25,10 @@ from clove_ssl.config.detection import (
     frozen_detector,
     keypoint_detector,
 )
+from clove_ssl.exporting.detectron2_config import detectron2_config
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.tasks.detection.config import COCOC4Config, COCOKeypointsConfig, COCOPyramidConfig
 from clove_ssl.tasks.rcnn.instances import DetectionBatch
-from clove_ssl.weights.export.detectron2_config import detectron2_config
 from clove_ssl.weights.export.formats import FORMATS
 
 ODD = replace(

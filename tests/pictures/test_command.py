@@ -16,6 +16,7 @@ from PIL import Image
 from clove_ssl import cli
 from clove_ssl.config import files
 from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.config.showing import PICTURES, ReportConfig, ShowConfig
 from clove_ssl.console import Console
 from clove_ssl.data.order import Draws
 from clove_ssl.data.reading import RenderedViews
@@ -25,7 +26,6 @@ from clove_ssl.methods.byol.config import BYOLConfig
 from clove_ssl.methods.cp2.config import CP2Config
 from clove_ssl.methods.random.config import RandomConfig
 from clove_ssl.pictures import command as showing
-from clove_ssl.pictures.config import PICTURES, ReportConfig, ShowConfig
 from clove_ssl.pictures.sources import choose_images, open_networks
 from clove_ssl.pictures.views import draw_all
 from clove_ssl.pretraining.restore import unrestored_method

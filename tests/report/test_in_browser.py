@@ -16,7 +16,7 @@ from PIL import Image
 
 from clove_ssl.config import files
 from clove_ssl.config.pretraining import DataConfig, PretrainConfig
-from clove_ssl.pictures.config import WatchConfig
+from clove_ssl.config.showing import WatchConfig
 from clove_ssl.report import watch as watching
 from clove_ssl.report.page import render_report
 from clove_ssl.runs import directory

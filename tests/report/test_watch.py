@@ -15,7 +15,7 @@ import pytest
 from clove_ssl import cli
 from clove_ssl.config import files
 from clove_ssl.config.pretraining import PretrainConfig
-from clove_ssl.pictures.config import WatchConfig
+from clove_ssl.config.showing import WatchConfig
 from clove_ssl.report import watch as watching
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory

@@ -16,6 +16,12 @@ from clove_ssl.atomic import cause, write_text
 from clove_ssl.backbones.build import CAFFE_SUFFIX, STAGES, TIMM_PREFIX
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError, already_there
+from clove_ssl.exporting.detectron2_config import (
+    EXTRA_NORM_MODULE,
+    detectron2_config,
+    needs_extra_norm,
+)
+from clove_ssl.exporting.mmdetection_config import mmdetection_config
 from clove_ssl.finetuning.finetuned import FinetunedModel, load_finetuned
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.tasks.densepose.branch import densepose_name
@@ -28,13 +34,7 @@ from clove_ssl.tasks.rcnn.detectron2_names import detectron2_name
 from clove_ssl.tasks.rcnn.mmdetection_names import mmdetection_name
 from clove_ssl.tasks.rcnn.pixels import PIXEL_MEAN, PIXEL_STD
 from clove_ssl.weights.config import ExportConfig
-from clove_ssl.weights.export.detectron2_config import (
-    EXTRA_NORM_MODULE,
-    detectron2_config,
-    needs_extra_norm,
-)
 from clove_ssl.weights.export.formats import FORMATS
-from clove_ssl.weights.export.mmdetection_config import mmdetection_config
 from clove_ssl.weights.export.named_files import torch_bytes, write_arrays
 from clove_ssl.weights.safetensors_file import portable_state, write_bytes
 

@@ -11,6 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from clove_ssl.backbones.build import Backbone
+from clove_ssl.config.showing import ShowConfig
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError
 from clove_ssl.painting.sheets import (
@@ -22,7 +23,6 @@ from clove_ssl.painting.sheets import (
     wrapped,
     write_titled_sheet,
 )
-from clove_ssl.pictures.config import ShowConfig
 from clove_ssl.pictures.maps import cell_at, fitted, principal_colours, similarity_maps, sliding_map
 from clove_ssl.pictures.sources import (
     ShownImage,

@@ -16,6 +16,7 @@ from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.bases import Branch
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import DataConfig, PretrainConfig
+from clove_ssl.config.showing import ShowConfig
 from clove_ssl.console import Console
 from clove_ssl.data.decode import DecodeError, decode
 from clove_ssl.data.labels.classified import only_labelled
@@ -23,7 +24,6 @@ from clove_ssl.data.sources import FolderSource, ImageSource, open_source
 from clove_ssl.errors import UserError
 from clove_ssl.methods.base import Method
 from clove_ssl.painting.sheets import Pixels
-from clove_ssl.pictures.config import ShowConfig
 from clove_ssl.pretraining.restore import restore_method
 from clove_ssl.probes.features import spread
 from clove_ssl.runs import directory

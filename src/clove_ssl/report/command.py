@@ -7,10 +7,10 @@ from pathlib import Path
 
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.config.showing import PictureKind, ReportConfig, ShowConfig
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError
 from clove_ssl.pictures import command as showing
-from clove_ssl.pictures.config import PictureKind, ReportConfig, ShowConfig
 from clove_ssl.report.page import render_report, write_report
 from clove_ssl.report.pages import write_file
 from clove_ssl.runs import directory

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from PIL import Image
 
+from clove_ssl.config.showing import PICTURES
 from clove_ssl.errors import UserError
-from clove_ssl.pictures.config import PICTURES
 from clove_ssl.report.runs import ReportedRun
 
 _MOST_WIDTH = 1250  # pixels

@@ -16,9 +16,9 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from clove_ssl.config.finetuning import FinetuneConfig
+from clove_ssl.config.showing import WatchConfig
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError
-from clove_ssl.pictures.config import WatchConfig
 from clove_ssl.report.page import render_report
 from clove_ssl.report.pages import encoded
 from clove_ssl.runs import directory

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from clove_ssl.config.detection import DetectorConfig
+from clove_ssl.exporting.detectron2_config import PIXEL_MEAN, PIXEL_STD
 from clove_ssl.tasks.detection.config import DetectionConfig
-from clove_ssl.weights.export.detectron2_config import PIXEL_MEAN, PIXEL_STD
 from clove_ssl.weights.export.usage import mmdetection_resnet
 
 _STRIDES = [4, 8, 16, 32, 64]

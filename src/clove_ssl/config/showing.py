@@ -1,4 +1,4 @@
-"""What ``clove show`` and ``clove watch`` can be told."""
+"""What ``clove show``, ``clove report`` and ``clove watch`` can be told."""
 
 from __future__ import annotations
 
