@@ -13,7 +13,7 @@ import torch
 import yaml
 from builders.tasks.exported_detectors import CLASSES, write_run
 from builders.tasks.mmdetection import MMDetector
-from references.detectron2_keys import expected_shapes
+from references.tasks.detectron2_keys import expected_shapes
 
 from clove_ssl import cli
 from clove_ssl.config.detection import (

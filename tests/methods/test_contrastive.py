@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from references.contrastive import slow_info_nce, slow_nearest
+from references.methods.contrastive import slow_info_nce, slow_nearest
 from torch import Tensor
 
 from clove_ssl.methods.byol.method import prediction_loss

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from builders.batches.vector_batches import batch_of_maps
 from builders.runs.foreground_runs import PATCHES, SIZE, batch, build, small_method
-from references.contrastive import slow_info_nce
+from references.methods.contrastive import slow_info_nce
 from torch import Tensor, nn
 
 from clove_ssl.backbones.build import STAGES, build_backbone

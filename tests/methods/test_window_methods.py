@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from builders.batches.two_views import IMAGES, two_views
 from builders.runs.window_runs import NAMES, SIZE, built, small_method
 from builders.tasks.tiny_pyramid import TinyPyramid
-from references.sets import slow_attention_pairs, slow_set_loss
-from references.windows import slow_pool, slow_window_loss
+from references.methods.sets import slow_attention_pairs, slow_set_loss
+from references.methods.windows import slow_pool, slow_window_loss
 from torch import Tensor
 
 from clove_ssl.backbones.build import build_backbone

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from builders.batches.view_batches import assert_close, draw, grey_levels, made_up_photos
 from PIL import Image
-from references.copy_paste import slow_alignment, slow_paste, slow_pool
+from references.methods.copy_paste import slow_alignment, slow_paste, slow_pool
 from torch import Tensor
 
 from clove_ssl.config.pretraining import DataConfig

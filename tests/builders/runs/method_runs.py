@@ -12,7 +12,7 @@ from builders.runs import contrastive_runs, foreground_runs, window_runs
 from builders.runs.tiny_runs import tiny_config, tiny_method
 from builders.tasks.tiny_backbone import TinyBackbone
 from builders.tasks.tiny_pyramid import TinyPyramid
-from references.clove_plus import TinyMaps
+from references.methods.clove_plus import TinyMaps
 from torch import nn
 
 from clove_ssl.config.bases import MethodConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from references.attention import normalized_self_attention
+from references.methods.attention import normalized_self_attention
 
 from clove_ssl.methods.clove.attention import NormalizedSelfAttention, PlainSelfAttention
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from references.ranking_loss import l2_loss, paper_loss, release_loss
+from references.methods.ranking_loss import l2_loss, paper_loss, release_loss
 from torch import Tensor
 
 from clove_ssl.errors import UserError

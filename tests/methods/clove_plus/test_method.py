@@ -11,7 +11,7 @@ import pytest
 import torch
 from builders.batches.two_views import two_views
 from builders.runs.method_runs import small_method, tiny_built
-from references.clove_plus import cell_loss, expanded, whole_loss
+from references.methods.clove_plus import cell_loss, expanded, whole_loss
 from torch import Tensor
 
 from clove_ssl.backbones.build import build_backbone

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from builders.batches.two_views import two_views
 from builders.tasks.tiny_backbone import TinyBackbone
-from references.pixpro import attraction, propagate
+from references.methods.pixpro import attraction, propagate
 from torch import nn
 
 from clove_ssl.config.views import ViewsConfig

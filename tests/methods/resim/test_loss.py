@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from references.windows import slow_pool, slow_window_loss
+from references.methods.windows import slow_pool, slow_window_loss
 from torch import Tensor, nn
 
 from clove_ssl.methods.contrastive import contrast

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from references.sets import slow_attention_pairs, slow_set_loss
+from references.methods.sets import slow_attention_pairs, slow_set_loss
 from torch import Tensor
 
 from clove_ssl.methods.contrastive import contrast

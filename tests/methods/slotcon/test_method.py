@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from builders.batches.two_views import IMAGES, crops_of, two_views
 from builders.tasks.tiny_backbone import TinyBackbone
-from references import slots as slow
+from references.methods import slots as slow
 from torch import Tensor
 from torchvision.ops import roi_align
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from builders.batches.two_views import two_views
 from builders.tasks.tiny_backbone import TinyBackbone
-from references import variance as slow
+from references.methods import variance as slow
 from torch import Tensor
 
 from clove_ssl.config.views import ViewsConfig

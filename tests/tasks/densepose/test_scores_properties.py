@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from references import densepose_scores as slow
+from references.tasks import densepose_scores as slow
 
 from clove_ssl.tasks.densepose.scores import SIZES, THRESHOLDS, ImagePersons, Kind, score_densepose
 from clove_ssl.tasks.densepose.similarity import FoundPerson, LabelledPerson, whole_mask

@@ -9,7 +9,7 @@ import pytest
 from builders.tasks.voc_scoring import score_voc
 from hypothesis import example, given
 from hypothesis import strategies as st
-from references import voc_ap
+from references.tasks import voc_ap
 
 from clove_ssl.tasks.detection.voc_scores import THRESHOLDS, VOCDetections, VOCTruth
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from references.detectron2_targets import Box, anchor_labels, target_box
+from references.tasks.detectron2_targets import Box, anchor_labels, target_box
 
 from clove_ssl.config.detection import fpn_detector
 from clove_ssl.tasks.detection.coco_annotations import Place, read_annotation

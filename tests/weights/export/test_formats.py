@@ -15,7 +15,7 @@ import torch
 import torchvision
 import yaml
 from builders.files import checkpoint_layouts
-from references.detectron2_resnet import Detectron2ResNet
+from references.tasks.detectron2_resnet import Detectron2ResNet
 from safetensors.torch import load_file
 from torch import nn
 

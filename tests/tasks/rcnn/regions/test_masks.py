@@ -8,7 +8,7 @@ import torch
 from builders.tasks.detectron2_models import paste_probabilities
 from hypothesis import given
 from hypothesis import strategies as st
-from references.polygon_fill import filled
+from references.tasks.polygon_fill import filled
 
 from clove_ssl.config.detection import MaskHeadConfig
 from clove_ssl.tasks.labels.polygons import fill_polygons, masks_in_boxes, pack_outlines
