@@ -387,7 +387,7 @@ def test_files_that_a_page_names_are_there(page: Path) -> None:
     named = {
         code for code in inline_code(page) if re.fullmatch(r"[a-z_0-9]+(/[a-z_0-9]+)+\.py", code)
     }
-    places = (PACKAGE, ROOT, ROOT / "tests", *ROOT.glob("examples/*"))
+    places = (PACKAGE, ROOT, ROOT / "tests", *ROOT.glob("examples/*/src"))
     missing = {name for name in named if not any((place / name).is_file() for place in places)}
     assert page.name == "CHANGELOG.md" or not missing
 
