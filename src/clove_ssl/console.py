@@ -89,3 +89,8 @@ def duration(seconds: float) -> str:
     if hours < 48:
         return f"{int(hours)} h {int(minutes) % 60:02d} min"
     return f"{int(hours) // 24} d {int(hours) % 24} h"
+
+
+def counted(number: int, thing: str, things: str = "") -> str:
+    """A number of things in words: 1 worker, 2 workers, 1,000 images."""
+    return f"{number:,} {thing if number == 1 else things or thing + 's'}"

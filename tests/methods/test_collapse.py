@@ -22,6 +22,7 @@ from clove_ssl.config.views import ViewsConfig
 from clove_ssl.methods.base import Method, Progress, StepOutput
 from clove_ssl.methods.byol.config import BYOLConfig
 from clove_ssl.methods.clove.config import AttentionConfig, CLoVEConfig, LossConfig
+from clove_ssl.methods.clove_plus.config import CLoVEPlusConfig, WholeConfig
 from clove_ssl.methods.config import HeadConfig, ProjectorConfig, TeacherConfig
 from clove_ssl.methods.cp2.config import CP2Config, PyramidConfig
 from clove_ssl.methods.densecl.config import DenseCLConfig
@@ -60,6 +61,14 @@ CONFIGS: tuple[MethodConfig, ...] = (
         projector=PROJECTOR,
         attention=AttentionConfig(heads=4),
         loss=LossConfig(top_k=4),
+    ),
+    CLoVEPlusConfig(
+        **TAUGHT,
+        projector=PROJECTOR,
+        attention=AttentionConfig(heads=4),
+        loss=LossConfig(top_k=4),
+        stages=("c2", "c3"),
+        whole=WholeConfig(width=64),
     ),
     CP2Config(**QUEUED, pyramid=PyramidConfig(channels=32, dilations=(1, 2))),
     DenseCLConfig(**QUEUED, dense_head=HEAD, dense_weight=0.3),

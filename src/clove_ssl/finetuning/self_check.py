@@ -16,7 +16,7 @@ from torchvision.ops import FrozenBatchNorm2d
 
 from clove_ssl.atomic import write_text
 from clove_ssl.config.finetuning import RANDOM, FinetuneConfig
-from clove_ssl.console import Console
+from clove_ssl.console import Console, counted
 from clove_ssl.finetuning.plan import FinetunePlan
 from clove_ssl.finetuning.starting_point import StartingPoint
 from clove_ssl.runs.directory import RunDirectory
@@ -51,8 +51,8 @@ def examine_start(
         "training": f"{data.train_images:,} images, {len(data.class_names)} classes",
         "test": f"{data.test_images:,} images",
         "batch": (
-            f"{plan.batch_size} images: {plan.processes} process(es) x {plan.micro_batches} x "
-            f"{plan.micro_batch}"
+            f"{plan.batch_size} images: {counted(plan.processes, 'process', 'processes')} x "
+            f"{plan.micro_batches} x {plan.micro_batch}"
         ),
         "learning rate": f"peak {plan.peak_lr:g}, {plan.warmup_steps:,} iterations of warm-up",
         "iterations": _iterations(plan),

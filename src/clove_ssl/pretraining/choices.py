@@ -13,7 +13,7 @@ from typing import Any, Generic, Literal, TypeVar
 import torch
 
 from clove_ssl.config.pretraining import PretrainConfig
-from clove_ssl.console import Console
+from clove_ssl.console import Console, counted
 from clove_ssl.data.loading import choose_workers
 from clove_ssl.errors import UserError
 from clove_ssl.schedules import Schedule, warmup_cosine
@@ -88,7 +88,8 @@ class Choices:
         say("precision", self.precision.name, self.precision.reason)
         say("rendering", self.rendering.value)
         self._announce_compilation(config.activation_memory, console)
-        passes = f"{plan.processes} process(es) x {plan.micro_batches} x {plan.micro_batch}"
+        processes = counted(plan.processes, "process", "processes")
+        passes = f"{processes} x {plan.micro_batches} x {plan.micro_batch}"
         say("batch", f"{plan.batch_size} images", passes)
         say("steps", f"{plan.total_steps:,}", f"{plan.epoch(plan.total_steps):.1f} epochs")
         say("learning rate", f"peak {plan.peak_lr:g}", f"{plan.warmup_steps} warm-up steps")

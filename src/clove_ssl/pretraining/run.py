@@ -18,7 +18,7 @@ import torch
 from clove_ssl.backbones.build import build_backbone
 from clove_ssl.config import files
 from clove_ssl.config.pretraining import PretrainConfig
-from clove_ssl.console import Console
+from clove_ssl.console import Console, counted
 from clove_ssl.data.bad_files import BadFiles
 from clove_ssl.data.labels.classified import only_labelled
 from clove_ssl.data.sources import ImageSource, open_source, source_warnings
@@ -186,7 +186,7 @@ def _announce(parts: Parts, console: Console, *, step: int) -> None:
         say("backbone", config.backbone.name, f"the weights that seed {config.seed} gives")
         return
     console.say(f"Pre-training with {config.method.name}")
-    workers = f"{choices.workers.value} workers: {choices.workers.reason}"
+    workers = f"{counted(choices.workers.value, 'worker')}: {choices.workers.reason}"
     say("data", f"{config.data.source}: {len(parts.source):,} images", workers)
     for warning in source_warnings(parts.source):
         console.warn(warning)

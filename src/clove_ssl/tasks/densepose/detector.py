@@ -201,12 +201,6 @@ class DensePoseDetections(ImageDetections):
 
     surfaces: tuple[Tensor, ...] = ()  # of the first detections: (3, h, w) uint8 part, U, V
 
-    def to(self, device: torch.device | str) -> DensePoseDetections:
-        """Return the detections with every tensor on ``device``."""
-        moved = super().to(device)
-        surfaces = tuple(surface.to(device) for surface in self.surfaces)
-        return DensePoseDetections(**vars(moved), surfaces=surfaces)
-
 
 @torch.no_grad()
 def read_surfaces(maps: SurfaceMaps, boxes: Tensor) -> Iterator[Tensor]:
