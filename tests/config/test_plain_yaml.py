@@ -154,3 +154,11 @@ def test_any_damage_to_a_file_is_taken_or_refused_in_words(noise: str, place: in
     damaged = text[:place] + noise + text[place + len(noise) // 2 :]
     with suppress(UserError):  # and nothing else
         files.parse(PretrainConfig, damaged, where=Path("file"))
+
+
+@pytest.mark.parametrize("name", ["null", "7", "1.5", "true"])
+def test_a_name_that_is_no_text_is_refused_in_words(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(f"out: run\nmethod: {{name: clove, {name}: 1}}\n")
+    with pytest.raises(UserError, match=r"config\.yaml"):
+        files.load(PretrainConfig, path)

@@ -130,6 +130,8 @@ def _explain(error: cattrs.BaseValidationError, cls: type, where: Path | str) ->
 
 
 def _format(error: BaseException, expected: type | None) -> str:
+    if isinstance(error, cattrs.ForbiddenExtraKeysError):  # in a file a name can be a number, too
+        return f"extra fields found ({', '.join(map(str, error.extra_fields))})"
     return str(error) if isinstance(error, UserError) else format_exception(error, expected)
 
 

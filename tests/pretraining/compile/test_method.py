@@ -236,7 +236,9 @@ def test_fewer_activations_are_kept_where_a_part_is_asked_for() -> None:
 @pytest.mark.parametrize("share", [0.0, -0.5, 1.5])
 def test_what_is_not_a_share_of_the_activations_is_refused(share: float) -> None:
     for make in (partial(PretrainConfig, out=Path("run")), BenchConfig):
-        with pytest.raises(UserError, match="activation_memory is .* expected a number above 0, up to 1"):
+        with pytest.raises(
+            UserError, match="activation_memory is .* expected a number above 0, up to 1"
+        ):
             make(activation_memory=share)
 
 
