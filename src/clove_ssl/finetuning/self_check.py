@@ -129,9 +129,8 @@ def _kind(module: nn.Module) -> str:
         return name
     shared = isinstance(module, nn.SyncBatchNorm) or name.startswith("Synchronized")
     trained = all(parameter.requires_grad for parameter in module.parameters())
-    return " ".join(
-        ["trained" if trained else "fixed", "batch norm", *["over all processes"] * shared]
-    )
+    text = "trained batch norm" if trained else "fixed batch norm"
+    return f"{text} over all processes" if shared else text
 
 
 def _parameters(model: nn.Module) -> str:

@@ -67,14 +67,16 @@ class DrawnViews:
 
     def changes(self, view: int) -> str:
         """What was done to a view besides cutting it out."""
-        drawn, names = self.parameters, []
-        for name, flag in (("mirror", drawn.flip), ("upside down", drawn.vertical_flip)):
-            names += [name] * bool(flag[0, view])
-        names += ["colour"] * (tuple(drawn.factors[0, view].tolist()) != NEUTRAL_FACTORS)
-        names += ["grey"] * bool(drawn.grey[0, view])
-        names += ["blur"] * bool(drawn.sigma[0, view] > 0)
-        names += ["solar"] * bool(drawn.solarize[0, view])
-        return ", ".join(names) or "unchanged"
+        drawn = self.parameters
+        done = {
+            "mirror": drawn.flip[0, view],
+            "upside down": drawn.vertical_flip[0, view],
+            "colour": tuple(drawn.factors[0, view].tolist()) != NEUTRAL_FACTORS,
+            "grey": drawn.grey[0, view],
+            "blur": drawn.sigma[0, view] > 0,
+            "solar": drawn.solarize[0, view],
+        }
+        return ", ".join(name for name, holds in done.items() if holds) or "unchanged"
 
 
 def views_rows(

@@ -32,7 +32,7 @@ class OurScore:
         """Mean, deviation and mark."""
         digits = 1 if abs(self.mean) >= 1 else 2
         spread = "" if self.deviation is None else f" ± {self.deviation:.{digits}f}"
-        return f"{self.mean:.{digits}f}{spread}{MARK * self.differs}"
+        return f"{self.mean:.{digits}f}{spread}{MARK if self.differs else ''}"
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ def paired_cells(row: PairedRow) -> list[str]:
     interval = NOTHING
     if row.interval is not None:
         interval = f"{row.interval[0]:+.2f} to {row.interval[1]:+.2f}"
-    difference = f"{row.difference:+.2f}{MARK * row.notable}"
+    difference = f"{row.difference:+.2f}{MARK if row.notable else ''}"
     beyond = NOTHING
     if row.least is not None:
         beyond = f"{'yes' if abs(row.difference) > row.least else 'no'}, {row.least:.2f}"

@@ -36,7 +36,7 @@ class CheckpointStore:
 
     def save(self, step: int, state: State, *, milestone: bool = False) -> Path:
         """Write a checkpoint, then remove those that are too old."""
-        path = self.folder / f"step-{step:09d}{'-kept' * milestone}.pt"
+        path = self.folder / f"step-{step:09d}{'-kept' if milestone else ''}.pt"
         try:
             _write(path, state)
         except OSError as error:

@@ -82,7 +82,11 @@ def _render(
     crop = parameters.crop[0, view].tolist()
     resize = _resized_crop if reduction == 1 else partial(_resized_between, reduction=reduction)
     pixels = resize(image, crop, spec).float()  # (3, h, w)
-    flips = [1] * bool(parameters.vertical_flip[0, view]) + [2] * bool(parameters.flip[0, view])
+    flips = [
+        axis
+        for axis, flipped in ((1, parameters.vertical_flip), (2, parameters.flip))
+        if flipped[0, view]
+    ]
     pixels = pixels.flip(flips) if flips else pixels
     factors = parameters.factors[0, view].tolist()
     for operation in parameters.order[0, view].tolist():

@@ -131,7 +131,7 @@ def _origin(facts: ModelCardFacts) -> str:
         data = {"Data": facts.data}
     config = {"Config": f"`{facts.config_hash}` (`config.yaml` of the run)"}
     rows = {
-        "Method": facts.method + f", {facts.branch}" * bool(facts.branch),
+        "Method": f"{facts.method}, {facts.branch}" if facts.branch else facts.method,
         "Network": f"{facts.architecture}, output stride {facts.output_stride}",
         **({"Training": "none"} if facts.steps == 0 else data),
         **(config if facts.config_hash else {}),
@@ -177,7 +177,8 @@ maps = backbone(images)  # by stage: "c2", "c3", "c4", "c5"
 def _loading_in_torchvision(facts: ModelCardFacts) -> str:
     if facts.architecture.endswith(CAFFE_SUFFIX):
         return "torchvision has no such network: its ResNets stride in another convolution."
-    dilated = ", replace_stride_with_dilation=[False, False, True]" * (facts.output_stride == 16)
+    is_dilated = facts.output_stride == 16
+    dilated = ", replace_stride_with_dilation=[False, False, True]" if is_dilated else ""
     head = "classifier" if facts.architecture.startswith("convnext") else "fc"
     return f"""Without clove-ssl; nothing but the classifier is missing:
 

@@ -31,14 +31,15 @@ maps = backbone(images)  # by stage: {", ".join(exported.backbone.channels)}
 
 
 def _torchvision(exported: Exported, file: str) -> str:
-    dilated = ", replace_stride_with_dilation=[False, False, True]"
+    is_dilated = exported.backbone.output_stride == 16
+    dilated = ", replace_stride_with_dilation=[False, False, True]" if is_dilated else ""
     head = "classifier" if exported.network.startswith("convnext") else "fc"
     return _python(f"""
 import torch
 import torchvision
 
 network = torchvision.models.get_model(
-    "{exported.network}"{dilated * (exported.backbone.output_stride == 16)}
+    "{exported.network}"{dilated}
 )
 network.{head} = torch.nn.Identity()
 network.load_state_dict(torch.load("{file}", weights_only=True))
@@ -46,10 +47,9 @@ network.load_state_dict(torch.load("{file}", weights_only=True))
 
 
 def _timm(exported: Exported, file: str) -> str:
-    dilated = ", output_stride=16" * (exported.backbone.output_stride == 16)
-    cut = f", out_indices=range({len(exported.backbone.channels)})" * (
-        exported.is_timm and len(exported.backbone.channels) < 4
-    )
+    stages = len(exported.backbone.channels)
+    dilated = ", output_stride=16" if exported.backbone.output_stride == 16 else ""
+    cut = f", out_indices=range({stages})" if exported.is_timm and stages < 4 else ""
     return _python(f"""
 import timm
 from safetensors.torch import load_file
