@@ -71,6 +71,10 @@ class InsConConfig(QueuedConfig):
 
         return InsCon(self, backbone)
 
+    @property
+    def matching_rule(self) -> MatchingConfig:
+        return self.matching
+
     def metrics(self, run: PretrainConfig) -> Iterable[Metric]:
         yield from super().metrics(run)
         yield from of_parts("loss", {"global": "photos"}, self.judge_loss(run))
