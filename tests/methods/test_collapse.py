@@ -27,6 +27,7 @@ from clove_ssl.methods.config import HeadConfig, ProjectorConfig, TeacherConfig
 from clove_ssl.methods.cp2.config import CP2Config, PyramidConfig
 from clove_ssl.methods.densecl.config import DenseCLConfig
 from clove_ssl.methods.detco.config import DetCoConfig, JigsawConfig
+from clove_ssl.methods.inscon.config import InsConConfig, MosaicConfig
 from clove_ssl.methods.moco.config import MoCoConfig
 from clove_ssl.methods.pixpro.config import PixProConfig
 from clove_ssl.methods.resim.config import ReSimConfig, WindowConfig
@@ -73,6 +74,7 @@ CONFIGS: tuple[MethodConfig, ...] = (
     CP2Config(**QUEUED, pyramid=PyramidConfig(channels=32, dilations=(1, 2))),
     DenseCLConfig(**QUEUED, dense_head=HEAD, dense_weight=0.3),
     DetCoConfig(**QUEUED, local_hidden=64, jigsaw=JigsawConfig(grid=2, frame=48, patch=16)),
+    InsConConfig(**QUEUED, dense_head=HEAD, mosaic=MosaicConfig(tile=24)),
     MoCoConfig(**QUEUED),
     PixProConfig(**TAUGHT, projector=replace(PROJECTOR, bias=True, last_norm="none")),
     ReSimConfig(

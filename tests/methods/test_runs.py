@@ -22,6 +22,7 @@ FIGURES = {
     "cp2": ("loss", "loss_dense", "foreground_cells", "gradient_norm"),
     "densecl": ("loss", "loss_dense", "cos_positive_dense", "gradient_norm"),
     "detco": ("loss", "loss_local", "loss_local_to_global", "gradient_norm"),
+    "inscon": ("loss", "loss_dense", "positives_per_image_global", "gradient_norm"),
     "moco": ("loss", "cos_positive", "cos_negative", "gradient_norm"),
     "pixpro": ("loss", "cos_instance", "positives_per_image_global", "gradient_norm"),
     "resim": ("loss", "loss_c4", "loss_c3", "windows_kept_c3", "cos_positive_c4", "gradient_norm"),

@@ -57,6 +57,7 @@ def paper_main() -> StudyConfig:
         ("byol", "byol-r50-200ep", ""),
         ("densecl", "densecl-r50-200ep", "densecl"),
         ("resim", "resim-r50-200ep", "resim"),
+        ("inscon-after-the-abstract", "inscon-r50-200ep", "inscon"),
         ("detco", "detco-r50-200ep", "detco"),
         ("setsim", "setsim-r50-200ep", "setsim"),
         ("cp2", "cp2-r50-200ep", "cp2"),

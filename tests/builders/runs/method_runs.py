@@ -112,6 +112,7 @@ def method_run(out: Path, name: str, **changes: Any) -> PretrainConfig:
     order of additions changes.
     """
     specials: dict[str, dict[str, Any]] = {
+        "inscon": {"shuffle_groups": 1},
         "resim": {"shuffle_groups": 1},
         # Small crops that are drawn again when they do not overlap, as not all will.
         "slotcon": {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -10,6 +12,8 @@ class TinyBackbone(nn.Module):
     """Stands in for a backbone: stride 4, 6 channels."""
 
     out_channels = 6
+    stage = "c5"
+    strides: ClassVar[dict[str, int]] = {"c5": 4}
 
     def __init__(self) -> None:
         super().__init__()

@@ -17,6 +17,7 @@ from torch import Tensor
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.layers.normalization import unit_vectors
 from clove_ssl.methods.base import Progress, StepOutput
+from clove_ssl.methods.config import HeadConfig
 from clove_ssl.methods.contrastive import Contrast, contrast, most_similar_cells
 from clove_ssl.methods.densecl.config import DenseCLConfig
 from clove_ssl.methods.heads import ConvHead, MLPHead
@@ -47,11 +48,11 @@ class DenseEncoder(BackboneEncoder):
     Only the backbone has batch norm, so only its pass is shuffled.
     """
 
-    def __init__(self, backbone: Backbone, config: DenseCLConfig) -> None:
+    def __init__(self, backbone: Backbone, images: HeadConfig, cells: HeadConfig) -> None:
         super().__init__(backbone)
         channels = backbone.out_channels
-        self.image_head = MLPHead(channels, config.head.hidden, config.head.out)
-        self.cell_head = ConvHead(channels, config.dense_head.hidden, config.dense_head.out)
+        self.image_head = MLPHead(channels, images.hidden, images.out)
+        self.cell_head = ConvHead(channels, cells.hidden, cells.out)
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) -> (B, C, h, w), the backbone's map."""
@@ -73,7 +74,7 @@ class DenseCL(QueuedMethod[DenseEncoder]):
     headline = ("accuracy", "cos_positive", "cos_positive_dense")
 
     def __init__(self, config: DenseCLConfig, backbone: Backbone) -> None:
-        super().__init__(config, DenseEncoder(backbone, config))
+        super().__init__(config, DenseEncoder(backbone, config.head, config.dense_head))
         self.config = config
         self.queue = KeyBank(config.queue_size, config.head.out)
         self.dense_queue = KeyBank(config.queue_size, config.dense_head.out)
