@@ -152,7 +152,7 @@ def _facts_of_run(
         backbone,
         images=state.images or 0,
         steps=state.step if step is None else step,
-        figures=last_values(metrics),
+        metrics=last_values(metrics),
     )
 
 

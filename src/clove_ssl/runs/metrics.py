@@ -18,14 +18,14 @@ from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.provenance import run_number
 
 PROBE_PREFIX = "probe_"
-"""How the names of figures begin that a probe on the way has found."""
+"""How the names of scores begin that a probe on the way has found."""
 PROBE_SECONDS = f"{PROBE_PREFIX}seconds"
 
 
 class Sink(Protocol):
     """A viewer that wants to see every logged step."""
 
-    def write(self, step: int, figures: Mapping[str, float]) -> None: ...
+    def write(self, step: int, metrics: Mapping[str, float]) -> None: ...
 
     def close(self) -> None: ...
 
@@ -38,8 +38,8 @@ class MetricsFile:
         write_text(path, "".join(line + "\n" for line in kept))
         self._file = path.open("a", encoding="utf-8")
 
-    def write(self, step: int, figures: Mapping[str, float]) -> None:
-        self._file.write(json.dumps({"step": step, **figures}) + "\n")
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._file.write(json.dumps({"step": step, **metrics}) + "\n")
         self._file.flush()
 
     def close(self) -> None:
@@ -56,8 +56,8 @@ class TensorBoardSink:
             raise _missing("tensorboard", "--logging.no-tensorboard") from None
         self._writer: Any = SummaryWriter(str(run.path / "tensorboard"))
 
-    def write(self, step: int, figures: Mapping[str, float]) -> None:
-        for name, value in figures.items():
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
@@ -76,8 +76,8 @@ class WandbSink:
             project=project, name=_title(run), dir=str(run.path), id=_identity(run), resume="allow"
         )
 
-    def write(self, step: int, figures: Mapping[str, float]) -> None:
-        self._run.log(dict(figures), step=step)
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._run.log(dict(metrics), step=step)
 
     def close(self) -> None:
         self._run.finish()
@@ -93,10 +93,10 @@ class Metrics:
         if config.wandb_project:
             self._sinks.append(WandbSink(run, config.wandb_project))
 
-    def write(self, step: int, figures: Mapping[str, float]) -> None:
-        """Record the figures of a step."""
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Record the metrics of a step."""
         for sink in self._sinks:
-            sink.write(step, figures)
+            sink.write(step, metrics)
 
     def close(self) -> None:
         """Flush and close every sink."""
@@ -110,7 +110,7 @@ def read_metrics(run: RunDirectory) -> list[dict[str, float]]:
 
 
 def last_values(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The last value of every figure; probes and scores have lines of their own."""
+    """The last value of every metric; probes and scores have lines of their own."""
     return {name: value for row in rows for name, value in row.items()}
 
 

@@ -25,7 +25,7 @@ from clove_ssl.layers.transfers import HostCopy
 from clove_ssl.methods.base import Learner, Progress, StepOutput
 from clove_ssl.training.batches import Batches
 from clove_ssl.training.checkpoints import CheckpointStore, State
-from clove_ssl.training.observer import Observer, describe_figures, gradient_norm, mean_output
+from clove_ssl.training.observer import Observer, describe_metrics, gradient_norm, mean_output
 from clove_ssl.training.plan import RunPlan
 from clove_ssl.training.precision import Precision
 from clove_ssl.training.processes import Process
@@ -177,8 +177,8 @@ class TrainingLoop:
         return self._model.no_sync()
 
     def _non_finite(self, output: StepOutput) -> UserError:
-        figures = {"loss": output.loss, **output.metrics}
-        terms = describe_figures({name: float(value) for name, value in figures.items()})
+        metrics = {"loss": output.loss, **output.metrics}
+        terms = describe_metrics({name: float(value) for name, value in metrics.items()})
         return self._diverged("The loss is not finite", f": {terms}")
 
     def _diverged(self, problem: str, details: str = "") -> UserError:
