@@ -2,9 +2,9 @@
 
 A pickle is a program: it may import and call whatever it likes. Here its instructions are data
 (:mod:`~clove_ssl.weights.pickle_machine`), and every name it can ask for leads to a stand-in of
-this module that holds values and does nothing; any other name ends the reading. No object of NumPy is
-built or changed by a pickle: arrays are made from shape, type and bytes, after these were checked.
-The same stand-ins serve ``torch.load``, see :func:`torch_stand_ins`.
+this module that holds values and does nothing; any other name ends the reading. No object of NumPy
+is built or changed by a pickle: arrays are made from shape, type and bytes, after these were
+checked. The same stand-ins serve ``torch.load``, see :func:`torch_stand_ins`.
 """
 
 from __future__ import annotations
