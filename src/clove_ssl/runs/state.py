@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -57,8 +58,9 @@ def _planned_images(run: RunDirectory) -> int | None:
 
 def _images(config: PretrainConfig, last: Mapping[str, float]) -> int | None:
     """The size of the data, which a run logs as the progress of its epochs."""
-    if last.get("epoch"):
-        return round(last["step"] * config.batch_size / last["epoch"])
+    epoch = last.get("epoch", 0.0)
+    if math.isfinite(epoch) and epoch > 1e-12:  # not so where the log is damaged
+        return round(last["step"] * config.batch_size / epoch)
     return config.data.scenes_count if config.data.source == "scenes" else None
 
 

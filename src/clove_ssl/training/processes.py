@@ -21,6 +21,7 @@ from clove_ssl.console import Console
 from clove_ssl.errors import UserError
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.metrics import damaged_lines
 
 LONGEST_WAIT = timedelta(hours=2)
 """How long processes wait for the first one, which scores and writes reports alone."""
@@ -125,5 +126,7 @@ def owned(run: RunDirectory, process: Process) -> Iterator[Console]:
         directory.locked(run) if process.is_first else nullcontext(),
         Console(speaks=process.is_first, log=run.log if process.is_first else None) as console,
     ):
+        if process.is_first and (damage := damaged_lines(run)):
+            console.warn(damage)
         process.wait()
         yield console
