@@ -14,6 +14,8 @@ from types import TracebackType
 from rich.console import Console as RichConsole
 from rich.markup import escape
 
+from clove_ssl.errors import escaped
+
 
 class Console:
     """Speaks to the terminal and to a log file."""
@@ -41,7 +43,7 @@ class Console:
     def say(self, text: str) -> None:
         """One line of information."""
         self._end_line()
-        self._rich.print(escape(text))
+        self._rich.print(escape(self._shown(text)))
         self._record(text)
 
     def choice(self, name: str, value: str, reason: str = "") -> None:
@@ -51,7 +53,7 @@ class Console:
     def warn(self, text: str) -> None:
         """Something the user should look at; the run goes on."""
         self._end_line()
-        self._rich.print(f"[yellow]warning[/yellow] {escape(text)}")
+        self._rich.print(f"[yellow]warning[/yellow] {escape(self._shown(text))}")
         self._record(f"warning {text}")
 
     def progress(self, text: str) -> None:
@@ -60,12 +62,17 @@ class Console:
         if self._rich.quiet:  # which covers print, but not what is written to its file
             return
         if not self._rich.is_terminal:
-            self._rich.print(escape(text))
+            self._rich.print(escape(self._shown(text)))
             return
         width = self._rich.width - 1
-        self._rich.file.write("\r\x1b[2K" + text[:width])
+        self._rich.file.write("\r\x1b[2K" + self._shown(text)[:width])
         self._rich.file.flush()
         self._line_open = True
+
+    def _shown(self, text: str) -> str:
+        """The text as the terminal can show it, which need not know every character."""
+        encoding = self._rich.encoding
+        return escaped(text).encode(encoding, "backslashreplace").decode(encoding)
 
     def _end_line(self) -> None:
         if self._line_open:
@@ -75,7 +82,7 @@ class Console:
     def _record(self, text: str) -> None:
         if self._log:
             stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-            self._log.write(f"{stamp} {text}\n")
+            self._log.write(f"{stamp} {escaped(text)}\n")
             self._log.flush()
 
 
