@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -201,47 +203,81 @@ def newest_intact(folder: Path) -> Checkpoint | None:
 
 
 @contextmanager
-def locked(run: RunDirectory) -> Iterator[None]:
-    """Hold the run for this process; the lock goes with the process, however it ends."""
+def locked(run: RunDirectory) -> Iterator[bool]:
+    """Hold the run for this process; the lock goes with the process, however it ends.
+
+    Gives whether the run is protected, which it is not on file systems without locks.
+    """
     lock = run.path / ".lock"
     with ExitStack() as stack:
         try:
-            handle = stack.enter_context(held(lock))
+            hold = stack.enter_context(held(lock))
         except BlockingIOError:
             owner = lock.read_text(errors="replace").strip() or "another process"
             raise UserError(
                 f"{run.path} is in use by a running process ({owner}). Wait for it, stop it, or "
                 "choose another --out."
             ) from None
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"pid {os.getpid()}\n".encode(), 0)
-        yield
+        os.ftruncate(hold.handle, 0)
+        os.pwrite(hold.handle, f"pid {os.getpid()}\n".encode(), 0)
+        yield hold.protects
+
+
+@dataclass(frozen=True)
+class Hold:
+    """A file that this process holds."""
+
+    handle: int
+    protects: bool  # not so on file systems without locks
 
 
 @contextmanager
-def held(lock: Path) -> Iterator[int]:
-    """Hold a file that no other process holds, or raise ``BlockingIOError``; gives its handle."""
-    handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+def held(lock: Path) -> Iterator[Hold]:
+    """Hold a file that no other process holds, or raise ``BlockingIOError``."""
+    handle = _open_lock(lock)
     _held.add(handle)
     try:
-        _take(handle, lock)
-        yield handle
+        yield Hold(handle, _take(handle, lock))
     finally:
         if handle in _held:  # and not in a child, which has let go of it
             _held.remove(handle)
             os.close(handle)
 
 
-def _take(handle: int, lock: Path) -> None:
+def _open_lock(lock: Path) -> int:
+    try:
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o644)
+    except FileNotFoundError:
+        raise _no_lock(lock, "it is a link that leads nowhere") from None
+    except OSError as error:
+        raise _no_lock(lock, error.strerror) from None
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise _no_lock(lock, "it is not a regular file")
+    return handle
+
+
+def _take(handle: int, lock: Path) -> bool:
+    """Lock an open file; whether the file system can."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise
     except OSError as error:
-        raise UserError(
-            f"{lock} cannot be locked: {error.strerror}. Give --out a folder on a disk that knows "
-            "locks."
-        ) from None
+        if error.errno in _WITHOUT_LOCKS:
+            return False
+        raise _no_lock(lock, error.strerror) from None
+    return True
+
+
+_WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
+
+
+def _no_lock(lock: Path, reason: str | None) -> UserError:
+    return UserError(
+        f"{lock} cannot be locked: {reason}. Remove it if no process uses this folder, or give "
+        "--out a folder that you may write to."
+    )
 
 
 _held: set[int] = set()

@@ -73,13 +73,16 @@ def _status(run: RunDirectory) -> Status:
 def _is_locked(run: RunDirectory) -> bool:
     """Whether a process holds the run, asked without writing anything."""
     try:
-        handle = os.open(run.path / ".lock", os.O_RDONLY)
-    except FileNotFoundError:
+        # Without O_NONBLOCK, opening a pipe would wait for somebody to write into it.
+        handle = os.open(run.path / ".lock", os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:  # there is none, or it is a link that leads nowhere
         return False
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
+    except OSError:  # a file system without locks
+        return False
     finally:
         os.close(handle)
     return False

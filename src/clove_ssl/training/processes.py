@@ -123,9 +123,14 @@ def choose_device(device: Literal["auto", "cpu", "cuda"], *, local_rank: int = 0
 def owned(run: RunDirectory, process: Process) -> Iterator[Console]:
     """Only the first process locks and writes the run directory."""
     with (
-        directory.locked(run) if process.is_first else nullcontext(),
+        directory.locked(run) if process.is_first else nullcontext(True) as is_protected,
         Console(speaks=process.is_first, log=run.log if process.is_first else None) as console,
     ):
+        if not is_protected:
+            console.warn(
+                f"{run.path} is on a file system without locks, so the run cannot protect itself: "
+                "start no second process in this folder"
+            )
         if process.is_first and (damage := damaged_lines(run)):
             console.warn(damage)
         process.wait()
