@@ -13,11 +13,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from clove_ssl.atomic import SUFFIX
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.errors import UserError
 
+_UNFINISHED_CONFIG = re.compile(r"config\.yaml\.\d+" + re.escape(SUFFIX))
 _CHECKPOINT = re.compile(r"step-(\d+)(-kept)?\.pt")
 
 
@@ -115,17 +117,28 @@ def check_is_new(path: Path) -> None:
     """Refuse a folder that holds anything."""
     if path.is_file():
         raise UserError(f"{path} is a file. Give a new folder, for example --out {path}-run.")
-    if path.is_dir() and any(path.iterdir()):
+    if path.is_dir() and not all(map(_is_left_by_a_kill, path.iterdir())):
         raise UserError(
             f"{path} is not empty, and a new run would overwrite what is there. Choose another "
             f"folder, for example --out {path}-2, or continue that run: clove resume {path}"
         )
 
 
+def _is_left_by_a_kill(entry: Path) -> bool:
+    """Whether this is all that a run has that was killed before its config was complete."""
+    if _UNFINISHED_CONFIG.fullmatch(entry.name):
+        return entry.is_file() and not entry.is_symlink()
+    is_own = entry.name in ("checkpoints", "export") and entry.is_dir() and not entry.is_symlink()
+    return is_own and not any(entry.iterdir())
+
+
 def make(path: Path) -> RunDirectory:
     """The folder with its empty sub-folders."""
     run = RunDirectory(path)
     try:
+        for left in path.glob("config.yaml.*"):
+            if _UNFINISHED_CONFIG.fullmatch(left.name):
+                left.unlink(missing_ok=True)
         run.checkpoints.mkdir(parents=True, exist_ok=True)
         run.backbone.parent.mkdir(exist_ok=True)
     except OSError as error:
