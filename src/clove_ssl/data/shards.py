@@ -55,7 +55,8 @@ def shard_index(path: str) -> ShardIndex:
     """The index of a shard, from its index file if that still fits."""
     try:
         facts = os.stat(path)
-        if not stat.S_ISREG(facts.st_mode):  # opening a pipe would wait for somebody to write
+        # Opening a pipe would wait for somebody to write; a folder is refused by opening it.
+        if not (stat.S_ISREG(facts.st_mode) or stat.S_ISDIR(facts.st_mode)):
             raise UserError(
                 f"The shard {path} is not a regular file. Give uncompressed .tar files, or the "
                 "folder of loose images."
