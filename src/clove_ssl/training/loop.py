@@ -41,7 +41,7 @@ class Verdict:
 
 
 class StopRequest:
-    """Set by SIGTERM or SIGINT; a second SIGINT interrupts at once."""
+    """Set by SIGTERM, SIGINT or a closed terminal; a second SIGINT interrupts at once."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -54,7 +54,10 @@ class StopRequest:
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Catch the signals for the duration of the loop."""
-        previous = {n: signal.signal(n, self._handle) for n in (signal.SIGINT, signal.SIGTERM)}
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which is what nohup asks for
+            numbers.append(signal.SIGHUP)
+        previous = {number: signal.signal(number, self._handle) for number in numbers}
         try:
             yield
         finally:
