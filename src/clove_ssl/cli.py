@@ -21,7 +21,7 @@ from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.probing import EmbedConfig, ProbeConfig
 from clove_ssl.config.ranges import BatchSize, Ranged, as_typed
 from clove_ssl.config.showing import ReportConfig, ShowConfig, WatchConfig
-from clove_ssl.errors import UserError, explained, unknown_name
+from clove_ssl.errors import UserError, escaped, explained, unknown_name
 from clove_ssl.methods.recipes import all_recipes, recipe
 from clove_ssl.study.config import StudyRunConfig
 from clove_ssl.weights.config import ExportConfig, ImportConfig
@@ -243,7 +243,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         VERBS[verb](rest)
         sys.stdout.flush()
     except UserError as error:
-        print(f"clove: {as_typed(error, rest)}", file=sys.stderr)
+        print(f"clove: {escaped(str(as_typed(error, rest)))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("clove: interrupted", file=sys.stderr)
@@ -254,7 +254,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if (told := explained(error)) is None:
             raise
-        print(f"clove: {told}", file=sys.stderr)
+        print(f"clove: {escaped(str(told))}", file=sys.stderr)
         return 2
     return 0
 

@@ -7,12 +7,18 @@ itself; elsewhere it is one plain line per interval.
 
 from __future__ import annotations
 
+import errno
+import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console as RichConsole
 from rich.markup import escape
+
+from clove_ssl.errors import escaped
 
 
 class Console:
@@ -32,7 +38,8 @@ class Console:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._end_line()
+        with self._while_there():
+            self._end_line()
         if error is not None:
             self._record(f"stopped: {kind.__name__ if kind else ''}: {error}")
         if self._log:
@@ -40,9 +47,10 @@ class Console:
 
     def say(self, text: str) -> None:
         """One line of information."""
-        self._end_line()
-        self._rich.print(escape(text))
         self._record(text)
+        with self._while_there():
+            self._end_line()
+            self._rich.print(escape(self._shown(text)))
 
     def choice(self, name: str, value: str, reason: str = "") -> None:
         """A decision of the run, with its reason, so that nothing is chosen silently."""
@@ -50,15 +58,20 @@ class Console:
 
     def warn(self, text: str) -> None:
         """Something the user should look at; the run goes on."""
-        self._end_line()
-        self._rich.print(f"[yellow]warning[/yellow] {escape(text)}")
         self._record(f"warning {text}")
+        with self._while_there():
+            self._end_line()
+            self._rich.print(f"[yellow]warning[/yellow] {escape(self._shown(text))}")
 
     def progress(self, text: str) -> None:
         """The state of the run: a live line on a terminal, a plain line elsewhere."""
         self._record(text)
         if self._rich.quiet:  # which covers print, but not what is written to its file
             return
+        with self._while_there():
+            self._show_progress(self._shown(text))
+
+    def _show_progress(self, text: str) -> None:
         if not self._rich.is_terminal:
             self._rich.print(escape(text))
             return
@@ -66,6 +79,23 @@ class Console:
         self._rich.file.write("\r\x1b[2K" + text[:width])
         self._rich.file.flush()
         self._line_open = True
+
+    @contextmanager
+    def _while_there(self) -> Iterator[None]:
+        """A terminal that was closed must not cost the checkpoint that follows."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            self._rich.quiet, self._line_open = True, False
+            # What is buffered still has to go somewhere when the program ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._rich.file.fileno())
+
+    def _shown(self, text: str) -> str:
+        """The text as the terminal can show it, which need not know every character."""
+        encoding = self._rich.encoding
+        return escaped(text).encode(encoding, "backslashreplace").decode(encoding)
 
     def _end_line(self) -> None:
         if self._line_open:
@@ -75,7 +105,7 @@ class Console:
     def _record(self, text: str) -> None:
         if self._log:
             stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-            self._log.write(f"{stamp} {text}\n")
+            self._log.write(f"{stamp} {escaped(text)}\n")
             self._log.flush()
 
 

@@ -9,12 +9,30 @@ from __future__ import annotations
 
 import difflib
 import errno
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 
 class UserError(Exception):
     """A mistake in the configuration, the data or the command line."""
+
+
+def escaped(text: str) -> str:
+    """Text that can be shown anywhere.
+
+    File names need not be valid UTF-8; their odd bytes become ``\\xe9``, and so do characters that
+    would move the cursor of a terminal.
+    """
+    try:
+        valid = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # half a character that stands for no byte
+        valid = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return _UNSHOWABLE.sub(lambda found: ascii(found[0])[1:-1], valid)
+
+
+# Control characters but for tab and new line, and those that turn the direction of text.
+_UNSHOWABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:

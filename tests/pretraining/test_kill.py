@@ -1,9 +1,16 @@
-"""SIGKILL, SIGTERM and SIGINT: nothing is lost but the work since the last checkpoint."""
+"""SIGKILL, SIGTERM, SIGINT and SIGHUP: nothing is lost but the work since the last checkpoint."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
+import select
 import signal
+import subprocess
+import sys
+import termios
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +18,9 @@ from builders.runs.killing import has_said, run_with_kills, start, wait_until, w
 from builders.runs.tiny_runs import NO_CHECKPOINTS, tiny_config
 
 from clove_ssl.config import files
+from clove_ssl.errors import UserError
 from clove_ssl.pretraining import run as pretraining
+from clove_ssl.runs import directory
 
 pytestmark = [pytest.mark.forks, pytest.mark.usefixtures("one_thread")]
 
@@ -24,7 +33,7 @@ def test_a_killed_run_ends_with_the_same_weights(tmp_path: Path) -> None:
     assert weights_hash(tmp_path / "whole") == weights_hash(tmp_path / "killed")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_writes_a_checkpoint_and_ends_cleanly(tmp_path: Path, number: int) -> None:
     config = tiny_config(tmp_path / "run", steps=10_000, checkpoints=NO_CHECKPOINTS)
     files.save(config, tmp_path / "config.yaml")
@@ -37,3 +46,72 @@ def test_a_signal_writes_a_checkpoint_and_ends_cleanly(tmp_path: Path, number: i
     assert process.exitcode == 0
     assert f"clove resume {config.out}" in (tmp_path / "said.txt").read_text()
     assert len(list((config.out / "checkpoints").glob("*.pt"))) == 1
+
+
+def start_in_terminal(config: Path, out: Path, *before: str) -> tuple[subprocess.Popen[bytes], int]:
+    """A run in a terminal of its own, and the end of it that a window would hold."""
+    window, terminal = pty.openpty()
+    command = [*before, sys.executable, "-m", "clove_ssl", "pretrain", "--config", str(config)]
+    process = subprocess.Popen(
+        [*command, "--out", str(out)],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(terminal)
+    return process, window
+
+
+def drained_until(window: int, process: subprocess.Popen[bytes], log: Path, text: str) -> None:
+    """Read what the terminal shows, as a window does, until the log has a text."""
+    end = time.monotonic() + 60
+    while not has_said(log, text):
+        assert process.poll() is None
+        assert time.monotonic() < end
+        if select.select([window], [], [], 0.1)[0]:
+            os.read(window, 65536)
+
+
+def test_a_run_whose_terminal_is_closed_leaves_a_checkpoint(tmp_path: Path) -> None:
+    config = tiny_config(tmp_path / "run", steps=10_000, checkpoints=NO_CHECKPOINTS)
+    files.save(config, tmp_path / "config.yaml")
+    process, window = start_in_terminal(tmp_path / "config.yaml", config.out)
+    drained_until(window, process, config.out / "log.txt", "step 2/")
+    os.close(window)
+    assert process.wait(timeout=60) == 0
+    assert "Stopped after step" in (config.out / "log.txt").read_text()
+    assert len(list((config.out / "checkpoints").glob("*.pt"))) == 1
+
+
+def test_a_run_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
+    config = tiny_config(tmp_path / "run", steps=30, checkpoints=NO_CHECKPOINTS)
+    files.save(config, tmp_path / "config.yaml")
+    process, window = start_in_terminal(
+        tmp_path / "config.yaml", config.out, "sh", "-c", "trap '' HUP; exec \"$@\"", "sh"
+    )
+    drained_until(window, process, config.out / "log.txt", "step 2/")
+    os.close(window)
+    assert process.wait(timeout=60) == 0
+    assert (config.out / "export" / "backbone.safetensors").is_file()
+
+
+def test_a_run_that_was_killed_before_its_config_was_written_is_started_again(
+    tmp_path: Path,
+) -> None:
+    config = tiny_config(tmp_path / "run", steps=1)
+    directory.make(config.out)
+    (config.out / "config.yaml.123.writing").write_text("me")
+    pretraining.pretrain(config)
+    assert not list(config.out.glob("*.writing"))
+    with pytest.raises(UserError, match="is not empty"):
+        pretraining.pretrain(config)
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "checkpoints/step-1.pt", "config.yaml.mine.writing"])
+def test_a_folder_with_anything_else_is_not_taken(name: str, tmp_path: Path) -> None:
+    run = directory.make(tmp_path / "run")
+    (run.path / name).write_text("mine")
+    with pytest.raises(UserError, match="is not empty"):
+        directory.check_is_new(run.path)

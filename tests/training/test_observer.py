@@ -17,7 +17,7 @@ from clove_ssl.methods.clove.method import CLoVE
 from clove_ssl.pretraining import run as pretraining
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.training.checkpoints import CheckpointStore
-from clove_ssl.training.observer import describe_figures
+from clove_ssl.training.observer import describe_metrics
 
 
 def test_a_loss_that_is_not_finite_stops_before_any_weight_changes(
@@ -57,4 +57,4 @@ def test_a_collapse_is_warned_of_once(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_the_figures_of_an_error_leave_out_what_is_zero() -> None:
-    assert describe_figures({"loss": float("nan"), "none": 0.0, "cos": 0.5}) == "loss nan, cos 0.5"
+    assert describe_metrics({"loss": float("nan"), "none": 0.0, "cos": 0.5}) == "loss nan, cos 0.5"

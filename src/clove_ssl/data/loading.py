@@ -94,4 +94,5 @@ def start_worker(number: int) -> None:
     """Signals are for the main process, which ends its workers itself."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     torch.set_num_threads(1)

@@ -8,6 +8,7 @@ ends takes neither, and is shared between forked processes for good.
 from __future__ import annotations
 
 import glob
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -66,7 +67,9 @@ class NameTable:
 
 
 _INNER_BRACES = re.compile(r"\{([^{}]*)\}")
-_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+_RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
+MAX_SHARDS = 1_000_000
+_MAX_BRACES = 20
 
 
 def find_shards(pattern: str) -> list[str]:
@@ -76,7 +79,7 @@ def find_shards(pattern: str) -> list[str]:
     shards: dict[str, None] = {}
     missing = []
     for path in expand_braces(pattern):
-        matches = [path] if os.path.exists(path) else sorted(glob.glob(path, recursive=True))
+        matches = [path] if os.path.exists(path) else _matches(path)
         shards.update(dict.fromkeys(matches))
         missing += [] if matches else [path]
     if missing:
@@ -88,13 +91,42 @@ def find_shards(pattern: str) -> list[str]:
     return list(shards)
 
 
+def _matches(path: str) -> list[str]:
+    # Most patterns have none of these signs, and looking for them is quicker than searching.
+    return sorted(glob.glob(path, recursive=True)) if glob.has_magic(path) else []
+
+
 def expand_braces(pattern: str) -> Iterator[str]:
     """``a{1,2}b`` and ``a{08..10}b`` as a shell reads them; other braces stay as they are."""
+    counts = [_count(braces[1]) for braces in _INNER_BRACES.finditer(pattern)]
+    if math.prod(counts) > MAX_SHARDS or pattern.count("{") > _MAX_BRACES:
+        raise _too_many(pattern)
+    for number, name in enumerate(_expand(pattern)):
+        if number >= MAX_SHARDS:  # braces in braces are not counted before
+            raise _too_many(pattern)
+        yield name
+
+
+def _too_many(pattern: str) -> UserError:
+    return UserError(
+        f"--data {pattern[:200]!r} stands for more than {MAX_SHARDS:,} shards, or has more than "
+        f"{_MAX_BRACES} braces. Check the numbers in its braces, or take what is there with "
+        '--data "FOLDER/*.tar".'
+    )
+
+
+def _count(inside: str) -> int:
+    """How many names braces stand for, without making them."""
+    numbers = _RANGE.fullmatch(inside)
+    return abs(int(numbers[1]) - int(numbers[2])) + 1 if numbers else inside.count(",") + 1
+
+
+def _expand(pattern: str) -> Iterator[str]:
     for braces in _INNER_BRACES.finditer(pattern):
         if choices := _choices(braces[1]):
             before, after = pattern[: braces.start()], pattern[braces.end() :]
             for choice in choices:
-                yield from expand_braces(before + choice + after)
+                yield from _expand(before + choice + after)
             return
     yield pattern
 

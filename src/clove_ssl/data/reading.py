@@ -79,6 +79,8 @@ class BatchReader(Dataset[Batch], Generic[Batch]):
                 return Found(position, make(self.source.read(position)))
             except (DecodeError, OSError) as error:
                 bad.append(BadFile(self.source.name(position), str(error)))
+            except MemoryError:
+                bad.append(BadFile(self.source.name(position), "there is no memory for it"))
         return Found(index, blank)
 
     def decoded(self, data: bytes) -> Tensor:

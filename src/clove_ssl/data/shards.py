@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -53,8 +54,14 @@ class ShardIndex:
 def shard_index(path: str) -> ShardIndex:
     """The index of a shard, from its index file if that still fits."""
     try:
-        stat = os.stat(path)
-        stamp = np.array([INDEX_FORMAT, stat.st_size, stat.st_mtime_ns], np.int64)
+        facts = os.stat(path)
+        # Opening a pipe would wait for somebody to write; a folder is refused by opening it.
+        if not (stat.S_ISREG(facts.st_mode) or stat.S_ISDIR(facts.st_mode)):
+            raise UserError(
+                f"The shard {path} is not a regular file. Give uncompressed .tar files, or the "
+                "folder of loose images."
+            )
+        stamp = np.array([INDEX_FORMAT, facts.st_size, facts.st_mtime_ns], np.int64)
         places = _index_files(path)
         loaded = (load_index(place, stamp) for place in places)
         return next((index for index in loaded if index), None) or _index_anew(path, stamp, places)
@@ -166,6 +173,8 @@ def _index_files(path: str) -> list[Path]:
 
 
 def load_index(place: Path, stamp: IntArray) -> ShardIndex | None:
+    if not place.is_file():  # there is none, or a pipe that would be waited for
+        return None
     try:
         with np.load(place, allow_pickle=False) as fields:
             if not np.array_equal(fields["stamp"], stamp):

@@ -9,7 +9,6 @@ the caller can report it and go on.
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
@@ -21,6 +20,7 @@ from clove_ssl.data.folders import FolderListing, list_images
 from clove_ssl.data.labels.classified import LabelledImages
 from clove_ssl.data.names import NameTable, find_shards, is_image_name
 from clove_ssl.data.shards import ShardIndex, ShardReader, shard_index
+from clove_ssl.data.whole_files import check_size, read_whole
 from clove_ssl.errors import UserError
 
 
@@ -92,12 +92,7 @@ class _FileSource:
 
     def read(self, index: int) -> bytes:
         """The bytes of the file."""
-        path = os.path.join(self.root, self._names[index])
-        # Without O_NONBLOCK, opening a pipe would wait for somebody to write into it.
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise OSError(f"{path} is not a regular file")
-            return file.read()
+        return read_whole(os.path.join(self.root, self._names[index]))
 
 
 class FolderSource(_FileSource):
@@ -211,8 +206,9 @@ class TarSource:
 
     def read(self, index: int) -> bytes:
         """The bytes of the member."""
-        shard = self._shard_of(index)
-        return self._reader.read(shard, int(self._offsets[index]), int(self._sizes[index]))
+        shard, size = self._shard_of(index), int(self._sizes[index])
+        check_size(size)
+        return self._reader.read(shard, int(self._offsets[index]), size)
 
     def _shard_of(self, index: int) -> int:
         number = range(len(self))[index]

@@ -19,7 +19,7 @@ from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.hints import Hint, hints
 from clove_ssl.runs.metric_table import Level
-from clove_ssl.runs.metrics import read_metrics
+from clove_ssl.runs.metrics import damaged_lines, read_metrics
 from clove_ssl.runs.provenance import unreadable_files
 from clove_ssl.runs.state import RunState, read_finetuning_state, read_state
 
@@ -47,6 +47,7 @@ def run_checks(run: RunDirectory) -> Iterator[Check]:
     state = read_state(run, config, metrics)
     yield check_progress(run, state)
     yield check_checkpoints(run, state)
+    yield from check_log(run)
     yield check_files(run)
     yield from map(as_check, hints(metrics, config))
 
@@ -66,10 +67,17 @@ def finetuning_checks(run: RunDirectory, config: FinetuneConfig) -> Iterator[Che
     else:
         yield check_progress(run, state)
     yield check_checkpoints(run, state)
+    yield from check_log(run)
     for loss in [line["loss"] for line in metrics if "loss" in line][-1:]:
         finite = math.isfinite(loss)
         text = f"{loss:.4g}" if finite else f"{loss}: try a smaller --lr in a new run"
         yield Check("Loss", "ok" if finite else "problem", text)
+
+
+def check_log(run: RunDirectory) -> Iterator[Check]:
+    """Lines of the log that cannot be read, where there are any."""
+    if damage := damaged_lines(run):
+        yield Check("Log", "look", damage)
 
 
 def check_progress(run: RunDirectory, state: RunState) -> Check:

@@ -14,11 +14,12 @@ from clove_ssl.backbones.build import Backbone
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.console import Console
 from clove_ssl.errors import UserError
 from clove_ssl.methods.teacher_student import BackboneEncoder
 from clove_ssl.pretraining.restore import restore_method
 from clove_ssl.runs.directory import RunDirectory, not_exported, read_config
-from clove_ssl.runs.metrics import last_values, read_metrics
+from clove_ssl.runs.metrics import damaged_lines, last_values, read_metrics
 from clove_ssl.runs.probe_file import read_probes
 from clove_ssl.runs.state import read_state
 from clove_ssl.views.batch import IMAGENET_MEAN, IMAGENET_STD
@@ -145,6 +146,8 @@ def _open_run(run: RunDirectory, config: ExportConfig) -> ExportSource:
 def _facts_of_run(
     run: RunDirectory, config: PretrainConfig, backbone: Backbone, step: int | None
 ) -> ModelCardFacts:
+    if damage := damaged_lines(run):
+        Console().warn(damage)
     metrics = read_metrics(run)
     state = read_state(run, config, metrics)
     return card_facts(
@@ -152,7 +155,7 @@ def _facts_of_run(
         backbone,
         images=state.images or 0,
         steps=state.step if step is None else step,
-        figures=last_values(metrics),
+        metrics=last_values(metrics),
     )
 
 

@@ -36,7 +36,7 @@ class StepOutput:
 
     loss: Tensor  # scalar
     metrics: dict[str, Tensor] = field(default_factory=dict)  # scalars
-    artifacts: dict[str, Tensor] = field(default_factory=dict)  # detached maps, for health figures
+    artifacts: dict[str, Tensor] = field(default_factory=dict)  # detached maps, for health metrics
 
 
 class Learner(nn.Module):

@@ -21,7 +21,7 @@ from clove_ssl.layers.fp32 import at_least_fp32
 
 
 class CellLoss(NamedTuple):
-    """The loss of every image, and the figures that explain it."""
+    """The loss of every image, and the metrics that explain it."""
 
     loss: Tensor  # (B,)
     counted: Tensor  # (B,) bool, images that enter the mean

@@ -65,7 +65,7 @@ def _total_norm(tensors: list[Tensor]) -> Tensor:
 
 
 def embedding_rows(maps: Tensor) -> Tensor:
-    """Of maps (B, D, h, w) as many cells as the figures look at, detached: (N, D)."""
+    """Of maps (B, D, h, w) as many cells as the metrics look at, detached: (N, D)."""
     enough = -(-MOST_ROWS // maps.shape[2:].numel())
     return maps.detach()[:enough].flatten(2).mT.flatten(0, 1)[:MOST_ROWS]
 
@@ -98,23 +98,23 @@ def place_shares(maps: Tensor) -> dict[str, Tensor]:
     return {"place_share_height": height, "place_share_width": width}
 
 
-def match_figures(parts: Sequence[CellLoss]) -> dict[str, Tensor]:
+def match_metrics(parts: Sequence[CellLoss]) -> dict[str, Tensor]:
     """What explains a loss on matched cells: similarities, and how many took part.
 
     ``parts`` are the terms with large student views, then those with small ones, if any.
     """
     pairs = torch.cat([part.pairs for part in parts])
     cosines = torch.cat([part.positive_cosine for part in parts])
-    figures = {
+    metrics = {
         "cos_positive": cosines.sum() / (pairs > 0).sum().clamp(min=1),
         "images_without_match": (pairs == 0).float().mean(),
         "cells_without_match": torch.cat([part.unmatched_cells for part in parts]).mean(),
     }
     for name, part in zip(("global", "local"), parts, strict=False):
-        figures[f"positives_per_image_{name}"] = part.pairs.float().mean()
+        metrics[f"positives_per_image_{name}"] = part.pairs.float().mean()
     negative = [part.negative_cosine for part in parts if part.negative_cosine is not None]
     short = [part.short_cells for part in parts if part.short_cells is not None]
     if negative and short:
-        figures["cos_negative"] = torch.cat(negative).mean()
-        figures["cells_short_of_negatives"] = torch.cat(short).mean()
-    return figures
+        metrics["cos_negative"] = torch.cat(negative).mean()
+        metrics["cells_short_of_negatives"] = torch.cat(short).mean()
+    return metrics

@@ -172,7 +172,7 @@ def teacher_momentum(config: TeacherConfig, progress: Progress) -> float:
     return cosine(config.momentum, config.final_momentum, progress.total_steps)(progress.step)
 
 
-def contrast_figures(result: Contrast) -> dict[str, Tensor]:
+def contrast_metrics(result: Contrast) -> dict[str, Tensor]:
     """What explains a contrastive loss: similarities, and how often the positive is found."""
     return {
         "cos_positive": result.positive_cosine.mean(),

@@ -274,9 +274,9 @@ def _finish(run: RunDirectory, loop: TrainingLoop, parts: Parts, *, finished: bo
     config, plan, backbone = parts.config, loop.plan, parts.method.export_backbone()
     metadata = {"method": config.method.name, "config_hash": files.fingerprint(config)}
     save_backbone(backbone, run.backbone, metadata)
-    figures = last_values(read_metrics(run))
+    metrics = last_values(read_metrics(run))
     facts = card_facts(
-        config, backbone, images=plan.images, steps=plan.total_steps, figures=figures
+        config, backbone, images=plan.images, steps=plan.total_steps, metrics=metrics
     )
     write_model_card(run.model_card, facts)
     write_report(run)

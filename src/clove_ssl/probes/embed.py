@@ -29,7 +29,7 @@ from clove_ssl.config.probing import EmbedConfig
 from clove_ssl.console import Console
 from clove_ssl.data.decode import DecodeError, decode
 from clove_ssl.data.sources import ImageSource, open_source
-from clove_ssl.errors import UserError
+from clove_ssl.errors import UserError, escaped
 from clove_ssl.probes.features import FrozenFeatures, scale
 from clove_ssl.training.processes import choose_device
 from clove_ssl.weights.load import load_backbone
@@ -169,7 +169,8 @@ def _write_parquet(file: Any, found: Embeddings) -> None:
     shape = found.features.shape[1:]
     values = arrow.array(found.features.reshape(-1))
     rows = arrow.FixedSizeListArray.from_arrays(values, int(np.prod(shape)))
-    table = arrow.table({"name": arrow.array(found.names), "features": rows})
+    names = arrow.array([escaped(name) for name in found.names])
+    table = arrow.table({"name": names, "features": rows})
     metadata = {"stage": found.stage, "shape": " ".join(map(str, shape))}
     parquet.write_table(table.replace_schema_metadata(metadata), file)
 

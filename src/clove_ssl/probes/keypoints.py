@@ -27,6 +27,7 @@ from torch import Tensor
 
 from clove_ssl.data.decode import DecodeError, decode
 from clove_ssl.data.scenes import SceneSource
+from clove_ssl.data.whole_files import read_whole
 from clove_ssl.errors import UserError
 from clove_ssl.layers.normalization import unit_vectors
 from clove_ssl.probes.features import BATCH, FrozenFeatures, in_threads, scale, spread
@@ -178,7 +179,7 @@ def persons_of_dataset(dataset: DetectionDataset) -> list[Person]:
 def _person(path: Path, annotation: Annotation) -> Person:
     def load() -> Tensor:
         try:
-            return decode(path.read_bytes())
+            return decode(read_whole(path))
         except (DecodeError, OSError) as error:
             raise UserError(
                 f"{path} cannot be probed: {error}. Repair or remove the file."

@@ -15,6 +15,7 @@ from clove_ssl.report.page import render_report, write_report
 from clove_ssl.report.pages import write_file
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory, list_checkpoints
+from clove_ssl.runs.metrics import damaged_lines
 
 REPORT_NAME = "report.html"
 _COUNTS = {"attention": 2}  # images on a sheet; each of attention's takes two rows of heads
@@ -29,6 +30,8 @@ def report_runs(config: ReportConfig) -> Path:
     if config.pictures:
         for run in runs:
             draw_pictures(run, console)
+    for damage in filter(None, map(damaged_lines, runs)):
+        console.warn(damage)
     path = _write(runs, config.out)
     console.say(str(path))
     return path

@@ -10,7 +10,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from clove_ssl.atomic import cause, replacing
-from clove_ssl.errors import UserError
+from clove_ssl.errors import UserError, escaped
 from clove_ssl.runs.directory import RunDirectory
 
 _FLAG = re.compile(r"--[a-z][a-z._-]*[a-z]")
@@ -54,7 +54,7 @@ def write_file(path: Path, text: str, *, remedy: str = "Give --out another place
 def encoded(text: str) -> bytes:
     """A page as bytes."""
     # A command line may hold a file name that is no text, which UTF-8 refuses to write.
-    return text.encode("utf-8", errors="replace")
+    return escaped(text).encode()
 
 
 def when(time: str) -> str:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from clove_ssl.atomic import SUFFIX
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.errors import UserError
 
+_UNFINISHED_CONFIG = re.compile(r"config\.yaml\.\d+" + re.escape(SUFFIX))
 _CHECKPOINT = re.compile(r"step-(\d+)(-kept)?\.pt")
 
 
@@ -113,17 +117,28 @@ def check_is_new(path: Path) -> None:
     """Refuse a folder that holds anything."""
     if path.is_file():
         raise UserError(f"{path} is a file. Give a new folder, for example --out {path}-run.")
-    if path.is_dir() and any(path.iterdir()):
+    if path.is_dir() and not all(map(_is_left_by_a_kill, path.iterdir())):
         raise UserError(
             f"{path} is not empty, and a new run would overwrite what is there. Choose another "
             f"folder, for example --out {path}-2, or continue that run: clove resume {path}"
         )
 
 
+def _is_left_by_a_kill(entry: Path) -> bool:
+    """Whether this is all that a run has that was killed before its config was complete."""
+    if _UNFINISHED_CONFIG.fullmatch(entry.name):
+        return entry.is_file() and not entry.is_symlink()
+    is_own = entry.name in ("checkpoints", "export") and entry.is_dir() and not entry.is_symlink()
+    return is_own and not any(entry.iterdir())
+
+
 def make(path: Path) -> RunDirectory:
     """The folder with its empty sub-folders."""
     run = RunDirectory(path)
     try:
+        for left in path.glob("config.yaml.*"):
+            if _UNFINISHED_CONFIG.fullmatch(left.name):
+                left.unlink(missing_ok=True)
         run.checkpoints.mkdir(parents=True, exist_ok=True)
         run.backbone.parent.mkdir(exist_ok=True)
     except OSError as error:
@@ -201,47 +216,81 @@ def newest_intact(folder: Path) -> Checkpoint | None:
 
 
 @contextmanager
-def locked(run: RunDirectory) -> Iterator[None]:
-    """Hold the run for this process; the lock goes with the process, however it ends."""
+def locked(run: RunDirectory) -> Iterator[bool]:
+    """Hold the run for this process; the lock goes with the process, however it ends.
+
+    Gives whether the run is protected, which it is not on file systems without locks.
+    """
     lock = run.path / ".lock"
     with ExitStack() as stack:
         try:
-            handle = stack.enter_context(held(lock))
+            hold = stack.enter_context(held(lock))
         except BlockingIOError:
             owner = lock.read_text(errors="replace").strip() or "another process"
             raise UserError(
                 f"{run.path} is in use by a running process ({owner}). Wait for it, stop it, or "
                 "choose another --out."
             ) from None
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"pid {os.getpid()}\n".encode(), 0)
-        yield
+        os.ftruncate(hold.handle, 0)
+        os.pwrite(hold.handle, f"pid {os.getpid()}\n".encode(), 0)
+        yield hold.protects
+
+
+@dataclass(frozen=True)
+class Hold:
+    """A file that this process holds."""
+
+    handle: int
+    protects: bool  # not so on file systems without locks
 
 
 @contextmanager
-def held(lock: Path) -> Iterator[int]:
-    """Hold a file that no other process holds, or raise ``BlockingIOError``; gives its handle."""
-    handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+def held(lock: Path) -> Iterator[Hold]:
+    """Hold a file that no other process holds, or raise ``BlockingIOError``."""
+    handle = _open_lock(lock)
     _held.add(handle)
     try:
-        _take(handle, lock)
-        yield handle
+        yield Hold(handle, _take(handle, lock))
     finally:
         if handle in _held:  # and not in a child, which has let go of it
             _held.remove(handle)
             os.close(handle)
 
 
-def _take(handle: int, lock: Path) -> None:
+def _open_lock(lock: Path) -> int:
+    try:
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o644)
+    except FileNotFoundError:
+        raise _no_lock(lock, "it is a link that leads nowhere") from None
+    except OSError as error:
+        raise _no_lock(lock, error.strerror) from None
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise _no_lock(lock, "it is not a regular file")
+    return handle
+
+
+def _take(handle: int, lock: Path) -> bool:
+    """Lock an open file; whether the file system can."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise
     except OSError as error:
-        raise UserError(
-            f"{lock} cannot be locked: {error.strerror}. Give --out a folder on a disk that knows "
-            "locks."
-        ) from None
+        if error.errno in _WITHOUT_LOCKS:
+            return False
+        raise _no_lock(lock, error.strerror) from None
+    return True
+
+
+_WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
+
+
+def _no_lock(lock: Path, reason: str | None) -> UserError:
+    return UserError(
+        f"{lock} cannot be locked: {reason}. Remove it if no process uses this folder, or give "
+        "--out a folder that you may write to."
+    )
 
 
 _held: set[int] = set()

@@ -2,12 +2,15 @@
 
 One JSON object per logged step. Lines after the step a run is resumed from
 are dropped, so the file reads as if the run had never been interrupted.
+The file is a witness and no part of a run's state: a line that is damaged is
+left out and named, and nothing else depends on it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,14 +21,17 @@ from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.provenance import run_number
 
 PROBE_PREFIX = "probe_"
-"""How the names of figures begin that a probe on the way has found."""
+"""How the names of scores begin that a probe on the way has found."""
 PROBE_SECONDS = f"{PROBE_PREFIX}seconds"
+
+_LONGEST_LINE = 2**20
+_NAMED_LINES = 5
 
 
 class Sink(Protocol):
     """A viewer that wants to see every logged step."""
 
-    def write(self, step: int, figures: Mapping[str, float]) -> None: ...
+    def write(self, step: int, metrics: Mapping[str, float]) -> None: ...
 
     def close(self) -> None: ...
 
@@ -34,12 +40,12 @@ class MetricsFile:
     """Appends to ``metrics.jsonl``."""
 
     def __init__(self, path: Path, *, start_step: int) -> None:
-        kept = [line for line in _lines(path) if _step(line) <= start_step]
-        write_text(path, "".join(line + "\n" for line in kept))
+        kept = [line.text for line in _lines(path) if line.row and line.row["step"] <= start_step]
+        write_text(path, "".join(text + "\n" for text in kept))
         self._file = path.open("a", encoding="utf-8")
 
-    def write(self, step: int, figures: Mapping[str, float]) -> None:
-        self._file.write(json.dumps({"step": step, **figures}) + "\n")
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._file.write(json.dumps({"step": step, **metrics}) + "\n")
         self._file.flush()
 
     def close(self) -> None:
@@ -56,8 +62,8 @@ class TensorBoardSink:
             raise _missing("tensorboard", "--logging.no-tensorboard") from None
         self._writer: Any = SummaryWriter(str(run.path / "tensorboard"))
 
-    def write(self, step: int, figures: Mapping[str, float]) -> None:
-        for name, value in figures.items():
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
@@ -76,8 +82,8 @@ class WandbSink:
             project=project, name=_title(run), dir=str(run.path), id=_identity(run), resume="allow"
         )
 
-    def write(self, step: int, figures: Mapping[str, float]) -> None:
-        self._run.log(dict(figures), step=step)
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._run.log(dict(metrics), step=step)
 
     def close(self) -> None:
         self._run.finish()
@@ -93,10 +99,10 @@ class Metrics:
         if config.wandb_project:
             self._sinks.append(WandbSink(run, config.wandb_project))
 
-    def write(self, step: int, figures: Mapping[str, float]) -> None:
-        """Record the figures of a step."""
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Record the metrics of a step."""
         for sink in self._sinks:
-            sink.write(step, figures)
+            sink.write(step, metrics)
 
     def close(self) -> None:
         """Flush and close every sink."""
@@ -105,12 +111,23 @@ class Metrics:
 
 
 def read_metrics(run: RunDirectory) -> list[dict[str, float]]:
-    """Every logged step of a run, oldest first; a torn last line is left out."""
-    return [json.loads(line) for line in _lines(run.metrics)]
+    """Every logged step of a run, oldest first; damaged lines are left out."""
+    return [line.row for line in _lines(run.metrics) if line.row]
+
+
+def damaged_lines(run: RunDirectory) -> str:
+    """A sentence that names the damaged lines, or nothing; a last line torn by a crash is none."""
+    numbers = [line.number for line in _lines(run.metrics) if not line.row and not line.is_torn]
+    if not numbers:
+        return ""
+    shown = ", ".join(map(str, numbers[:_NAMED_LINES]))
+    more = f" and {len(numbers) - _NAMED_LINES:,} more" if len(numbers) > _NAMED_LINES else ""
+    which = f"line {shown} is" if len(numbers) == 1 else f"lines {shown}{more} are"
+    return f"{run.metrics}: {which} damaged and left out; the state of the run is not concerned"
 
 
 def last_values(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The last value of every figure; probes and scores have lines of their own."""
+    """The last value of every metric; probes and scores have lines of their own."""
     return {name: value for row in rows for name, value in row.items()}
 
 
@@ -134,18 +151,41 @@ def _identity(run: RunDirectory) -> str:
     return f"{_title(run)}-{number}" if number else run.path.name
 
 
-def _lines(path: Path) -> list[str]:
-    if not path.exists():
-        return []
-    return [line for line in path.read_text().splitlines() if _step(line) >= 0]
+@dataclass(frozen=True)
+class _Line:
+    number: int  # from 1
+    text: str
+    row: dict[str, float] | None  # nothing when the line is damaged
+    is_torn: bool  # by a crash in the middle of writing it
 
 
-def _step(line: str) -> int:
-    """The step of a line, or -1 when the line was cut off by a crash."""
+def _lines(path: Path) -> Iterator[_Line]:
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        for number, content in enumerate(file, start=1):
+            if content.strip():
+                text = content.decode("utf-8", "replace").rstrip("\r\n")
+                yield _Line(number, text, _row(content), not content.endswith(b"\n"))
+
+
+def _row(content: bytes) -> dict[str, float] | None:
+    """The figures of a line, or nothing when it is not what a run writes."""
+    if len(content) > _LONGEST_LINE:
+        return None
     try:
-        return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
-        return -1
+        row = json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(row, dict) or not all(map(_is_figure, row.values())):
+        return None
+    step = row.get("step")
+    return row if isinstance(step, int) and step >= 0 else None
+
+
+def _is_figure(value: object) -> bool:
+    """Whether a value is a number, which may be infinite or NaN where training went wrong."""
+    return type(value) is float or (type(value) is int and abs(value) < 2**63)
 
 
 def _missing(extra: str, remedy: str) -> UserError:

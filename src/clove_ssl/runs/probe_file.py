@@ -1,4 +1,4 @@
-"""``probes.json``: what ``clove probe`` found about a run, one entry per figure."""
+"""``probes.json``: what ``clove probe`` found about a run, one entry per score."""
 
 from __future__ import annotations
 

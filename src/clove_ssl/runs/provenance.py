@@ -1,4 +1,4 @@
-"""``provenance.json``: what made a run, so that its figures can be believed later."""
+"""``provenance.json``: what made a run, so that its numbers can be believed later."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -57,8 +58,9 @@ def _planned_images(run: RunDirectory) -> int | None:
 
 def _images(config: PretrainConfig, last: Mapping[str, float]) -> int | None:
     """The size of the data, which a run logs as the progress of its epochs."""
-    if last.get("epoch"):
-        return round(last["step"] * config.batch_size / last["epoch"])
+    epoch = last.get("epoch", 0.0)
+    if math.isfinite(epoch) and epoch > 1e-12:  # not so where the log is damaged
+        return round(last["step"] * config.batch_size / epoch)
     return config.data.scenes_count if config.data.source == "scenes" else None
 
 
@@ -71,13 +73,16 @@ def _status(run: RunDirectory) -> Status:
 def _is_locked(run: RunDirectory) -> bool:
     """Whether a process holds the run, asked without writing anything."""
     try:
-        handle = os.open(run.path / ".lock", os.O_RDONLY)
-    except FileNotFoundError:
+        # Without O_NONBLOCK, opening a pipe would wait for somebody to write into it.
+        handle = os.open(run.path / ".lock", os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:  # there is none, or it is a link that leads nowhere
         return False
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
+    except OSError:  # a file system without locks
+        return False
     finally:
         os.close(handle)
     return False

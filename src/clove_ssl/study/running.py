@@ -62,16 +62,20 @@ def record_failure(plan: StudyPlan, cell: Cell, error: Exception) -> str:
 
 @contextmanager
 def terminated_like_interrupted() -> Iterator[None]:
-    """Let SIGTERM end this process as Ctrl-C does, so that cells it has started are ended too."""
+    """Let SIGTERM and SIGHUP end this process as Ctrl-C does, with the cells it has started."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    previous = signal.signal(signal.SIGTERM, stop)
+    numbers = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which is what nohup asks for
+        numbers.append(signal.SIGHUP)
+    previous = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _do(plan: StudyPlan, cell: Cell, gpus: int) -> None:

@@ -25,7 +25,7 @@ from clove_ssl.layers.transfers import HostCopy
 from clove_ssl.methods.base import Learner, Progress, StepOutput
 from clove_ssl.training.batches import Batches
 from clove_ssl.training.checkpoints import CheckpointStore, State
-from clove_ssl.training.observer import Observer, describe_figures, gradient_norm, mean_output
+from clove_ssl.training.observer import Observer, describe_metrics, gradient_norm, mean_output
 from clove_ssl.training.plan import RunPlan
 from clove_ssl.training.precision import Precision
 from clove_ssl.training.processes import Process
@@ -41,7 +41,7 @@ class Verdict:
 
 
 class StopRequest:
-    """Set by SIGTERM or SIGINT; a second SIGINT interrupts at once."""
+    """Set by SIGTERM, SIGINT or a closed terminal; a second SIGINT interrupts at once."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -54,7 +54,10 @@ class StopRequest:
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Catch the signals for the duration of the loop."""
-        previous = {n: signal.signal(n, self._handle) for n in (signal.SIGINT, signal.SIGTERM)}
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which is what nohup asks for
+            numbers.append(signal.SIGHUP)
+        previous = {number: signal.signal(number, self._handle) for number in numbers}
         try:
             yield
         finally:
@@ -177,8 +180,8 @@ class TrainingLoop:
         return self._model.no_sync()
 
     def _non_finite(self, output: StepOutput) -> UserError:
-        figures = {"loss": output.loss, **output.metrics}
-        terms = describe_figures({name: float(value) for name, value in figures.items()})
+        metrics = {"loss": output.loss, **output.metrics}
+        terms = describe_metrics({name: float(value) for name, value in metrics.items()})
         return self._diverged("The loss is not finite", f": {terms}")
 
     def _diverged(self, problem: str, details: str = "") -> UserError:

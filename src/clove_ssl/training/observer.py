@@ -1,7 +1,7 @@
 """What is measured and said while a run is going.
 
 Figures stay on the device until a step is logged; only then does the host wait
-for them. A figure of several processes is their mean.
+for them. A metric of several processes is their mean.
 """
 
 from __future__ import annotations
@@ -65,15 +65,15 @@ class Observer:
         norm: Tensor,
         feed: Batches,
     ) -> None:
-        """Read the figures of step number ``done`` and pass them on; all processes call this."""
-        figures = self._figures(learner, output, norm)
-        figures |= {"lr": lr, "epoch": self._plan.epoch(done)} | self._rates(feed)
-        self.latest = figures
+        """Read the metrics of step number ``done`` and pass them on; all processes call this."""
+        metrics = self._step_metrics(learner, output, norm)
+        metrics |= {"lr": lr, "epoch": self._plan.epoch(done)} | self._rates(feed)
+        self.latest = metrics
         if self._metrics:
-            self._metrics.write(done, figures)
-        self._console.progress(self._line(done, figures, learner.headline))
+            self._metrics.write(done, metrics)
+        self._console.progress(self._line(done, metrics, learner.headline))
         if self._health:
-            self._health.check(done, figures)
+            self._health.check(done, metrics)
         feed.report_bad_files(self._console)
 
     def evaluated(self, done: int, scores: Mapping[str, float]) -> None:
@@ -87,7 +87,7 @@ class Observer:
         if self._metrics:
             self._metrics.close()
 
-    def _figures(self, learner: Learner, output: StepOutput, norm: Tensor) -> dict[str, float]:
+    def _step_metrics(self, learner: Learner, output: StepOutput, norm: Tensor) -> dict[str, float]:
         tensors = {"loss": output.loss.detach(), **output.metrics, "gradient_norm": norm}
         tensors |= learner.health(output)
         values = torch.stack([value.float() for value in tensors.values()])
@@ -105,13 +105,13 @@ class Observer:
             rates["memory_gib"] = torch.cuda.max_memory_allocated(self._process.device) / 2**30
         return rates
 
-    def _line(self, done: int, figures: Mapping[str, float], headline: tuple[str, ...]) -> str:
+    def _line(self, done: int, metrics: Mapping[str, float], headline: tuple[str, ...]) -> str:
         left = (self._plan.total_steps - done) * self._plan.batch_size
-        terms = "  ".join(f"{name} {figures[name]:.3f}" for name in ("loss", *headline))
+        terms = "  ".join(f"{name} {metrics[name]:.3f}" for name in ("loss", *headline))
         return (
-            f"step {done}/{self._plan.total_steps}  epoch {figures['epoch']:.2f}  {terms}  "
-            f"{figures['images_per_second']:.0f} img/s  wait {100 * figures['data_wait']:.0f} %  "
-            f"left {duration(left / max(figures['images_per_second'], 1e-9))}"
+            f"step {done}/{self._plan.total_steps}  epoch {metrics['epoch']:.2f}  {terms}  "
+            f"{metrics['images_per_second']:.0f} img/s  wait {100 * metrics['data_wait']:.0f} %  "
+            f"left {duration(left / max(metrics['images_per_second'], 1e-9))}"
         )
 
 
@@ -123,13 +123,13 @@ class CollapseWatch:
         self._console = console
         self._warned: set[str] = set()
 
-    def check(self, step: int, figures: Mapping[str, float]) -> None:
-        """Compare the figures of a logged step with the limits."""
+    def check(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Compare the metrics of a logged step with the limits."""
         for name, limit in self._limits.items():
-            low = name in figures and figures[name] < limit
+            low = name in metrics and metrics[name] < limit
             if low and name not in self._warned:
                 self._console.warn(
-                    f"step {step}: {name} is {figures[name]:.3g}, under {limit}: the features may "
+                    f"step {step}: {name} is {metrics[name]:.3g}, under {limit}: the features may "
                     "be collapsing. See docs/health.md; often a smaller --optimizer.lr helps."
                 )
             self._warned = self._warned | {name} if low else self._warned - {name}
@@ -151,7 +151,7 @@ def mean_output(outputs: list[StepOutput]) -> StepOutput:
     return StepOutput(loss, metrics, outputs[-1].artifacts)
 
 
-def describe_figures(figures: Mapping[str, float]) -> str:
+def describe_metrics(metrics: Mapping[str, float]) -> str:
     """Figures for an error message."""
-    shown = {name: value for name, value in figures.items() if not math.isclose(value, 0)}
+    shown = {name: value for name, value in metrics.items() if not math.isclose(value, 0)}
     return ", ".join(f"{name} {value:.4g}" for name, value in shown.items())

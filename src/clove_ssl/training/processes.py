@@ -21,6 +21,7 @@ from clove_ssl.console import Console
 from clove_ssl.errors import UserError
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.metrics import damaged_lines
 
 LONGEST_WAIT = timedelta(hours=2)
 """How long processes wait for the first one, which scores and writes reports alone."""
@@ -122,8 +123,15 @@ def choose_device(device: Literal["auto", "cpu", "cuda"], *, local_rank: int = 0
 def owned(run: RunDirectory, process: Process) -> Iterator[Console]:
     """Only the first process locks and writes the run directory."""
     with (
-        directory.locked(run) if process.is_first else nullcontext(),
+        directory.locked(run) if process.is_first else nullcontext(True) as is_protected,
         Console(speaks=process.is_first, log=run.log if process.is_first else None) as console,
     ):
+        if not is_protected:
+            console.warn(
+                f"{run.path} is on a file system without locks, so the run cannot protect itself: "
+                "start no second process in this folder"
+            )
+        if process.is_first and (damage := damaged_lines(run)):
+            console.warn(damage)
         process.wait()
         yield console

@@ -1,27 +1,29 @@
 """Read pickles of NumPy arrays without calling anything that a pickle names.
 
-A pickle is a program: it may import and call whatever it likes. Here every name
-it can import leads to a stand-in of this module that holds values and does
-nothing; any other name ends the reading. Not even NumPy's own reconstruction
-runs: arrays are made from shape, type and bytes, after these were checked.
-The same stand-ins serve ``torch.load``, see :func:`torch_stand_ins`.
+A pickle is a program: it may import and call whatever it likes. Here its instructions are data
+(:mod:`~clove_ssl.weights.pickle_machine`), and every name it can ask for leads to a stand-in of
+this module that holds values and does nothing; any other name ends the reading. No object of NumPy
+is built or changed by a pickle: arrays are made from shape, type and bytes, after these were
+checked. The same stand-ins serve ``torch.load``, see :func:`torch_stand_ins`.
 """
 
 from __future__ import annotations
 
 import argparse
-import io
 import math
+import mmap
 import pickle
-import re
 from collections.abc import Callable
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-_NUMBER_TYPE = re.compile(r"[<>|=]?([biuf]\d{1,2}|\?)")
+from clove_ssl.weights.pickle_machine import Name, PickleMachine
+
+_NUMBER_TYPES = {"?", "b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"}
+_MAX_SIDES = 32
 _MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")  # NumPy 1, NumPy 2
 
 
@@ -30,17 +32,20 @@ class NumberType:
 
     def __init__(self, code: Any = "", *_: Any) -> None:
         self.code = code.decode("latin1") if isinstance(code, bytes) else code
-        self.order = "="
+        self.order: Any = "="
 
     def __setstate__(self, state: Any) -> None:
-        self.order = state[1]
+        order = state[1] if isinstance(state, tuple) and len(state) > 1 else None
+        self.order = order.decode("latin1") if isinstance(order, bytes) else order
 
     def resolve(self) -> np.dtype[Any]:
         """The type itself; only plain numbers are let through."""
-        if not isinstance(self.code, str) or not _NUMBER_TYPE.fullmatch(self.code):
-            raise pickle.UnpicklingError(f"arrays of type {self.code!r} are not numbers")
-        dtype = np.dtype(self.code)
-        return dtype.newbyteorder(">") if self.order == ">" else dtype
+        code = self.code if isinstance(self.code, str) else ""
+        order = code[:1] if code[:1] in {"<", ">", "|", "="} else ""
+        plain = code.removeprefix(order)
+        if plain not in _NUMBER_TYPES:
+            raise pickle.UnpicklingError(f"arrays of type {str(self.code)[:20]!r} are not numbers")
+        return np.dtype(plain).newbyteorder(">" if ">" in (order, self.order) else "<")
 
 
 class ArrayClass:
@@ -62,15 +67,28 @@ class PickledArray:
     def resolve(self) -> NDArray[Any]:
         """The array; its bytes must be as many as its shape says."""
         _, shape, number_type, by_columns, content = self._state
+        if not isinstance(number_type, NumberType):
+            raise pickle.UnpicklingError("an array does not say of which type its numbers are")
         dtype = number_type.resolve()
         if isinstance(content, str):  # written by Python 2
             content = content.encode("latin1")
-        if any(side < 0 for side in shape) or len(content) != math.prod(shape) * dtype.itemsize:
+        if not isinstance(content, (bytes, bytearray, memoryview)) or not _is_shape(shape):
+            raise pickle.UnpicklingError("an array has no bytes, or no shape")
+        if len(content) != math.prod(shape) * dtype.itemsize:
             raise pickle.UnpicklingError(f"an array of shape {shape} has {len(content)} bytes")
-        array = np.frombuffer(bytearray(content), dtype=dtype)
+        array = np.frombuffer(content, dtype=dtype)
         # The byte order of the file need not be the machine's, which torch insists on.
-        shaped = array.reshape(shape, order="F" if by_columns else "C")
+        shaped = array.reshape(shape, order="F" if by_columns is True or by_columns == 1 else "C")
         return shaped.astype(dtype.newbyteorder("="), order="C")
+
+
+def _is_shape(shape: Any) -> bool:
+    """Whether these are whole numbers, few and small enough to be multiplied."""
+    return (
+        isinstance(shape, tuple)
+        and len(shape) <= _MAX_SIDES
+        and all(type(side) is int and 0 <= side < 2**48 for side in shape)
+    )
 
 
 class Unasked:
@@ -88,11 +106,6 @@ def encode_latin1(text: str, encoding: str = "latin1") -> bytes:
     if encoding not in ("latin1", "latin-1") or not isinstance(text, str):
         raise pickle.UnpicklingError(f"text in the encoding {encoding!r}")
     return text.encode("latin1")
-
-
-def make_dict(*pairs: Any) -> dict[Any, Any]:
-    """Stands in for ``collections.OrderedDict``."""
-    return dict(*pairs)
 
 
 _STAND_INS: dict[str, Callable[..., Any]] = {
@@ -114,35 +127,58 @@ def torch_stand_ins() -> list[Any]:
     return [*named, *classes, *paths, PurePosixPath, argparse.Namespace]
 
 
-def read_array_pickle(content: bytes) -> Any:
-    """The values of a pickle of arrays and plain containers."""
-    return _ArrayUnpickler(io.BytesIO(content), encoding="latin1").load()
+def mapped(path: Path) -> mmap.mmap:
+    """The content of a file, of which no more is read than is asked for."""
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-# The one in C reserves memory for whatever size a pickle claims; this one reads what is there.
-class _ArrayUnpickler(pickle._Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in {("collections", "OrderedDict"), ("__builtin__", "dict")}:
-            return _Inert(make_dict)
-        stand_in = _STAND_INS.get(f"{module}.{name}")
-        if stand_in is None:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
-        return _Inert(stand_in)
-
-    def persistent_load(self, pid: Any) -> Any:
-        raise pickle.UnpicklingError("it refers to values outside the file")
+def read_array_pickle(content: bytes | mmap.mmap) -> Any:
+    """The values of a pickle of arrays and plain containers; arrays are stand-ins still."""
+    return _ArrayMachine(content).run()
 
 
-class _Inert:
-    """A callable that a pickle can call, but neither change nor make instances of."""
+_MAPPINGS = {"collections.OrderedDict", "__builtin__.dict"}
+_FROM_BUFFER = {"numpy.core.numeric._frombuffer", "numpy._core.numeric._frombuffer"}
 
-    __slots__ = ("_make",)
 
-    def __init__(self, make: Callable[..., Any]) -> None:
-        self._make = make
+class _ArrayMachine(PickleMachine):
+    """Gives stand-ins for arrays, and refuses every other name."""
 
-    def __call__(self, *args: Any) -> Any:
-        return self._make(*args)
+    def name(self, full: str) -> Any:
+        if full in _STAND_INS or full in _MAPPINGS or full in _FROM_BUFFER:
+            return Name(full)
+        return super().name(full)
 
-    def __setstate__(self, state: Any) -> None:
-        raise pickle.UnpicklingError("it changes a function")
+    def call(self, function: Any, args: Any) -> Any:
+        if not isinstance(function, Name):
+            return super().call(function, args)
+        if function.full == "_codecs.encode":
+            return self.encoded(args)
+        if function.full in _MAPPINGS:
+            return self._mapping(*args)
+        if function.full in _FROM_BUFFER:
+            return _from_buffer(*args)
+        return _STAND_INS[function.full](*args)
+
+    def build(self, instance: Any, state: Any) -> None:
+        if type(instance) not in (NumberType, PickledArray, Unasked):
+            super().build(instance, state)
+        instance.__setstate__(state)
+
+    def _mapping(self, items: Any = ()) -> dict[Any, Any]:
+        """Python 2 gives the pairs of an ordered dictionary as a list of lists."""
+        if not isinstance(items, (dict, list, tuple)):
+            raise ValueError("a dictionary is made of what are no pairs")
+        pairs = list(items.items() if isinstance(items, dict) else items)
+        self.spend(len(pairs))
+        self.check_keys(key for key, _ in pairs)
+        return dict(pairs)
+
+
+def _from_buffer(content: Any, number_type: Any, shape: Any, order: Any) -> PickledArray:
+    if order not in ("C", "F"):
+        raise pickle.UnpicklingError("an array is in no known order")
+    array = PickledArray()
+    array.__setstate__((1, shape, number_type, order == "F", content))
+    return array

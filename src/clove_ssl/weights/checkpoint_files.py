@@ -21,9 +21,15 @@ import torch
 from torch import Tensor
 
 from clove_ssl.errors import UserError
-from clove_ssl.weights.array_pickles import PickledArray, read_array_pickle, torch_stand_ins
+from clove_ssl.weights.array_pickles import (
+    PickledArray,
+    mapped,
+    read_array_pickle,
+    torch_stand_ins,
+)
 from clove_ssl.weights.layouts import State, unwrap
 from clove_ssl.weights.safetensors_file import read_backbone_file
+from clove_ssl.weights.torch_pickles import check_archive_pickles, check_old_pickles
 
 MAX_BYTES = 64 * 2**30  # SetSim's masks make files of many gigabytes
 MAX_TENSORS = 100_000
@@ -88,9 +94,10 @@ def _read_pickled(path: Path, start: bytes) -> Any:
             _check_archive(path)
             return _load_with_torch(path, mmap=True)
         if start.startswith(_OLD_TORCH):
+            check_old_pickles(path)
             return _load_with_torch(path, mmap=False)
         if start.startswith(b"\x80"):
-            return _with_arrays(read_array_pickle(path.read_bytes()))
+            return _with_arrays(read_array_pickle(mapped(path)))
         raise ValueError("it begins like no kind of checkpoint")
     except pickle.UnpicklingError as error:
         raise UserError(
@@ -117,26 +124,37 @@ def _check_archive(path: Path) -> None:
         raise ValueError("its end is missing, as after an interrupted download")
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
-    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-        raise ValueError("it is a compressed archive, which torch never writes")
-    if sum(entry.file_size for entry in entries) > MAX_BYTES:
-        raise ValueError("the entries of the archive are larger than any checkpoint")
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+            raise ValueError("it is a compressed archive, which torch never writes")
+        if sum(entry.file_size for entry in entries) > MAX_BYTES:
+            raise ValueError("the entries of the archive are larger than any checkpoint")
+        check_archive_pickles(archive)
 
 
 def _with_arrays(value: Any) -> Any:
     """Replace the stand-ins of arrays, two levels deep, where states are."""
     if not isinstance(value, Mapping):
         return value
-    return {
-        key: {name: _tensor(each) for name, each in inner.items()}
-        if isinstance(inner, Mapping)
-        else _tensor(inner)
-        for key, inner in value.items()
-    }
+    # What a file mentions a thousand times is made once.
+    made: dict[int, Any] = {}
+    return {key: _without_stand_ins(inner, made) for key, inner in value.items()}
 
 
-def _tensor(value: Any) -> Any:
-    return torch.from_numpy(value.resolve()) if isinstance(value, PickledArray) else value
+def _without_stand_ins(value: Any, made: dict[int, Any]) -> Any:
+    if id(value) not in made:
+        if isinstance(value, Mapping):
+            made[id(value)] = {name: _tensor(each, made) for name, each in value.items()}
+        else:
+            made[id(value)] = _tensor(value, made)
+    return made[id(value)]
+
+
+def _tensor(value: Any, made: dict[int, Any]) -> Any:
+    if not isinstance(value, PickledArray):
+        return value
+    if id(value) not in made:
+        made[id(value)] = torch.from_numpy(value.resolve())
+    return made[id(value)]
 
 
 def _find_states(checkpoint: Any) -> dict[str, State]:

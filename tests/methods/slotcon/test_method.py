@@ -29,7 +29,7 @@ from clove_ssl.methods.slotcon.loss import (
     slots_of,
     winners,
 )
-from clove_ssl.methods.slotcon.method import SlotCon, scores_of, slot_figures
+from clove_ssl.methods.slotcon.method import SlotCon, scores_of, slot_metrics
 from clove_ssl.views.overlap import area_share, place_in_view, resample, shared_rectangle
 
 START = Progress(step=0, total_steps=10)
@@ -363,7 +363,7 @@ def test_figures_count_slots_and_prototypes() -> None:
     scores = torch.zeros(2, 4, 1, 2)
     scores[0, 1], scores[1, 1, 0, 0], scores[1, 3, 0, 1] = 1.0, 1.0, 1.0
     assert winners(scores).tolist() == [[False, True, False, False], [False, True, False, True]]
-    figures = slot_figures(winners(scores))
+    figures = slot_metrics(winners(scores))
     assert figures["slots_per_image"] == 1.5
     assert figures["prototypes_in_use"] == 0.5
 

@@ -219,7 +219,22 @@ def test_distances_are_checked_before_anything_is_trained(
     assert not (tmp_path / "trapped").exists()
 
 
-@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def growing_type() -> bytes:
+    """An array whose type is enlarged afterwards: NumPy would write past its memory."""
+    kind = b"cnumpy\ndtype\nU\x02V4K\x00K\x01\x87Rq\x00"
+    array = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\0\x85U\1b\x87Rq\x01"
+    array += b"(K\1K\4\x85" + kind + b"\x89U\x10" + bytes(16) + b"tb0"
+    return b"\x80\2" + array + b"h\0(K\3U\1|NNNM\0\4K\1K\0tb0h\1."
+
+
+def test_a_pickle_cannot_change_an_array_that_it_made(tmp_path: Path) -> None:
+    write_surface_files(tmp_path)
+    (tmp_path / "Pdist_matrix.pkl").write_bytes(growing_type())
+    with pytest.raises(UserError, match="arrays of type 'V4' are not numbers"):
+        open_surface(tmp_path)
+
+
+@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])
 def test_distances_of_every_pickle_protocol_are_read(tmp_path: Path, protocol: int) -> None:
     pairs = write_surface_files(tmp_path)["pairs"]
     (tmp_path / "Pdist_matrix.pkl").write_bytes(pickle.dumps(pairs, protocol=protocol))

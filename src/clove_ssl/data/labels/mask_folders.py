@@ -29,6 +29,7 @@ from torch import Tensor
 from clove_ssl.data.decode import DecodeError, decode
 from clove_ssl.data.folders import list_images
 from clove_ssl.data.labels.pixels import IGNORE
+from clove_ssl.data.whole_files import read_whole
 from clove_ssl.errors import UserError, unknown_name
 
 CITYSCAPES_CLASSES = {
@@ -123,7 +124,7 @@ def mask_classes(root: str | Path) -> tuple[str, ...]:
 def read_picture(path: Path) -> Tensor:
     """An image, uint8 (3, H, W)."""
     try:
-        return decode(path.read_bytes())
+        return decode(read_whole(path))
     except (DecodeError, OSError) as error:
         raise UserError(f"{path} cannot be read: {error}. Copy it again or remove it.") from None
 
@@ -131,7 +132,7 @@ def read_picture(path: Path) -> Tensor:
 def read_mask(path: Path) -> NDArray[np.uint8]:
     """The numbers (H, W) of a single-channel picture."""
     try:
-        data = path.read_bytes()
+        data = read_whole(path)
         with Image.open(io.BytesIO(data)) as picture:
             mode, numbers = picture.mode, np.array(picture)
     except (OSError, SyntaxError) as error:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from clove_ssl.data.decode import DecodeError, decode
 from clove_ssl.data.scenes import SCENE_CLASSES, SceneSource
+from clove_ssl.data.whole_files import read_whole
 from clove_ssl.errors import UserError, unknown_name
 
 IGNORE = 255
@@ -196,7 +197,7 @@ def _read_list(folder: Path, split: str) -> list[str]:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_whole(path)
     except OSError as error:
         raise UserError(
             f"{path} is in the list of its split but cannot be read: {error.strerror}. "

@@ -44,7 +44,7 @@ class SelfAttention(nn.Module):
         """How much each cell (row) takes from every cell (column): (B, H, L, L).
 
         The fused kernel of :meth:`forward` never forms them; ask when a picture
-        or a figure is wanted, not in every step.
+        or a metric is wanted, not in every step.
         """
         queries, keys, _ = self._heads(feature_map)
         return (queries @ keys.mT).softmax(-1)

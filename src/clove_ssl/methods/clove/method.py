@@ -103,7 +103,7 @@ class CLoVE(TeacherStudentMethod[Encoder]):
         return self.attention.weight_maps(self.encoder(images))
 
     def _metrics(self, loss: Tensor, comparisons: Sequence[Comparison]) -> dict[str, Tensor]:
-        figures = health.match_figures([part.cells for part in comparisons])
+        metrics = health.match_metrics([part.cells for part in comparisons])
         if self.cell_loss.ranking is not None:
-            figures["loss_excess"] = loss.detach() - self.cell_loss.ranking.margin
-        return figures
+            metrics["loss_excess"] = loss.detach() - self.cell_loss.ranking.margin
+        return metrics

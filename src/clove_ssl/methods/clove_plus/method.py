@@ -41,7 +41,7 @@ from clove_ssl.methods.clove_plus.loss import contrast_images, pairs_with_large
 from clove_ssl.methods.heads import build_expander
 from clove_ssl.methods.teacher_student import BackboneEncoder, TeacherStudentMethod
 from clove_ssl.methods.variance import VarianceWeights, global_terms
-from clove_ssl.methods.vicregl.method import term_figures
+from clove_ssl.methods.vicregl.method import term_metrics
 from clove_ssl.schedules import cosine, linear
 from clove_ssl.views.batch import View, ViewBatch
 
@@ -141,18 +141,18 @@ class CLoVEPlus(TeacherStudentMethod[StagesEncoder]):
         }
         by_stage = {stage: mean_of_terms(parts) for stage, parts in compared.items()}
         cells = torch.stack(list(by_stage.values())).mean()
-        whole, whole_figures = self._whole_loss(students, roles)
+        whole, whole_metrics = self._whole_loss(students, roles)
         self._note(batch, targets, progress)
         if self.training and self.goes_back_twice and self.balance.wants(progress.step):
             self.balance.note(cells, whole, students[0].first_maps)
         loss = cells + beta_at(self.config.whole, progress) * self.balance.ratio * whole
-        figures = {
-            **self._figures(cells, by_stage, compared),
+        metrics = {
+            **self._metrics(cells, by_stage, compared),
             "loss_whole": whole.detach(),
-            **whole_figures,
+            **whole_metrics,
             "balance": self.balance.ratio.clone(),
         }
-        return StepOutput(loss, figures, self._samples(students[0], len(batch.index)))
+        return StepOutput(loss, metrics, self._samples(students[0], len(batch.index)))
 
     def after_step(self, progress: Progress) -> None:
         """Follow the student, where it is done here; let queues and the balance move on."""
@@ -212,7 +212,7 @@ class CLoVEPlus(TeacherStudentMethod[StagesEncoder]):
             invariance=config.invariance, variance=config.variance, covariance=config.covariance
         )
         terms = global_terms(vectors, pairs, weights=weights, gather=gather_with_gradient)
-        return terms.total(), term_figures("whole", terms)
+        return terms.total(), term_metrics("whole", terms)
 
     def _note(self, batch: ViewBatch, targets: EncodedStages, progress: Progress) -> None:
         """Keep what the queues get."""
@@ -220,26 +220,26 @@ class CLoVEPlus(TeacherStudentMethod[StagesEncoder]):
             for stage, terms in self._terms.items():
                 terms.collect_negatives(targets.projected[stage], batch.index, progress.step)
 
-    def _figures(
+    def _metrics(
         self,
         cells: Tensor,
         by_stage: Mapping[str, Tensor],
         compared: Mapping[str, Sequence[Comparison]],
     ) -> dict[str, Tensor]:
         """Figures of the last stage with a local loss, as CLoVE's, and some of every stage."""
-        figures = {"loss_cells": cells.detach()}
+        metrics = {"loss_cells": cells.detach()}
         for stage, parts in compared.items():
-            own = health.match_figures([part.cells for part in parts])
-            figures[f"loss_cells_{stage}"] = by_stage[stage].detach()
+            own = health.match_metrics([part.cells for part in parts])
+            metrics[f"loss_cells_{stage}"] = by_stage[stage].detach()
             for name in ("cos_positive", "cos_negative"):
                 if name in own:
-                    figures[f"{name}_cells_{stage}"] = own[name]
+                    metrics[f"{name}_cells_{stage}"] = own[name]
             if stage == self.encoder.stages[-1]:
-                figures |= own
-        return figures
+                metrics |= own
+        return metrics
 
     def _samples(self, large: EncodedStages, images: int) -> dict[str, Tensor]:
-        """What health figures look at, all of the first large view."""
+        """What health metrics look at, all of the first large view."""
         projected = large.projected[self.encoder.stages[-1]].detach()[:images]
         return {
             "embeddings": health.embedding_rows(projected),

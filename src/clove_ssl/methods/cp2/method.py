@@ -27,7 +27,7 @@ from clove_ssl.methods.cp2.loss import align_foreground, pool_foreground
 from clove_ssl.methods.heads import ConvHead
 from clove_ssl.methods.queue import KeyBank
 from clove_ssl.methods.queued import QueuedMethod
-from clove_ssl.methods.teacher_student import BackboneEncoder, contrast_figures
+from clove_ssl.methods.teacher_student import BackboneEncoder, contrast_metrics
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.pasting import foreground_mask
 
@@ -78,14 +78,14 @@ class CP2(QueuedMethod[PyramidEncoder]):
         between_cells = align_foreground(query.cells, key.cells, query.mask, key.mask).mean()
         if self.training:
             self.queue.collect(key.pooled)
-        figures = {
-            **contrast_figures(images),
+        metrics = {
+            **contrast_metrics(images),
             "loss_global": between_images.detach(),
             "loss_dense": between_cells.detach(),
             "foreground_cells": query.mask.float().mean(),
         }
         loss = between_images + self.config.dense_weight * between_cells
-        return StepOutput(loss, figures, {"embeddings": health.embedding_rows(embedded)})
+        return StepOutput(loss, metrics, {"embeddings": health.embedding_rows(embedded)})
 
 
 def foreground_of(view: View, embedded: Tensor) -> Foreground:

@@ -23,7 +23,7 @@ from clove_ssl.methods.densecl.config import DenseCLConfig
 from clove_ssl.methods.heads import ConvHead, MLPHead
 from clove_ssl.methods.queue import KeyBank
 from clove_ssl.methods.queued import QueuedMethod
-from clove_ssl.methods.teacher_student import BackboneEncoder, contrast_figures
+from clove_ssl.methods.teacher_student import BackboneEncoder, contrast_metrics
 from clove_ssl.views.batch import ViewBatch
 
 
@@ -39,7 +39,7 @@ class DenseTerm(NamedTuple):
     """The loss between cells, and what explains it."""
 
     loss: Tensor  # scalar
-    figures: dict[str, Tensor]
+    metrics: dict[str, Tensor]
 
 
 class DenseEncoder(BackboneEncoder):
@@ -91,22 +91,22 @@ class DenseCL(QueuedMethod[DenseEncoder]):
             self.queue.collect(unit_vectors(key.image))
             self.dense_queue.collect(unit_vectors(key.cells.mean(1)))
         share, between_images = self.dense_weight(progress), images.loss.mean()
-        figures = {
-            **cells.figures,
-            **contrast_figures(images),
+        metrics = {
+            **cells.metrics,
+            **contrast_metrics(images),
             "loss_global": between_images.detach(),
             "loss_dense": cells.loss.detach(),
         }
         loss = (1 - share) * between_images + share * cells.loss
-        return StepOutput(loss, figures, {"embeddings": query.image.detach()})
+        return StepOutput(loss, metrics, {"embeddings": query.image.detach()})
 
     def compare_cells(self, query: Embedded, key: Embedded, batch: ViewBatch) -> DenseTerm:
         """Contrast every cell with the one that is most like it; other methods compare others."""
         matched = most_similar_cells(query.feature_map, key.feature_map)  # (B, L)
         partners = key.cells.take_along_dim(matched[:, :, None], dim=1)  # (B, L, D)
         result = self._contrast(query.cells, partners, self.dense_queue)
-        figures = {f"{name}_dense": value for name, value in contrast_figures(result).items()}
-        return DenseTerm(result.loss.mean(), figures)
+        metrics = {f"{name}_dense": value for name, value in contrast_metrics(result).items()}
+        return DenseTerm(result.loss.mean(), metrics)
 
     def dense_weight(self, progress: Progress) -> float:
         """Lambda at a step."""

@@ -26,7 +26,7 @@ from clove_ssl.methods.detco.config import DetCoConfig
 from clove_ssl.methods.heads import MLPHead
 from clove_ssl.methods.queue import KeyBank
 from clove_ssl.methods.queued import QueuedMethod
-from clove_ssl.methods.teacher_student import BackboneEncoder, contrast_figures
+from clove_ssl.methods.teacher_student import BackboneEncoder, contrast_metrics
 from clove_ssl.views.batch import View, ViewBatch, joined_pixels
 
 
@@ -134,14 +134,14 @@ class DetCo(QueuedMethod[LevelsEncoder]):
             for name, each in contrasts.items()
         }
         deepest = {name: Contrast(*(x[:, -1] for x in each)) for name, each in contrasts.items()}
-        patches = contrast_figures(deepest["local"])
-        figures = {
-            **contrast_figures(deepest["global"]),
+        patches = contrast_metrics(deepest["local"])
+        metrics = {
+            **contrast_metrics(deepest["global"]),
             **{f"{name}_patches": value for name, value in patches.items()},
             **{name: loss.detach() for name, loss in losses.items()},
         }
         return StepOutput(
-            torch.stack(list(losses.values())).sum(), figures, {"embeddings": embeddings}
+            torch.stack(list(losses.values())).sum(), metrics, {"embeddings": embeddings}
         )
 
 
@@ -159,7 +159,7 @@ def contrast_levels(
         contrast(query[:, level], positive[:, level], bank, temperature=temperature)
         for level, bank in enumerate(negatives)
     ]
-    return Contrast(*(torch.stack(figures, dim=1) for figures in zip(*levels, strict=True)))
+    return Contrast(*(torch.stack(values, dim=1) for values in zip(*levels, strict=True)))
 
 
 def weigh_levels(losses: Tensor, weights: Sequence[float]) -> Tensor:

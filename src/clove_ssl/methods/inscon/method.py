@@ -33,7 +33,7 @@ from clove_ssl.methods.inscon.loss import (
 from clove_ssl.methods.inscon.mosaic import assemble, split_regions
 from clove_ssl.methods.queue import KeyBank
 from clove_ssl.methods.queued import QueuedMethod
-from clove_ssl.methods.teacher_student import contrast_figures
+from clove_ssl.methods.teacher_student import contrast_metrics
 from clove_ssl.methods.two_views import match_both_ways
 from clove_ssl.views.batch import ViewBatch
 
@@ -67,14 +67,14 @@ class InsCon(QueuedMethod[DenseEncoder]):
         photos = self._contrast_photos(query.image, key.image)
         cells = self.compare_cells(query, key, batch)
         share, between_photos = self.config.dense_weight, photos.loss.mean()
-        figures = {
-            **cells.figures,
-            **contrast_figures(photos),
+        metrics = {
+            **cells.metrics,
+            **contrast_metrics(photos),
             "loss_global": between_photos.detach(),
             "loss_dense": cells.loss.detach(),
         }
         loss = (1 - share) * between_photos + share * cells.loss
-        return StepOutput(loss, figures, {"embeddings": query.image.detach()})
+        return StepOutput(loss, metrics, {"embeddings": query.image.detach()})
 
     def images_of(self, pixels: Tensor, shift: int = 0) -> Tensor:
         """Views of photos (B, 3, H, W) as images of several: (M, 3, rows * t, columns * t)."""
@@ -99,7 +99,7 @@ class InsCon(QueuedMethod[DenseEncoder]):
         # Cells weigh the same on all processes, however many with a match each one has.
         count = mean_over_processes(result.counted.sum().to(result.loss.dtype))
         loss = mean_of(result.loss, result.counted, count=count)
-        return DenseTerm(loss, {**cell_figures(result), **match_figures(matches)})
+        return DenseTerm(loss, {**cell_metrics(result), **match_metrics(matches)})
 
     def _query(self, pixels: Tensor) -> Embedded:
         maps = self.encoder(self.images_of(pixels))  # (M, C, rows * h, columns * w)
@@ -118,7 +118,7 @@ class InsCon(QueuedMethod[DenseEncoder]):
         return contrast(query, key, self.queue.entries, temperature=self.config.temperature)
 
 
-def cell_figures(result: PullAndPush) -> dict[str, Tensor]:
+def cell_metrics(result: PullAndPush) -> dict[str, Tensor]:
     """What explains the loss between cells: similarities, and how often a match is found."""
     return {
         "cos_positive_dense": mean_of(result.positive_cosine, result.counted),
@@ -127,7 +127,7 @@ def cell_figures(result: PullAndPush) -> dict[str, Tensor]:
     }
 
 
-def match_figures(matches: Tensor) -> dict[str, Tensor]:
+def match_metrics(matches: Tensor) -> dict[str, Tensor]:
     """How many cells of photos match, of (B, L, L) matches."""
     pairs = matches.sum((1, 2))  # (B,)
     return {

@@ -17,7 +17,7 @@ from clove_ssl.methods.heads import MLPHead
 from clove_ssl.methods.moco.config import MoCoConfig
 from clove_ssl.methods.queue import KeyBank
 from clove_ssl.methods.queued import QueuedMethod
-from clove_ssl.methods.teacher_student import PooledEncoder, contrast_figures
+from clove_ssl.methods.teacher_student import PooledEncoder, contrast_metrics
 from clove_ssl.views.batch import ViewBatch
 
 
@@ -43,4 +43,4 @@ class MoCo(QueuedMethod[PooledEncoder]):
         if self.training:
             self.queue.collect(keys)
         samples = {"embeddings": embedded.detach()}
-        return StepOutput(result.loss.mean(), contrast_figures(result), samples)
+        return StepOutput(result.loss.mean(), contrast_metrics(result), samples)

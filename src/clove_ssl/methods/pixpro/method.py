@@ -91,13 +91,13 @@ class PixPro(TeacherStudentMethod[Encoder]):
             target = self._embed(self.teacher.module, batch)
         student = self._embed(self.encoder, batch)
         cells = self._compare_cells(student.cells, target.cells, batch)
-        loss, figures = cells.term_losses(2).sum(), health.match_figures([cells])
+        loss, metrics = cells.term_losses(2).sum(), health.match_metrics([cells])
         if student.instance is not None and target.instance is not None:
             cosine = self._compare_images(student.instance, target.instance)  # (2 * B,)
             # Both directions are summed, as for cells: two means of -2 cos.
             loss = loss - self.config.instance.weight * 4 * cosine.mean()
-            figures["cos_instance"] = cosine.detach().mean()
-        return StepOutput(loss, figures, {"embeddings": health.embedding_rows(student.cells)})
+            metrics["cos_instance"] = cosine.detach().mean()
+        return StepOutput(loss, metrics, {"embeddings": health.embedding_rows(student.cells)})
 
     def _embed(self, encoder: Encoder, batch: ViewBatch) -> Embeddings:
         """Embeddings of both views, (2 * B, ...), each normalised by its own batch statistics."""

@@ -28,7 +28,7 @@ from clove_ssl.methods.resim.config import ReSimConfig, WindowConfig
 from clove_ssl.methods.resim.loss import averaged_cells, contrast_windows, mean_where
 from clove_ssl.methods.resim.networks import PartialPyramid, forward_parts_shuffled, precise_pool
 from clove_ssl.methods.resim.windows import Counterparts, find_windows, sliding_windows
-from clove_ssl.methods.teacher_student import BackboneEncoder, contrast_figures
+from clove_ssl.methods.teacher_student import BackboneEncoder, contrast_metrics
 from clove_ssl.views.batch import View, ViewBatch
 
 PYRAMID_STAGES = ("c3", "c4", "c5")
@@ -83,8 +83,8 @@ class ReSim(QueuedMethod[WindowEncoder]):
         key = self._key(second.pixels, progress)
         query = self.encoder(first.pixels)
         images = self._contrast_images(query.image, key.image)
-        loss, figures = images.loss.mean(), contrast_figures(images)
-        figures["loss_global"] = loss.detach()
+        loss, metrics = images.loss.mean(), contrast_metrics(images)
+        metrics["loss_global"] = loss.detach()
         for level, options, maps in (
             ("c4", self.config.c4, (query.c4, key.c4)),
             ("c3", self.config.c3, (query.c3, key.c3)),
@@ -93,9 +93,9 @@ class ReSim(QueuedMethod[WindowEncoder]):
             result = self._contrast_level(level, options, windows, *maps)
             between = self._mean_over_windows(result.loss, windows.there.inside)
             loss = loss + options.weight * between
-            figures[f"loss_{level}"] = between.detach()
-            figures |= window_figures(result, windows.there.inside, level)
-        return StepOutput(loss, figures, {"embeddings": query.image.detach()})
+            metrics[f"loss_{level}"] = between.detach()
+            metrics |= window_metrics(result, windows.there.inside, level)
+        return StepOutput(loss, metrics, {"embeddings": query.image.detach()})
 
     def _key(self, images: Tensor, progress: Progress) -> Embedded:
         teacher = self.teacher.module
@@ -147,7 +147,7 @@ def negatives_of(key_map: Tensor, images: int) -> Tensor:
     return cells.reshape(len(cells) // images, -1, cells.shape[2])
 
 
-def window_figures(result: Contrast, inside: Tensor, level: str) -> dict[str, Tensor]:
+def window_metrics(result: Contrast, inside: Tensor, level: str) -> dict[str, Tensor]:
     """What explains a level's loss: similarities of the windows that count, and their share."""
     return {
         f"cos_positive_{level}": mean_where(result.positive_cosine, inside),

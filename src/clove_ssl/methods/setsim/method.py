@@ -40,9 +40,9 @@ class SetSim(DenseCL):
             temperature=self.options.temperature,
             unmatched_images=self.options.unmatched_images,
         )
-        figures = health.match_figures([result])
-        figures["cos_positive_dense"] = figures["cos_positive"]
-        return DenseTerm(result.term_losses().squeeze(0), figures)
+        metrics = health.match_metrics([result])
+        metrics["cos_positive_dense"] = metrics["cos_positive"]
+        return DenseTerm(result.term_losses().squeeze(0), metrics)
 
     def positive_sets(self, query_map: Tensor, key_map: Tensor, batch: ViewBatch) -> Tensor:
         """For every cell of the first view its set in the second: (B, L, L) bool."""

@@ -228,19 +228,19 @@ class SlotCon(TeacherStudentMethod[Encoder]):
         compared: Compared = self.comparison(sides, active.prototypes, shared, self.center)
         keys, start = gather_keys(compared.keys, active.taken)
         samples = {"embeddings": health.embedding_rows(sides.projection)}
-        figures = {
+        metrics = {
             "loss_group": compared.group_loss.detach(),
             "images_without_overlap": (~shared.exists).float().mean(),
-            **slot_figures(active.won),
+            **slot_metrics(active.won),
         }
         found: SlotContrast = self.search(
             compared.slots, common.places(), active.common_count, keys, start
         )
-        figures["loss_slot"] = found.loss.detach()
-        figures["cos_slot"] = found.cosine
+        metrics["loss_slot"] = found.loss.detach()
+        metrics["cos_slot"] = found.cosine
         weight = self.config.loss.group_weight
         loss = weight * compared.group_loss + (1 - weight) * found.loss
-        return StepOutput(loss, figures, samples)
+        return StepOutput(loss, metrics, samples)
 
     def after_step(self, progress: Progress) -> None:
         """Move the centre towards the mean score of the step, and follow the student."""
@@ -268,7 +268,7 @@ class SlotCon(TeacherStudentMethod[Encoder]):
         return SharedPart(torch.cat(places), exists)
 
 
-def slot_figures(won: Tensor) -> dict[str, Tensor]:
+def slot_metrics(won: Tensor) -> dict[str, Tensor]:
     """How many groups a view falls into, and which share of the prototypes a batch uses.
 
     ``won`` (P, K) says which prototypes win a cell of each view.

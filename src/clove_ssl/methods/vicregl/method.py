@@ -100,9 +100,9 @@ class VICRegL(Method, Compilable):
         )
         alpha = self.config.loss.alpha
         loss = alpha * whole.total() + (1 - alpha) * local.total()
-        figures = {**term_figures("global", whole), **term_figures("local", local)}
+        metrics = {**term_metrics("global", whole), **term_metrics("local", local)}
         rows = cells[0].detach().flatten(0, 1)[: health.MOST_ROWS]
-        return StepOutput(loss, figures, {"embeddings": rows})
+        return StepOutput(loss, metrics, {"embeddings": rows})
 
     def export_encoder(self, branch: Branch | None = None) -> Encoder:
         """The only encoder."""
@@ -132,7 +132,7 @@ def pairs_of(views: int) -> list[tuple[int, int]]:
     return [(i, j) for i in range(LARGE_VIEWS) for j in range(views) if i != j]
 
 
-def term_figures(name: str, terms: VarianceTerms) -> dict[str, Tensor]:
+def term_metrics(name: str, terms: VarianceTerms) -> dict[str, Tensor]:
     """The weighted terms of one part of the loss, and their sum."""
-    figures = {f"{term}_{name}": value.detach() for term, value in terms._asdict().items()}
-    return {f"loss_{name}": terms.total().detach(), **figures}
+    metrics = {f"{term}_{name}": value.detach() for term, value in terms._asdict().items()}
+    return {f"loss_{name}": terms.total().detach(), **metrics}

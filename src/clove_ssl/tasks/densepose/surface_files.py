@@ -15,8 +15,6 @@ Dimensions: N vertices, P places.
 
 from __future__ import annotations
 
-import codecs
-import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +27,7 @@ from numpy.typing import NDArray
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.densepose.matlab_files import Array, read_matlab
 from clove_ssl.tasks.densepose.surfaces import MIRROR_PARTS, PART_COUNT, Floats, Ints, Places
+from clove_ssl.weights.array_pickles import PickledArray, mapped, read_array_pickle
 
 MESH = "SMPL_subdiv.mat"
 ROWS = "SMPL_SUBDIV_TRANSFORM.mat"
@@ -229,8 +228,6 @@ def _named(arrays: dict[str, Array], name: str, path: Path) -> Array:
 
 def _read_pairs(path: Path, vertices: int) -> Pairs:
     content = _unpickled(path)
-    if isinstance(content, dict):
-        content = content.get(_PAIRS_KEY, content)
     count = vertices * (vertices - 1) // 2
     if not isinstance(content, np.ndarray) or content.dtype.kind != "f" or content.size != count:
         raise UserError(
@@ -244,10 +241,12 @@ def _read_pairs(path: Path, vertices: int) -> Pairs:
 
 
 def _unpickled(path: Path) -> Any:
+    """The distances, or whatever else the file holds."""
     try:
-        with path.open("rb") as file:
-            # The published file is of Python 2, whose strings are bytes.
-            return _ArrayUnpickler(file, encoding="latin1").load()
+        content = read_array_pickle(mapped(path))
+        if isinstance(content, dict):
+            content = content.get(_PAIRS_KEY, content)
+        return content.resolve() if isinstance(content, PickledArray) else content
     except OSError as error:
         reason = error.strerror
     # Damaged pickles fail in many ways; none of them runs code.
@@ -263,20 +262,3 @@ def _described(content: object) -> str:
         names = ", ".join(sorted(map(str, content))) or "nothing"
         return f"{names}, but no {_PAIRS_KEY}"
     return f"a {type(content).__name__}"
-
-
-class _ArrayUnpickler(pickle.Unpickler):
-    """Reads numpy arrays, also in dictionaries, and nothing that could run code."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        allowed: dict[tuple[str, str], Any] = {
-            ("numpy", "ndarray"): np.ndarray,
-            ("numpy", "dtype"): np.dtype,
-            ("_codecs", "encode"): codecs.encode,
-        }
-        for package in ("numpy.core", "numpy._core"):
-            allowed[f"{package}.multiarray", "_reconstruct"] = np.zeros(1).__reduce__()[0]
-            allowed[f"{package}.numeric", "_frombuffer"] = np.zeros(1).__reduce_ex__(5)[0]
-        if (module, name) not in allowed:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no array needs")
-        return allowed[module, name]

@@ -22,6 +22,7 @@ from torch.utils.data import Dataset
 
 from clove_ssl.data.decode import DecodeError, decode, image_size
 from clove_ssl.data.order import view_uniforms
+from clove_ssl.data.whole_files import open_regular, read_whole
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.labels.samples import DetectionDataset, Sample
 from clove_ssl.tasks.loading.geometry import Placement, mirror_order
@@ -151,7 +152,7 @@ def test_batch(
 def read_image(path: Path, size: tuple[int, int]) -> Pixels:
     """The pixels (H, W, 3) of a file whose annotations speak of this height and width."""
     try:
-        pixels = decode(path.read_bytes())
+        pixels = decode(read_whole(path))
     except (DecodeError, OSError) as error:
         raise _unreadable(path, error) from None
     _check_size(path, (pixels.shape[1], pixels.shape[2]), size)
@@ -178,7 +179,7 @@ def _check_file(sample: Sample) -> None:
 def size_of_file(path: Path) -> tuple[int, int]:
     """Height and width of an image file whose head can be read and which is not cut off."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(_HEADER)
             try:
                 size = image_size(head)

@@ -44,7 +44,7 @@ class ModelCardFacts:
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     health: Mapping[str, float] = field(default_factory=dict)
-    """Health figures at the end of the run, by name."""
+    """Health metrics at the end of the run, by name."""
     warnings: tuple[str, ...] = ()
     """Health warnings of the run."""
     probes: Mapping[str, float] = field(default_factory=dict)
@@ -63,9 +63,9 @@ def card_facts(
     *,
     images: int,
     steps: int,
-    figures: Mapping[str, float],
+    metrics: Mapping[str, float],
 ) -> ModelCardFacts:
-    """The facts of a run after some steps; ``figures`` has the last value of each."""
+    """The facts of a run after some steps; ``metrics`` has the last value of each."""
     return ModelCardFacts(
         method=config.method.name,
         architecture=config.backbone.name,
@@ -80,16 +80,16 @@ def card_facts(
         library_version=__version__,
         mean=IMAGENET_MEAN,
         std=IMAGENET_STD,
-        health={name: figures[name] for name in HEALTH if name in figures},
-        probes=_probed(figures),
+        health={name: metrics[name] for name in HEALTH if name in metrics},
+        probes=_probed(metrics),
     )
 
 
-def _probed(figures: Mapping[str, float]) -> dict[str, float]:
+def _probed(metrics: Mapping[str, float]) -> dict[str, float]:
     """What the last probe on the way found; it is of the very end, if there was one."""
     return {
         name.removeprefix(PROBE_PREFIX): value
-        for name, value in figures.items()
+        for name, value in metrics.items()
         if name.startswith(PROBE_PREFIX) and name != PROBE_SECONDS
     }
 
@@ -104,9 +104,9 @@ def render_model_card(facts: ModelCardFacts) -> str:
     sections = [
         _title(facts),
         _origin(facts),
-        _figures("## Health at the end of the run", facts.health),
+        _values("## Health at the end of the run", facts.health),
         _warnings(facts.warnings),
-        _figures("## Probes", facts.probes),
+        _values("## Probes", facts.probes),
         _loading(facts),
         _limits(facts),
         f"## Licence\n\n{facts.licence}",
@@ -140,11 +140,11 @@ def _origin(facts: ModelCardFacts) -> str:
     return in_markdown([("", ""), *rows.items()])
 
 
-def _figures(title: str, figures: Mapping[str, float]) -> str:
-    if not figures:
+def _values(title: str, values: Mapping[str, float]) -> str:
+    if not values:
         return ""
-    rows = [(name, f"{value:.4g}") for name, value in figures.items()]
-    return f"{title}\n\n{in_markdown([('figure', 'value'), *rows])}"
+    rows = [(name, f"{value:.4g}") for name, value in values.items()]
+    return f"{title}\n\n{in_markdown([('metric', 'value'), *rows])}"
 
 
 def _warnings(warnings: tuple[str, ...]) -> str:
