@@ -94,7 +94,6 @@ def test_a_run_starts_from_a_detector_and_says_so(tmp_path: Path) -> None:
     path, _ = written(tmp_path / "one", "detectron2")
     config = tiny_finetuning("coco-fpn", tmp_path / "run", iterations=1)
     config = replace(config, backbone=str(path), architecture=None, heads=True)
-    config = replace(config, task=protocol("coco-fpn", tmp_path, "random").task)
     finetuning.finetune(config)
     check = json.loads(RunDirectory(tmp_path / "run").self_check.read_text())
     assert "tensors from" in check["facts"]["heads"]

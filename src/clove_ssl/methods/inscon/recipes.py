@@ -19,8 +19,8 @@ def inscon_r50_200ep(out: Path) -> PretrainConfig:
     Command: ``torchrun --nproc-per-node 8 -m clove_ssl pretrain inscon-r50-200ep --data
     "imagenet/{000000..001281}.tar" --out runs/inscon``. The authors' hyperparameters are not
     known; these are MoCo v2's.
-    Cost: about a third of ``moco-r50-200ep``: four photos share an image of 256 pixels. Expected:
-    not run here.
+    Cost: about a third of ``moco-r50-200ep``: four photos share an image of 256 pixels.
+    Expected: not run here.
     """
     return replace(moco_r50_200ep(out), method=InsConConfig())
 
