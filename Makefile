@@ -25,7 +25,7 @@ demo: setup
 	@echo "backbone  $(DEMO)/export/backbone.safetensors"
 
 test: setup
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 3 --dist worksteal  # one more than cores: some tests wait
 
 lint: setup
 	$(BIN)/ruff check .

@@ -14,7 +14,6 @@ import pytest
 import torch
 from builders.files.mosaics import Mosaics
 from builders.runs.collapse_runs import Measured, measure, small_network, train
-from builders.runs.method_runs import DEEP
 
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.bases import MethodConfig
@@ -55,6 +54,7 @@ QUEUED: dict[str, Any] = {
     "queue_size": 256,
     "shuffle_groups": 2,
 }
+WITH_ALL_STAGES = (DetCoConfig, ReSimConfig)
 CONFIGS: tuple[MethodConfig, ...] = (
     BYOLConfig(**TAUGHT, projector=HEAD, predictor_hidden=64),
     CLoVEConfig(
@@ -126,7 +126,7 @@ def test_every_method_that_trains_has_its_turn() -> None:
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
 def test_a_method_keeps_its_spread_and_beats_random_weights(config: MethodConfig) -> None:
-    method = config.build(small_network("c5" if config.name in DEEP else "c3"))
+    method = config.build(small_network("c5" if isinstance(config, WITH_ALL_STAGES) else "c3"))
     train(method, config.view_specs(), steps=STEPS, lr=PEAK_LR)
     measured = measure(method.export_backbone())
     assert keeps_its_spread(measured), measured
