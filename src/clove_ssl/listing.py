@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from clove_ssl.config.bases import MethodConfig
 from clove_ssl.config.finetuning import task_summaries
 from clove_ssl.methods.recipes import all_recipes
 from clove_ssl.registry import METHODS
@@ -18,7 +19,9 @@ def describe(what: str) -> Iterator[str]:
     if what == "recipes":
         yield from (f"{name:<26} {_first_line(make)}" for name, make in all_recipes().items())
     elif what == "methods":
-        yield from in_columns([_HEADINGS, *map(_method_row, METHODS.names())])
+        yield from in_columns(
+            [_HEADINGS, *(_method_row(*each) for each in METHODS.load_all().items())]
+        )
     elif what == "formats":
         yield from (f"{name:<13} {summary}" for name, summary in FORMATS.items())
     elif what == "tasks":
@@ -30,8 +33,7 @@ def describe(what: str) -> Iterator[str]:
         yield "timm:NAME (any timm network with feature maps; needs the extra `timm`)"
 
 
-def _method_row(name: str) -> tuple[str, ...]:
-    method = METHODS.load(name)
+def _method_row(name: str, method: type[MethodConfig]) -> tuple[str, ...]:
     return (
         name,
         method.paper or "-",

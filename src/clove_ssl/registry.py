@@ -39,7 +39,14 @@ class Registry(Generic[T]):
         paths = self._paths()
         if name not in paths:
             raise unknown_name(self.kind, name, paths)
-        module, _, attribute = paths[name].partition(":")
+        return self._imported(paths[name])
+
+    def load_all(self) -> dict[str, type[T]]:
+        """Every class by its name, sorted; plug-ins are looked for once."""
+        return {name: self._imported(path) for name, path in sorted(self._paths().items())}
+
+    def _imported(self, path: str) -> type[T]:
+        module, _, attribute = path.partition(":")
         loaded: Any = getattr(import_module(module), attribute)
         return loaded  # type: ignore[no-any-return]
 

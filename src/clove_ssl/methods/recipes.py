@@ -23,8 +23,8 @@ Recipe = Callable[[Path], PretrainConfig]
 def all_recipes() -> dict[str, Recipe]:
     """Every recipe by its name, method by method."""
     recipes: dict[str, Recipe] = {}
-    for method in METHODS.names():
-        folder = METHODS.load(method).__module__.rpartition(".")[0]
+    for config in METHODS.load_all().values():
+        folder = config.__module__.rpartition(".")[0]
         if folder and find_spec(f"{folder}.recipes"):
             recipes |= import_module(f"{folder}.recipes").RECIPES
     return recipes
