@@ -205,11 +205,11 @@ def _build_loop(
 
 
 def _check_unchanged(data: TaskData, state: dict[str, object]) -> None:
-    if state and state["images"] != data.train_images:
+    if state and state.get("images") != data.train_images:
         raise UserError(
             f"There are {data.train_images} training images, but this run was started with "
-            f"{state['images']}, so their order would change. Restore the files, or start a new "
-            "run with another --out."
+            f"{state.get('images')}, so their order would change. Restore the files, or start a "
+            "new run with another --out."
         )
 
 

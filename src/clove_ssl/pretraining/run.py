@@ -168,14 +168,16 @@ def _build_loop(
 def _known_bad_files(run: RunDirectory, process: Process, parts: Parts, state: State) -> BadFiles:
     """Bad files of an earlier start; refuses a source that has changed since."""
     data, images = parts.config.data, len(parts.source)
-    if state and state["images"] != images:
+    if state and state.get("images") != images:
         raise UserError(
             f"{data.source} has {images} images, but this run was started with "
-            f"{state['images']}, so their order would change. Restore the files, or start a new "
-            "run with another --out."
+            f"{state.get('images')}, so their order would change. Restore the files, or start a "
+            "new run with another --out."
         )
     record = partial(record_bad_files, run) if process.is_first else None
-    return BadFiles(data, images, known=state.get("bad_files", {}), record=record)
+    bad = state.get("bad_files")
+    known = {str(name): str(bad[name]) for name in bad} if isinstance(bad, dict) else {}
+    return BadFiles(data, images, known=known, record=record)
 
 
 def _announce(parts: Parts, console: Console, *, step: int) -> None:
