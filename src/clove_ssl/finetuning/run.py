@@ -15,6 +15,7 @@ import torch
 
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.console import Console
+from clove_ssl.data.dead_workers import explained_deaths
 from clove_ssl.data.loading import choose_workers
 from clove_ssl.errors import UserError
 from clove_ssl.finetuning.evaluate import Evaluation
@@ -36,6 +37,7 @@ from clove_ssl.training.observer import Observer
 from clove_ssl.training.precision import Precision, choose_precision
 from clove_ssl.training.processes import Process, owned
 from clove_ssl.training.repeatability import start_repeatably
+from clove_ssl.training.signals import Terminated, terminated_like_interrupted
 
 ADVICE = "Try a smaller --lr, a longer --warmup-iterations, or --precision fp32 in a new run."
 
@@ -90,14 +92,22 @@ def train(
     whole: RunDirectory | None = None,
 ) -> FinetuneResult:
     """Train and score one run, which may be one of several that ``whole`` holds."""
-    with owned(run, process) as console, _told_how_to_go_on(whole or run, console):
+    workers = _choose_workers(config, process)
+    with (
+        owned(run, process) as console,
+        _told_how_to_go_on(whole or run, console),
+        explained_deaths(
+            workers=workers[0],
+            config=str((whole or run).config),
+            resume=f"clove resume {(whole or run).path}",
+        ),
+    ):
         data = _labelled_data(config, run, process, parts)
         plan = plan_finetuning(config, images=data.train_images, processes=process.world_size)
         model = _build_model(config, process, parts, data)
         heads = _start_heads(config, parts, model)
         loop = _build_loop(config, run, console, process, plan=plan, model=model, parts=parts)
         _check_unchanged(data, loop.restore())
-        workers = _choose_workers(config, process)
         _introduce(
             config,
             run,
@@ -124,7 +134,8 @@ def train(
 def _told_how_to_go_on(run: RunDirectory, console: Console) -> Iterator[None]:
     """Training stops by itself when it is asked to; evaluations are broken off, and repeated."""
     try:
-        yield
+        with terminated_like_interrupted():
+            yield
     except KeyboardInterrupt:
         console.say(f"Interrupted. {_go_on_with(run)}")
         raise
@@ -298,9 +309,14 @@ def _train_and_evaluate(
             # machine that goes away will wait.
             if not done or any(process.gather(loop.asked_to_stop)):
                 return False, {}
-            scores = _evaluated(
-                run, model, evaluation, observer, loop.console, step=step, trained=step > start
-            )
+            try:
+                scores = _evaluated(
+                    run, model, evaluation, observer, loop.console, step=step, trained=step > start
+                )
+            except Terminated:
+                if process.world_size > 1:  # the others may wait; this one has to end to tell them
+                    raise
+                return False, {}
         return True, scores
 
 

@@ -20,6 +20,7 @@ from clove_ssl.config import files
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.console import Console, counted
 from clove_ssl.data.bad_files import BadFiles
+from clove_ssl.data.dead_workers import explained_deaths
 from clove_ssl.data.labels.classified import only_labelled
 from clove_ssl.data.sources import ImageSource, open_source, source_warnings
 from clove_ssl.errors import UserError
@@ -141,7 +142,12 @@ def _train(run: RunDirectory, process: Process, parts: Parts) -> PretrainResult:
                 bad_files=bad_files.reasons,
             )
         observer = _build_observer(run, loop, parts)
-        with closing(observer):
+        deaths = explained_deaths(
+            workers=parts.choices.workers.value,
+            config=str(run.config),
+            resume=f"clove resume {run.path}",
+        )
+        with closing(observer), deaths:
             finished = _train_and_probe(run, loop, parts, bad_files, observer)
         if process.is_first:
             _finish(run, loop, parts, finished=finished)
