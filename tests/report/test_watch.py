@@ -87,11 +87,78 @@ def test_there_is_nothing_else_to_get(server: ThreadingHTTPServer, path: str) ->
     assert ask(server, path)[0].status == 404
 
 
-def test_other_verbs_and_odd_addresses_get_an_answer_of_this_machine_alone(
-    server: ThreadingHTTPServer,
-) -> None:
+@pytest.mark.parametrize("verb", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_nothing_but_reading_is_answered(server: ThreadingHTTPServer, verb: str) -> None:
+    assert ask(server, "/", verb=verb)[0].status == 501
+
+
+def test_other_names_for_this_machine_are_refused(server: ThreadingHTTPServer) -> None:
+    assert ask(server, "/", host="evil.example")[0].status == 403
+    assert ask(server, "/", host=f"localhost:{server.server_port}")[0].status == 200
+    assert ask(server, "/", host="localhost")[0].status == 200
+
+
+def test_only_this_machine_can_ask(server: ThreadingHTTPServer) -> None:
     assert server.server_address[0] == "127.0.0.1"
-    for verb in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD", "TRACE"):
-        assert ask(server, "/", verb=verb)[0].status == 501
+
+
+def test_watching_writes_nothing(run: RunDirectory, server: ThreadingHTTPServer) -> None:
+    before = sorted((path, path.stat().st_mtime_ns) for path in run.path.rglob("*"))
+    ask(server, "/")
+    ask(server, "/metrics.json")
+    assert sorted((path, path.stat().st_mtime_ns) for path in run.path.rglob("*")) == before
+
+
+def test_a_run_that_breaks_meanwhile_is_explained(
+    run: RunDirectory, server: ThreadingHTTPServer
+) -> None:
+    run.probes.write_text("[{")
+    answer, body = ask(server, "/")
+    assert answer.status == 503
+    assert b"probes.json is damaged" in body
+
+
+def test_a_port_in_use_is_named(
+    run: RunDirectory, server: ThreadingHTTPServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    port = server.server_port
+    assert cli.main(["watch", str(run.path), "--port", str(port)]) == 2
+    assert f"Port {port} cannot be used" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [[], ["nowhere"], ["RUN", "--port", "99999"]])
+def test_mistakes_are_explained(
+    run: RunDirectory, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["watch", *(each.replace("RUN", str(run.path)) for each in arguments)]) == 2
+    assert capsys.readouterr().err.startswith("clove: ")
+
+
+def test_a_thousand_silent_connections_do_not_stop_the_page(server: ThreadingHTTPServer) -> None:
+    before, silent = threading.active_count(), []
+    try:
+        for number in range(1000):
+            connection = socket.create_connection(("127.0.0.1", server.server_port), timeout=20)
+            connection.send(b"GET / HTTP/1.1\r\nHo"[: number % 20])
+            silent.append(connection)
+            if number % 250 == 249:
+                assert ask(server, "/metrics.json?after=1")[0].status == 200
+        assert threading.active_count() - before <= 2 * bounded_server.MOST_CONNECTIONS
+        assert ask(server, "/")[0].status == 200
+    finally:
+        for connection in silent:
+            connection.close()
+
+
+def test_a_connection_that_says_nothing_is_closed(
+    server: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounded_server, "PATIENCE", 0.05)
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as connection:
+        assert connection.recv(1) == b""
+
+
+def test_odd_addresses_get_an_answer(server: ThreadingHTTPServer) -> None:
+    assert server.server_address[0] == "127.0.0.1"
     for path in ("x://[/", "/metrics.json?after=%C2%B2", f"/metrics.json?after={'9' * 5000}"):
         assert ask(server, path)[0].status in (200, 404)
