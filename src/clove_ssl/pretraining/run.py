@@ -31,6 +31,7 @@ from clove_ssl.pretraining.choices import Choices, decide
 from clove_ssl.pretraining.compile.ahead import compile_ahead
 from clove_ssl.pretraining.compile.method import compile_method
 from clove_ssl.pretraining.feed import open_feed
+from clove_ssl.pretraining.needs import check_needs, say_needs
 from clove_ssl.pretraining.synthetic import synthetic_batch
 from clove_ssl.probes.in_run import ProbedRun, RunProbes
 from clove_ssl.report.page import write_report
@@ -40,6 +41,7 @@ from clove_ssl.runs.metrics import Metrics, last_values, read_metrics
 from clove_ssl.runs.provenance import record_bad_files, record_start
 from clove_ssl.training.checkpoints import CheckpointStore, State
 from clove_ssl.training.loop import TrainingLoop
+from clove_ssl.training.needs import Needs
 from clove_ssl.training.observer import Observer
 from clove_ssl.training.processes import Process, joined, owned
 from clove_ssl.training.repeatability import start_repeatably
@@ -68,6 +70,7 @@ class Parts:
     choices: Choices
     method: Method
     probes: RunProbes
+    needs: Needs | None  # of memory and disk, where that is known
 
 
 def pretrain(config: PretrainConfig) -> PretrainResult:
@@ -105,13 +108,14 @@ def _prepare(config: PretrainConfig, process: Process) -> Parts:
         source = only_labelled(source)
         config = replace(config, method=config.method.for_classes(len(source.class_names)))
     choices = decide(config, process, images=len(source))
+    needs = check_needs(config, choices, process)
     choices.precision.prepare()
     method = _build_method(config, process)
     if choices.compilation.value:
         compile_method(method, activation_memory=config.activation_memory)
     largest = max((spec.size for spec in method.views()), default=224)
     probes = RunProbes(config, choices.plan, source, size=largest)
-    return Parts(config, source, choices, method, probes)
+    return Parts(config, source, choices, method, probes, needs)
 
 
 def _build_method(config: PretrainConfig, process: Process) -> Method:
@@ -202,6 +206,7 @@ def _announce(parts: Parts, console: Console, *, step: int) -> None:
     for name, value in config.method.summary().items():
         say(name, value)
     choices.announce(config, console)
+    say_needs(config, choices, parts.needs, console)
     if probed := parts.probes.steps:
         when = f"{len(probed)}, the first at step {probed[0]:,}"
         say("probes", ", ".join(config.probe.names), when)
