@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from clove_ssl.errors import UserError
+from clove_ssl.errors import UserError, escaped
 
 SUFFIX = ".writing"
 
@@ -50,8 +50,12 @@ def _opener(path: Path) -> Callable[[str, int], int]:
 
 def write_text(path: Path, text: str) -> None:
     """Replace the content of a text file."""
+    try:
+        content = text.encode()
+    except UnicodeEncodeError:  # a file name in it is no text; people are shown its bytes
+        content = escaped(text).encode()
     with replacing(path) as file:
-        file.write(text.encode())
+        file.write(content)
 
 
 def cause(error: OSError) -> str:

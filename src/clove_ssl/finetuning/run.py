@@ -27,6 +27,7 @@ from clove_ssl.finetuning.starting_heads import load_heads
 from clove_ssl.finetuning.starting_point import StartingPoint, continued_backbone, open_backbone
 from clove_ssl.layers.normalization import synchronize_norms
 from clove_ssl.report.page import write_report
+from clove_ssl.report.pages import get_ready
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import Metrics
 from clove_ssl.runs.provenance import record_start
@@ -277,6 +278,7 @@ def _introduce(
     """The self-check, said and stored, and the record of this start."""
     if not loop.process.is_first:
         return
+    get_ready()
     facts = examine_start(config, plan, parts.start, model, data)
     if heads:
         facts["heads"] = heads

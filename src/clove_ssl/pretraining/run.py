@@ -35,6 +35,7 @@ from clove_ssl.pretraining.needs import check_needs, say_needs
 from clove_ssl.pretraining.synthetic import synthetic_batch
 from clove_ssl.probes.in_run import ProbedRun, RunProbes
 from clove_ssl.report.page import write_report
+from clove_ssl.report.pages import get_ready
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import Metrics, last_values, read_metrics
@@ -137,6 +138,7 @@ def _train(run: RunDirectory, process: Process, parts: Parts) -> PretrainResult:
         bad_files = _known_bad_files(run, process, parts, loop.restore())
         _announce(parts, console, step=loop.step)
         if process.is_first:
+            get_ready()
             record_start(
                 run,
                 process.device,
