@@ -9,14 +9,13 @@ name are kept as they are, because later versions may write more.
 from __future__ import annotations
 
 import json
-import os
-import stat
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import cattrs
 
+from clove_ssl.config.regular_files import read_regular
 from clove_ssl.errors import UserError
 
 T = TypeVar("T")
@@ -56,12 +55,7 @@ def checked(content: Any, kind: Any) -> Any:
 
 
 def _text(path: Path) -> str:
-    """The file as text; a pipe would wait for a writer, and a huge file fill the memory."""
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise BadJson("it is not a regular file")
-        content = file.read(LARGEST + 1)
+    content = read_regular(path, most=LARGEST)
     if len(content) > LARGEST:
         raise BadJson(f"it has more than {LARGEST:,} bytes")
     return content.decode("utf-8")

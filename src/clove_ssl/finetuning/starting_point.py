@@ -87,8 +87,8 @@ def _complete(config: FinetuneConfig, task: Task) -> tuple[Backbone, LoadReport]
         backbone.body.load_state_dict(loaded.body.state_dict())  # strides differ, tensors do not
     except RuntimeError:
         raise UserError(
-            f"{config.backbone} holds {loaded.name} up to stage {loaded.stage} alone, and this task "
-            "needs more of it. Pre-train with --backbone.stage c5, or take what there is: "
+            f"{config.backbone} holds {loaded.name} up to stage {loaded.stage} alone, and this "
+            "task needs more of it. Pre-train with --backbone.stage c5, or take what there is: "
             f"--allow-partial --architecture {loaded.name}"
         ) from None
     return backbone, report

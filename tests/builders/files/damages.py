@@ -1,7 +1,7 @@
-"""Ways to damage a file of text, JSON or YAML, one after the other.
+"""Ways to damage a file, one after the other.
 
 A damage of a whole file is a change of its bytes or of its kind. A damage of a value replaces
-one value of a JSON or YAML tree, or leaves it out, so that the file is still valid.
+one value of a JSON tree, or leaves it out, so that the file is still valid.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 WRONG: dict[str, Any] = {
     "nothing": None,
@@ -65,18 +63,21 @@ def whole_files(path: Path) -> Iterator[str]:
     path.write_bytes(content)
 
 
-def values(path: Path, *, wrong: dict[str, Any] | None = None) -> Iterator[str]:
-    """Replace one value after the other of a JSON or YAML file; mends it at the end."""
+def values(path: Path) -> Iterator[str]:
+    """Replace one value after the other of a JSON file; mends it at the end."""
     content = path.read_text(encoding="utf-8")
-    is_json = path.suffix == ".json"
-    tree = json.loads(content) if is_json else yaml.safe_load(content)
-    for place in _places(tree):
-        for name, value in {**(WRONG if wrong is None else wrong), "absent": ...}.items():
-            damaged = _replaced(tree, place, value)
-            text = json.dumps(damaged) if is_json else yaml.safe_dump(damaged)
-            path.write_text(text, encoding="utf-8")
-            yield f"{path.name}: {'.'.join(map(str, place)) or 'all of it'} is {name}"
+    for name, damaged in damaged_trees(json.loads(content)):
+        path.write_text(json.dumps(damaged), encoding="utf-8")
+        yield f"{path.name}: {name}"
     path.write_text(content, encoding="utf-8")
+
+
+def damaged_trees(tree: Any) -> Iterator[tuple[str, Any]]:
+    """Copies of a tree in which one value is of another kind, or absent."""
+    for place in _places(tree):
+        for name, value in {**WRONG, "absent": ...}.items():
+            told = f"{'.'.join(map(str, place)) or 'all of it'} is {name}"
+            yield told, _replaced(tree, place, value)
 
 
 def _places(tree: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

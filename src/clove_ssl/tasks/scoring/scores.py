@@ -131,7 +131,7 @@ def class_rows(table: ScoreTable) -> list[list[str]]:
     """A row of figures for every class, below their names."""
     figures = list(next(iter(table.by_class.values()), {}))
     rows = [
-        [name, *(_shown(figure, values[figure]) for figure in figures)]
+        [name, *(_shown(figure, values.get(figure, math.nan)) for figure in figures)]
         for name, values in table.by_class.items()
     ]
     return [["class", *figures], *rows]
@@ -143,7 +143,7 @@ def describe_spread(spread: Mapping[str, Any]) -> str:
 
 
 def _shown(figure: str, value: float) -> str:
-    return f"{value:.0f}" if figure == "objects" else _percent(value)
+    return f"{value:.0f}" if figure == "objects" and value == value else _percent(value)
 
 
 def _percent(value: float) -> str:
