@@ -169,5 +169,5 @@ class RemoteReader(ShardReader):
         return self._storage[1]
 
     def __getstate__(self) -> dict[str, object]:
-        own = {"patience": self.patience, "_storage": None, "_failed": set()}
+        own: dict[str, object] = {"patience": self.patience, "_storage": None, "_failed": set()}
         return {**super().__getstate__(), **own}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig, LabelledDataConfig
@@ -45,7 +46,7 @@ def _from_anywhere(data: LabelledDataConfig) -> LabelledDataConfig:
     """The same images, by names that hold in whatever folder the run is resumed or scored."""
     names = ("root", "train_annotations", "train_images", "test_annotations", "test_images")
     given = {name: getattr(data, name) for name in names}
-    places = {
+    places: dict[str, Any] = {
         name: Path(os.path.expanduser(path)).absolute() for name, path in given.items() if path
     }
     return replace(data, **places)
