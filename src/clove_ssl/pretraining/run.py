@@ -103,7 +103,7 @@ def _prepare(config: PretrainConfig, process: Process) -> Parts:
     if config.method.needs_labels:
         source = only_labelled(source)
         config = replace(config, method=config.method.for_classes(len(source.class_names)))
-    choices = decide(config, process, images=len(source))
+    choices = decide(config, process, images=len(source), source=source)
     choices.precision.prepare()
     method = _build_method(config, process)
     if choices.compilation.value:
