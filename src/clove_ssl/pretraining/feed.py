@@ -36,6 +36,7 @@ from clove_ssl.data.reading import (
     view_batch,
 )
 from clove_ssl.data.sources import ImageSource
+from clove_ssl.layers.transfers import map_tensors
 from clove_ssl.pretraining.caching import open_store
 from clove_ssl.pretraining.choices import Choices
 from clove_ssl.pretraining.photos import DevicePhotos
@@ -45,6 +46,7 @@ from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.draw.parameters import ViewParameters
 from clove_ssl.views.pasting import foreground_boxes, paste_views
 from clove_ssl.views.render.gpu import render_batch
+from clove_ssl.views.render.packing import send_together
 
 T = TypeVar("T")
 
@@ -326,16 +328,12 @@ class DeviceRenderer:
         )
         index = torch.from_numpy(batch.draws.indices)
         labels = None if batch.labels is None else torch.from_numpy(batch.labels)
-        on_device = ViewBatch(views, index, labels).to(self._device, non_blocking=True)
-        return on_device, batch.bad
+        return _sent(ViewBatch(views, index, labels), self._device), batch.bad
 
     def _view(self, number: int, pixels: Tensor, parameters: ViewParameters) -> View:
-        spec, geometry = self._specs[number], parameters.geometry(number)
+        spec = self._specs[number]
         boxes = foreground_boxes(parameters, number, spec)
-        if self._on_gpu:
-            geometry = geometry.pin_memory()
-            boxes = None if boxes is None else boxes.pin_memory()
-        return View(pixels, geometry, spec.role, boxes)
+        return View(pixels, parameters.geometry(number), spec.role, boxes)
 
     def _decode_jpegs(self, files: list[Tensor], decoder: BatchDecoder) -> list[Tensor]:
         """Pictures for the renderer's stream.
@@ -351,6 +349,19 @@ class DeviceRenderer:
         for picture in pictures:
             picture.record_stream(self.stream)
         return pictures
+
+
+def _sent(batch: ViewBatch, device: torch.device) -> ViewBatch:
+    """The batch with what is still on the host, places and flips and numbers, sent in one copy.
+
+    Twenty small copies would keep the host busy for longer.
+    """
+    if device.type == "cpu":
+        return batch
+    here = [tensor for tensor in _tensors(batch) if not tensor.is_cuda]
+    there = send_together([tensor.numpy() for tensor in here], device)
+    arrived = {id(tensor): sent for tensor, sent in zip(here, there, strict=True)}
+    return map_tensors(batch, lambda tensor: arrived.get(id(tensor), tensor))
 
 
 def _tensors(batch: ViewBatch) -> Iterator[Tensor]:
