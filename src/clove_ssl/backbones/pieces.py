@@ -20,9 +20,16 @@ from collections.abc import Collection, Iterable
 from itertools import groupby, pairwise
 from typing import Any, TypeAlias, TypeGuard
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock, Bottleneck
+
+from clove_ssl.layers.fused_norm.activation import (
+    normalize,
+    normalize_relu,
+    normalize_relu_pool,
+)
 
 Block: TypeAlias = Any  # BasicBlock or Bottleneck; torchvision has no types
 
@@ -40,8 +47,13 @@ class Chain(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """What the last module makes of ``images``."""
         running = images
-        for module in self.chain:
-            running = self._step(module, running)
+        modules = list(self.chain)
+        while modules:
+            if _is_norm_relu_pool(modules[:3]):
+                running = normalize_relu_pool(modules[0], running)
+                del modules[:3]
+            else:
+                running = self._step(modules.pop(0), running)
         return running
 
     def _step(self, module: nn.Module, running: Tensor) -> Tensor:
@@ -181,10 +193,10 @@ def recut(modules: Iterable[nn.Module], wanted: Iterable[nn.Module] = ()) -> Rec
 
 def open_block(block: Block, inputs: Tensor) -> tuple[Tensor, Tensor]:
     """A block up to its last convolution, and its shortcut up to where that has a norm."""
-    running = F.relu(block.bn1(block.conv1(inputs)))
+    running = normalize_relu(block.bn1, block.conv1(inputs))
     running = block.conv2(running)
     if isinstance(block, Bottleneck):
-        running = block.conv3(F.relu(block.bn2(running)))
+        running = block.conv3(normalize_relu(block.bn2, running))
     side = inputs if block.downsample is None else block.downsample[0](inputs)
     return running, side
 
@@ -193,8 +205,8 @@ def close_block(block: Block, main: Tensor, side: Tensor) -> Tensor:
     """The rest of a block: norms, sum and ReLU."""
     norm = block.bn3 if isinstance(block, Bottleneck) else block.bn2
     if block.downsample is not None:
-        side = block.downsample[1](side)
-    return F.relu(norm(main) + side)
+        side = normalize(block.downsample[1], side)
+    return normalize_relu(norm, main, side)
 
 
 def is_stem_convolution(module: nn.Module) -> TypeGuard[nn.Conv2d]:
@@ -207,6 +219,16 @@ def is_stem_convolution(module: nn.Module) -> TypeGuard[nn.Conv2d]:
         and (module.groups, module.dilation, module.bias) == (1, (1, 1), None)
         and module.padding_mode == "zeros"
     )
+
+
+def _is_norm_relu_pool(modules: list[nn.Module]) -> bool:
+    """Whether these are what a ResNet has behind its first convolution."""
+    kinds = [type(module) for module in modules]
+    if kinds != [nn.BatchNorm2d, nn.ReLU, nn.MaxPool2d]:
+        return False
+    pool: Any = modules[2]
+    sizes = (pool.kernel_size, pool.stride, pool.padding, pool.dilation, pool.ceil_mode)
+    return sizes == (3, 2, 1, 1, False)
 
 
 def convolve_by_depth(images: Tensor, weight: Tensor) -> Tensor:
@@ -224,6 +246,8 @@ def convolve_by_depth(images: Tensor, weight: Tensor) -> Tensor:
     spare = CHANNELS - pixels.shape[1]
     taps = F.pad(taps, (0, 0, 0, 0, 0, spare))
     pixels = F.pad(pixels, (2, 1, 2, 1, 0, spare))
+    if not torch.compiler.is_compiling():  # which finds a layout by itself
+        pixels = pixels.contiguous(memory_format=torch.channels_last)
     return F.conv2d(pixels, taps)  # (B, D, H / 2, W / 2)
 
 

@@ -113,7 +113,9 @@ def _measure_feed(bench: Bench, method: MethodConfig, data: DataConfig) -> None:
         device=bench.config.device,
     )
     process = Process(0, 1, 0, 1, bench.device)
-    choices = decide(config, process, images=len(source), source=source)
+    choices = decide(
+        config, process, images=len(source), obstacle="nothing is trained", source=source
+    )
     feed = open_feed(
         config,
         source,

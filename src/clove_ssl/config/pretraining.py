@@ -189,6 +189,9 @@ class PretrainConfig(Ranged):
     computed again, which saves memory and costs time."""
     sync_norm: bool = True
     """Share batch-norm statistics between processes."""
+    capture: Literal["auto", "always", "never"] = "auto"
+    """Record a step as CUDA graphs and replay it, so that the host starts it at once; auto does so
+    wherever all steps run the same kernels."""
     deterministic: bool = True
     """Repeat a run bit for bit on the same GPU; off allows faster kernels. CPUs always repeat."""
     seed: Seed = 0

@@ -65,6 +65,7 @@ class Choices:
     precision: Precision
     rendering: Choice[Place]
     compilation: Choice[bool]
+    capture: Choice[bool]
     workers: Choice[int]
     cache: CacheChoice
 
@@ -79,6 +80,7 @@ class Choices:
             "precision": self.precision.values(),
             "rendering": asdict(self.rendering),
             "compilation": asdict(self.compilation),
+            "capture": asdict(self.capture),
             "workers": asdict(self.workers),
             "cache": asdict(self.cache),
             "plan": self.plan.values(),
@@ -93,6 +95,8 @@ class Choices:
         say("rendering", self.rendering.value)
         say("photos", self.cache.describe(), self.cache.reason)
         self._announce_compilation(config.activation_memory, console)
+        if self.precision.device_type == "cuda":
+            say("captured steps", "yes" if self.capture.value else "no", self.capture.reason)
         processes = counted(plan.processes, "process", "processes")
         passes = f"{processes} x {plan.micro_batches} x {plan.micro_batch}"
         say("batch", f"{plan.batch_size} images", passes)
@@ -125,14 +129,21 @@ class Choices:
 
 
 def decide(
-    config: PretrainConfig, process: Process, *, images: int, source: ImageSource | None = None
+    config: PretrainConfig,
+    process: Process,
+    *,
+    images: int,
+    obstacle: str,
+    source: ImageSource | None = None,
 ) -> Choices:
     """Make all choices of a start; refuse what does not divide or cannot be done here.
 
-    Without a ``source`` to look at, photos are not kept.
+    ``obstacle`` says why steps of the method cannot be captured, if they cannot. Without a
+    ``source`` to look at, photos are not kept.
     """
     device = process.device
     plan = plan_run(config, images=images, processes=process.world_size, device_type=device.type)
+    precision = choose_precision(config.precision, device)
     rendering = _choose_rendering(config, device)
     workers = choose_workers(
         config.data,
@@ -151,9 +162,10 @@ def decide(
         )
     return Choices(
         plan=plan,
-        precision=choose_precision(config.precision, device),
+        precision=precision,
         rendering=rendering,
         compilation=_choose_compilation(config, plan, device),
+        capture=_choose_capture(config, plan, precision, obstacle),
         workers=Choice(*workers),
         cache=cache,
     )
@@ -209,3 +221,27 @@ def _choose_compilation(
     repays = plan.total_steps >= STEPS_THAT_REPAY_COMPILATION
     limit = f"{STEPS_THAT_REPAY_COMPILATION:,} steps repay it"
     return Choice(repays, limit if repays else f"only {limit}")
+
+
+def _choose_capture(
+    config: PretrainConfig, plan: PretrainPlan, precision: Precision, obstacle: str
+) -> Choice[bool]:
+    """Steps are captured as CUDA graphs, by default, wherever they can be."""
+    if config.capture == "never":
+        return Choice(False, "as asked")
+    obstacles = {
+        "on a CPU": precision.device_type != "cuda",
+        "fp16 scales the loss anew in every step": precision.name == "fp16",
+        f"{plan.processes} processes share a step": plan.processes > 1,
+        f"a step has {plan.micro_batches} micro-batches": plan.micro_batches > 1,
+        obstacle: bool(obstacle),
+    }
+    found = [reason for reason, applies in obstacles.items() if applies]
+    if not found:
+        return Choice(True, "every step runs the same kernels")
+    if config.capture == "always":
+        raise UserError(
+            f"--capture always cannot be done here: {found[0]}. Leave it out to let such runs "
+            "start their kernels one by one."
+        )
+    return Choice(False, found[0])
