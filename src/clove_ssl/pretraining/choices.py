@@ -15,7 +15,9 @@ import torch
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.console import Console, counted
 from clove_ssl.data.loading import choose_workers
+from clove_ssl.data.sources import ImageSource
 from clove_ssl.errors import UserError
+from clove_ssl.pretraining.caching import CacheChoice, choose_cache
 from clove_ssl.schedules import Schedule, warmup_cosine
 from clove_ssl.training.plan import LARGEST_MICRO_BATCH, RunPlan, fit_micro_batch
 from clove_ssl.training.precision import Precision, choose_precision
@@ -65,6 +67,7 @@ class Choices:
     compilation: Choice[bool]
     capture: Choice[bool]
     workers: Choice[int]
+    cache: CacheChoice
 
     @property
     def renders_on_gpu(self) -> bool:
@@ -79,6 +82,7 @@ class Choices:
             "compilation": asdict(self.compilation),
             "capture": asdict(self.capture),
             "workers": asdict(self.workers),
+            "cache": asdict(self.cache),
             "plan": self.plan.values(),
         }
 
@@ -89,6 +93,7 @@ class Choices:
         say("device", device, f"torch {torch.__version__}")
         say("precision", self.precision.name, self.precision.reason)
         say("rendering", self.rendering.value)
+        say("photos", self.cache.describe(), self.cache.reason)
         self._announce_compilation(config.activation_memory, console)
         if self.precision.device_type == "cuda":
             say("captured steps", "yes" if self.capture.value else "no", self.capture.reason)
@@ -123,26 +128,46 @@ class Choices:
             )
 
 
-def decide(config: PretrainConfig, process: Process, *, images: int, obstacle: str) -> Choices:
+def decide(
+    config: PretrainConfig,
+    process: Process,
+    *,
+    images: int,
+    obstacle: str,
+    source: ImageSource | None = None,
+) -> Choices:
     """Make all choices of a start; refuse what does not divide or cannot be done here.
 
-    ``obstacle`` says why steps of the method cannot be captured, if they cannot.
+    ``obstacle`` says why steps of the method cannot be captured, if they cannot. Without a
+    ``source`` to look at, photos are not kept.
     """
     device = process.device
     plan = plan_run(config, images=images, processes=process.world_size, device_type=device.type)
     precision = choose_precision(config.precision, device)
+    rendering = _choose_rendering(config, device)
     workers = choose_workers(
         config.data,
         processes_here=process.local_world_size,
         trains_on_cpu=device.type == "cpu",
     )
+    cache = CacheChoice("off", "no photos to look at")
+    if source is not None:
+        cache = choose_cache(
+            config.data,
+            source,
+            process,
+            specs=config.method.view_specs(),
+            renders_on_gpu=rendering.value == "on the GPU",
+            repeats=plan.total_steps * plan.batch_size > images,
+        )
     return Choices(
         plan=plan,
         precision=precision,
-        rendering=_choose_rendering(config, device),
+        rendering=rendering,
         compilation=_choose_compilation(config, plan, device),
         capture=_choose_capture(config, plan, precision, obstacle),
         workers=Choice(*workers),
+        cache=cache,
     )
 
 

@@ -106,7 +106,13 @@ def _prepare(config: PretrainConfig, process: Process) -> Parts:
         source = only_labelled(source)
         config = replace(config, method=config.method.for_classes(len(source.class_names)))
     method = _build_method(config, process)
-    choices = decide(config, process, images=len(source), obstacle=why_not_captured(method))
+    choices = decide(
+        config,
+        process,
+        images=len(source),
+        obstacle=why_not_captured(method),
+        source=source,
+    )
     choices.precision.prepare()
     if choices.compilation.value:
         compile_method(method, activation_memory=config.activation_memory)
