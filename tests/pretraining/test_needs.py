@@ -16,8 +16,7 @@ from clove_ssl.config import files
 from clove_ssl.config.pretraining import CheckpointConfig, PretrainConfig
 from clove_ssl.errors import UserError
 from clove_ssl.optimizers import build_optimizer
-from clove_ssl.pretraining.choices import Choices, decide
-from clove_ssl.pretraining.needs import check_needs, pretraining_needs
+from clove_ssl.pretraining.needs import PretrainNeeds, check_needs
 from clove_ssl.pretraining.restore import unrestored_method
 from clove_ssl.training import needs as shared
 from clove_ssl.training.checkpoints import CheckpointStore
@@ -26,8 +25,10 @@ from clove_ssl.training.processes import Process
 ALONE = Process(0, 1, 0, 1, torch.device("cpu"))
 
 
-def chosen(config: PretrainConfig) -> Choices:
-    return decide(config, ALONE, images=10**6)
+def check(config: PretrainConfig) -> PretrainNeeds:
+    needs = check_needs(config, ALONE, images=10**6)
+    assert needs is not None
+    return needs
 
 
 def test_the_size_of_a_checkpoint_is_known_before_it_is_written(tmp_path: Path) -> None:
@@ -39,13 +40,13 @@ def test_the_size_of_a_checkpoint_is_known_before_it_is_written(tmp_path: Path) 
     store = CheckpointStore(tmp_path, keep=1, warn=print)
     state = {"learner": method.state_dict(), "optimizer": optimizer.state_dict(), "step": 1}
     size = store.save(1, state).stat().st_size
-    estimate = pretraining_needs(config, chosen(config)).checkpoint
+    estimate = check(config).memory.checkpoint
     assert estimate <= size <= 1.5 * estimate + 200_000  # names and the archive come on top
 
 
 def test_the_estimate_draws_no_random_number(tmp_path: Path) -> None:
     config, before = tiny_config(tmp_path / "run"), torch.get_rng_state()
-    assert check_needs(config, chosen(config), ALONE) is not None
+    check(config)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -64,7 +65,7 @@ def test_a_run_that_memory_cannot_hold_is_refused(
     monkeypatch.setattr(shared, "host_memory", lambda: 2**34)
     config = tiny_config(tmp_path / "run", **changes)
     with pytest.raises(UserError, match=r"needs .* GiB of memory at least.*has 16.0 GiB.*Lower"):
-        check_needs(config, chosen(config), ALONE)
+        check(config)
 
 
 def test_checkpoints_that_the_disk_cannot_hold_are_refused(

@@ -22,6 +22,7 @@ from clove_ssl.errors import UserError, explained
 from clove_ssl.exporting.sources import _probes
 from clove_ssl.finetuning.starting_point import continued_backbone
 from clove_ssl.pretraining.choices import decide
+from clove_ssl.pretraining.restore import unrestored_method
 from clove_ssl.report.finetuning import finetuning_page, score_tables
 from clove_ssl.report.pages import when
 from clove_ssl.report.probe_bars import bar_charts
@@ -70,7 +71,8 @@ def pretrained(tmp_path: Path) -> RunDirectory:
     run = directory.create(config.out)
     files.save(config, run.config)
     run.metrics.write_text('{"step": 1, "loss": 3.0, "epoch": 0.4}\n{"step": 2, "loss": 2.0}\n')
-    choices = decide(config, Process(0, 1, 0, 1, CPU), images=20).values()
+    alone, method = Process(0, 1, 0, 1, CPU), unrestored_method(config)
+    choices = decide(config, alone, images=20, method=method).values()
     record_start(run, CPU, step=0, processes=1, choices=choices, bad_files={"a.jpg": "cut"})
     run.probes.write_text(json.dumps([PROBE, {"backbone": "a", "data": "b", "miou": 0.5}]))
     CheckpointStore(run.checkpoints, keep=2, warn=print).save(2, {"step": 2})

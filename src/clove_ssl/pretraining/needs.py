@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
 from clove_ssl.backbones.build import build_backbone
 from clove_ssl.config.pretraining import PretrainConfig
-from clove_ssl.console import Console
-from clove_ssl.pretraining.choices import Choices
+from clove_ssl.data.loading import choose_workers
+from clove_ssl.pretraining.choices import PretrainPlan, plan_run
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.training.needs import (
     Needs,
-    announce_needs,
     check_disk,
     check_memory,
     checkpoint_space,
@@ -27,30 +26,26 @@ _LOWER = (
 )
 
 
-def pretraining_needs(config: PretrainConfig, choices: Choices) -> Needs:
-    """Bytes of a process; the networks are built without memory."""
-    plan = choices.plan
-    with torch.device("meta"):
-        network = config.method.build(build_backbone(replace(config.backbone, weights=None)))
-    states = 2 if config.optimizer.name == "adamw" else 1
-    weights, checkpoint = weights_and_checkpoint(network, states if config.method.trains else 0)
-    values = plan.micro_batch * sum(3 * spec.size**2 for spec in config.method.view_specs())
-    per_value = 4 if choices.precision.device_type == "cpu" else 2
-    in_workers = 0 if choices.renders_on_gpu else choices.workers.value
-    waiting = max(1, in_workers * config.data.prefetch) * values
-    return Needs(weights, per_value * values, waiting, checkpoint)
+@dataclass(frozen=True)
+class PretrainNeeds:
+    """What is certain about a run."""
+
+    memory: Needs  # of each process
+    disk: int  # bytes that its checkpoints will still take
 
 
-def check_needs(config: PretrainConfig, choices: Choices, process: Process) -> Needs | None:
+def check_needs(config: PretrainConfig, process: Process, *, images: int) -> PretrainNeeds | None:
     """Refuse a run that cannot fit; nothing where a method cannot be built without memory."""
+    kind, here = process.device.type, process.local_world_size
+    plan = plan_run(config, images=images, processes=process.world_size, device_type=kind)
     try:
-        needs = pretraining_needs(config, choices)
+        memory = memory_needs(config, plan, process)
     except (RuntimeError, NotImplementedError):  # of a plug-in that reads the values of its weights
         return None
-    here = process.local_world_size
-    check_memory(needs, process.device, processes_here=here, lower=_LOWER)
+    needs = PretrainNeeds(memory, _space(config, plan, memory.checkpoint))
+    check_memory(memory, process.device, processes_here=here, lower=_LOWER)
     check_disk(
-        _space(config, choices, needs),
+        needs.disk,
         config.out,
         what="The checkpoints of this run",
         lower="--checkpoints.keep or the sizes of the method",
@@ -58,18 +53,24 @@ def check_needs(config: PretrainConfig, choices: Choices, process: Process) -> N
     return needs
 
 
-def say_needs(
-    config: PretrainConfig, choices: Choices, needs: Needs | None, console: Console
-) -> None:
-    """What a run will take, where it is known."""
-    if needs is not None:
-        announce_needs(needs, _space(config, choices, needs), console)
+def memory_needs(config: PretrainConfig, plan: PretrainPlan, process: Process) -> Needs:
+    """Bytes of a process; the networks are built without memory."""
+    with torch.device("meta"):
+        network = config.method.build(build_backbone(replace(config.backbone, weights=None)))
+    states = 2 if config.optimizer.name == "adamw" else 1
+    weights, checkpoint = weights_and_checkpoint(network, states if config.method.trains else 0)
+    values = plan.micro_batch * sum(3 * spec.size**2 for spec in config.method.view_specs())
+    on_cpu = process.device.type == "cpu"
+    workers, _ = choose_workers(
+        config.data, processes_here=process.local_world_size, trains_on_cpu=on_cpu
+    )
+    ready = workers * config.data.prefetch if on_cpu else 0  # of views, which a GPU may render
+    return Needs(weights, (4 if on_cpu else 2) * values, max(1, ready) * values, checkpoint)
 
 
-def _space(config: PretrainConfig, choices: Choices, needs: Needs) -> int:
-    plan = choices.plan
+def _space(config: PretrainConfig, plan: PretrainPlan, checkpoint: int) -> int:
     return checkpoint_space(
-        needs.checkpoint,
+        checkpoint,
         RunDirectory(config.out).checkpoints,
         keep=config.checkpoints.keep,
         milestones=plan.total_steps // plan.milestone_every if plan.milestone_every else 0,

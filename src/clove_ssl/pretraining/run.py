@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from clove_ssl.backbones.build import build_backbone
+from clove_ssl.backbones.build import build_backbone, fuse_norms
 from clove_ssl.config import files
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.console import Console, counted
@@ -31,7 +31,7 @@ from clove_ssl.pretraining.choices import Choices, decide
 from clove_ssl.pretraining.compile.ahead import compile_ahead
 from clove_ssl.pretraining.compile.method import compile_method
 from clove_ssl.pretraining.feed import open_feed
-from clove_ssl.pretraining.needs import check_needs, say_needs
+from clove_ssl.pretraining.needs import PretrainNeeds, check_needs
 from clove_ssl.pretraining.synthetic import synthetic_batch
 from clove_ssl.probes.in_run import ProbedRun, RunProbes
 from clove_ssl.report.page import write_report
@@ -40,9 +40,10 @@ from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import Metrics, last_values, read_metrics
 from clove_ssl.runs.provenance import record_bad_files, record_start
+from clove_ssl.training.captured import CapturedPasses
 from clove_ssl.training.checkpoints import CheckpointStore, State
 from clove_ssl.training.loop import TrainingLoop
-from clove_ssl.training.needs import Needs
+from clove_ssl.training.needs import announce_needs
 from clove_ssl.training.observer import Observer
 from clove_ssl.training.processes import Process, joined, owned
 from clove_ssl.training.repeatability import start_repeatably
@@ -71,7 +72,7 @@ class Parts:
     choices: Choices
     method: Method
     probes: RunProbes
-    needs: Needs | None  # of memory and disk, where that is known
+    needs: PretrainNeeds | None  # of memory and disk, where that is known
 
 
 def pretrain(config: PretrainConfig) -> PretrainResult:
@@ -108,12 +109,14 @@ def _prepare(config: PretrainConfig, process: Process) -> Parts:
     if config.method.needs_labels:
         source = only_labelled(source)
         config = replace(config, method=config.method.for_classes(len(source.class_names)))
-    choices = decide(config, process, images=len(source))
-    needs = check_needs(config, choices, process)
-    choices.precision.prepare()
+    needs = check_needs(config, process, images=len(source))
     method = _build_method(config, process)
+    choices = decide(config, process, images=len(source), method=method, source=source)
+    choices.precision.prepare()
     if choices.compilation.value:
         compile_method(method, activation_memory=config.activation_memory)
+    elif process.device.type == "cuda":
+        fuse_norms(method)
     largest = max((spec.size for spec in method.views()), default=224)
     probes = RunProbes(config, choices.plan, source, size=largest)
     return Parts(config, source, choices, method, probes, needs)
@@ -164,13 +167,18 @@ def _train(run: RunDirectory, process: Process, parts: Parts) -> PretrainResult:
 def _build_loop(
     run: RunDirectory, process: Process, console: Console, parts: Parts
 ) -> TrainingLoop:
-    config, plan = parts.config, parts.choices.plan
+    config, choices = parts.config, parts.choices
+    plan = choices.plan
+    captured = None
+    if choices.capture.value:
+        captured = CapturedPasses(parts.method, choices.precision, process.device)
     return TrainingLoop(
         learner=parts.method,
         optimizer=build_optimizer(config.optimizer, parts.method, plan.peak_lr),
         lr=plan.lr(),
         plan=plan,
-        precision=parts.choices.precision,
+        precision=choices.precision,
+        captured=captured,
         process=process,
         store=CheckpointStore(run.checkpoints, keep=config.checkpoints.keep, warn=console.warn),
         console=console,
@@ -208,7 +216,8 @@ def _announce(parts: Parts, console: Console, *, step: int) -> None:
     for name, value in config.method.summary().items():
         say(name, value)
     choices.announce(config, console)
-    say_needs(config, choices, parts.needs, console)
+    if parts.needs is not None:
+        announce_needs(parts.needs.memory, parts.needs.disk, console)
     if probed := parts.probes.steps:
         when = f"{len(probed)}, the first at step {probed[0]:,}"
         say("probes", ", ".join(config.probe.names), when)
