@@ -17,7 +17,7 @@ from builders.runs.tiny_runs import tiny_config
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig
-from clove_ssl.doctor.command import run_checks
+from clove_ssl.doctor.command import check_checkpoints, run_checks
 from clove_ssl.errors import UserError, explained
 from clove_ssl.exporting.sources import _probes
 from clove_ssl.finetuning.starting_point import continued_backbone
@@ -33,7 +33,7 @@ from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.history import History
 from clove_ssl.runs.probe_file import read_probes
 from clove_ssl.runs.provenance import read_starts, record_start, run_number, unreadable_files
-from clove_ssl.runs.state import read_state
+from clove_ssl.runs.state import RunState, read_state
 from clove_ssl.tasks.scoring.scores import (
     Curve,
     Scores,
@@ -163,12 +163,13 @@ def failures(damages: Iterator[str], read: Callable[[], object]) -> list[str]:
 def test_files_of_a_pretraining_may_be_anything(pretrained: RunDirectory, name: str) -> None:
     path = pretrained.path / name
     path.touch()
-    assert not failures(whole_files(path), lambda: read_pretrained(pretrained))
+    assert not failures(whole_files(path), lambda: (news([pretrained], "0"), read_run(pretrained)))
 
 
 def test_checkpoint_files_may_be_anything(pretrained: RunDirectory) -> None:
+    state = RunState("interrupted", 2, 6, 20, 0.4)
     for path in sorted(pretrained.checkpoints.iterdir()):
-        assert not failures(whole_files(path), lambda: read_pretrained(pretrained))
+        assert not failures(whole_files(path), lambda: check_checkpoints(pretrained, state))
         store = CheckpointStore(pretrained.checkpoints, keep=2, warn=lambda text: None)
         assert not failures(whole_files(path), store.load_latest)
 
