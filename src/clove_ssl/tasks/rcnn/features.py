@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from clove_ssl.backbones.build import STAGES, Backbone
 from clove_ssl.config.detection import DetectorConfig
 from clove_ssl.errors import UserError
+from clove_ssl.layers.ladder import put_on_ladder
 from clove_ssl.tasks.rcnn.layers import Norm, NormedConv, start_linear
 from clove_ssl.tasks.rcnn.regions.pooling import ALIGNED, LEGACY, pool_pyramid, pool_regions
 from clove_ssl.tasks.rcnn.regions.roi_heads import BoxHead
@@ -50,6 +51,7 @@ class C4Features(nn.Module):
         self.backbone = Backbone(
             backbone.body, name=backbone.name, parts=backbone.parts, stage="c4"
         )
+        put_on_ladder(backbone.body)  # the canvas is not rounded up, as it is for a pyramid
         channels = backbone.channels["c5"]
         self.norm = nn.BatchNorm2d(channels) if config.neck_norm == "batch" else None
         self.rule = ALIGNED if config.box.pooling == "aligned" else LEGACY

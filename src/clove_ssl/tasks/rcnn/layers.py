@@ -10,6 +10,8 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from clove_ssl.layers.ladder import by_rows
+
 Norm = Literal["batch", "none"]
 
 
@@ -37,7 +39,7 @@ class NormedConv(nn.Conv2d):
 
     def forward(self, feature_map: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, out_channels, H, W)."""
-        result = super().forward(feature_map)
+        result = by_rows(super().forward, feature_map)
         if self.norm is not None:
             result = self.norm(result)
         return F.relu(result) if self.relu else result
