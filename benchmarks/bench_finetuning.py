@@ -1,7 +1,8 @@
 """Training images per second of fine-tuning, what the host and the GPU do in a step, and the floor.
 
 Run:  python -m benchmarks.bench_finetuning [--cases coco-fpn-small voc-c4-small ...]
-      [--batches 40 --batch 16 --workers 16 --precision bf16 --photos 64 --ladder on off]
+      [--batches 40 --batch 16 --workers 16 --precision bf16 --photos 64]
+      [--ways all no-ladder no-pooling trials]
 
 Photos with polygons are written as JPEG files in the sizes that photos of COCO and VOC have, read
 by the loader of the task, and trained on as ``clove finetune`` does: transfers, autocast, losses,
@@ -10,7 +11,8 @@ backward, the check of the loss, SGD. Cases are a detector and a size:
 - coco-fpn-small, voc-c4-small: ResNet-18, short sides of 256 to 352 pixels
 - coco-fpn-full, voc-c4-full: ResNet-50, the short sides of the protocol
 
-One JSON line per case and choice:
+and ways leave out a part: convolutions with sizes from a ladder, the kernel that pools regions;
+``trials`` lets cuDNN try its kernels out. One JSON line per case and way:
 
 - first_images_per_s: over ``--batches`` different batches after three others, when most sizes are
   new to the GPU; images_per_s: over the same ones a second time; files_images_per_s: the second
@@ -19,7 +21,7 @@ One JSON line per case and choice:
 - host_ms: of these the host works, wait_ms it waits for the GPU, waits times; gpu_ms the GPU works
 - kernels: started in a step
 - floor_ms: forward and backward pass of backbone and pyramid alone, on the most frequent canvas
-- memory_gib: the most that tensors took
+- memory_gib: the most that tensors took; top_kernels: milliseconds of a step by kernel
 
 The program uses what all versions have, so an older one is measured by its sources:
 PYTHONPATH=OLDER/src python -m benchmarks.bench_finetuning. Numbers of a CPU only show that
@@ -34,7 +36,7 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -73,7 +75,12 @@ OBJECTS, CORNERS = 7, 24
 WARM_UPS, PROFILED, FLOOR_ROUNDS = 3, 8, 10
 # What the host calls to wait; a plain copy waits as well.
 WAITING = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaMemcpy")
-LADDER = "clove_ssl.layers.ladder"
+NEWER = "clove_ssl.layers.ladder"  # versions without this module have one way only
+WAYS = {
+    "no-ladder": f"{NEWER}.plans_by_size",
+    "no-pooling": "clove_ssl.tasks.rcnn.regions.pooling.has_kernel",
+}
+SHOWN_KERNELS = 16
 
 
 @dataclass(frozen=True)
@@ -147,7 +154,8 @@ class Trainer:
             model = model.to(memory_format=torch.channels_last)
         self.model: DetectionNetwork = model.to(device).train()
         groups = self.model.parameter_groups(1e-4)
-        self.optimizer = torch.optim.SGD(groups, lr=1e-4, momentum=0.9)
+        fused = device.type == "cuda" and find_spec(NEWER) is not None  # as a run has it
+        self.optimizer = torch.optim.SGD(groups, lr=1e-4, momentum=0.9, fused=fused)
         self.learner = TaskLearner(self.model)
         self.signals = StepSignals(Process(0, 1, 0, 1, device), StopRequest())
         self.device = device
@@ -181,7 +189,7 @@ def timed(trainer: Trainer, batches: Iterable[DetectionBatch], precision: Precis
 
 def profiled(
     trainer: Trainer, batches: Sequence[DetectionBatch], precision: Precision
-) -> dict[str, float]:
+) -> dict[str, object]:
     """What host and GPU do in a step."""
     activity = torch.profiler.ProfilerActivity
     kinds = [activity.CPU] + ([activity.CUDA] if trainer.device.type == "cuda" else [])
@@ -206,7 +214,16 @@ def profiled(
         "waits": round(len(waits) / steps, 1),
         "gpu_ms": round(_covered(spans) / steps / 1e3, 1),
         "kernels": round(len(on_gpu) / steps),
+        "top_kernels": _longest(on_gpu, steps),
     }
+
+
+def _longest(events: Sequence[Any], steps: int) -> dict[str, float]:
+    """Milliseconds of a step by kernel, the longest."""
+    total: Counter[str] = Counter()
+    for event in events:
+        total[event.name[:70]] += event.time_range.elapsed_us()
+    return {name: round(t / steps / 1e3, 2) for name, t in total.most_common(SHOWN_KERNELS)}
 
 
 def _covered(spans: list[tuple[float, float]]) -> float:
@@ -249,6 +266,7 @@ def measure(
 ) -> dict[str, object]:
     """The figures of a case."""
     case, device = CASES[name], torch.device(args.device)
+    # The first process-wide choice; the way comes after it, since it may change one of them.
     start_repeatably(0, device, deterministic=False, sizes_vary=True)
     precision = choose_precision(args.precision if device.type == "cuda" else "fp32", device)
     precision.prepare()
@@ -309,11 +327,18 @@ def _rate(batch: int, seconds: Sequence[float]) -> float:
     return round(batch * len(seconds) / sum(seconds), 1)
 
 
-def ladder_choice(choice: str) -> Callable[[], AbstractContextManager[Any]]:
-    """How convolutions get their sizes, in versions where that is a question."""
-    if choice == "on":
-        return nullcontext
-    return lambda: mock.patch(f"{LADDER}.plans_by_size", return_value=False)
+def choose_way(name: str) -> AbstractContextManager[Any]:
+    """A way of working, where this version of the library knows it."""
+    if name == "trials":
+        return mock.patch.object(torch.backends.cudnn, "benchmark", True)
+    if name in WAYS:
+        return mock.patch(WAYS[name], return_value=False)
+    return nullcontext()
+
+
+def is_known(way: str) -> bool:
+    """Whether this version of the library can be asked for a way."""
+    return way not in WAYS or find_spec(NEWER) is not None
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -327,17 +352,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--photos", type=int, default=64)
     parser.add_argument("--workers", type=int, default=16 if on_gpu else 0)
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="bf16")
-    parser.add_argument("--ladder", nargs="+", choices=["on", "off"], default=["on"])
+    parser.add_argument("--ways", nargs="+", choices=["all", *WAYS, "trials"], default=["all"])
     args = parser.parse_args(arguments)
-    known = find_spec(LADDER) is not None
     machine = torch.cuda.get_device_name() if args.device != "cpu" else "cpu"
     about = {"batch": args.batch, "precision": args.precision, "device": machine}
     for name in args.cases:
-        for choice in args.ladder if known else ["unknown"]:
-            way = ladder_choice(choice) if known else nullcontext
+        for way in filter(is_known, args.ways):
             with tempfile.TemporaryDirectory() as folder:
-                figures = measure(name, Path(folder), args, way())
-            line = {"case": name, "ladder": choice} | figures | about | {"torch": torch.__version__}
+                figures = measure(name, Path(folder), args, choose_way(way))
+            line = {"case": name, "way": way} | figures | about | {"torch": torch.__version__}
             print(json.dumps(line), flush=True)
 
 

@@ -193,7 +193,12 @@ def _build_loop(
     groups = model.parameter_groups(solver.weight_decay)
     return TrainingLoop(
         learner=TaskLearner(model),
-        optimizer=torch.optim.SGD(groups, lr=plan.peak_lr, momentum=solver.momentum),
+        optimizer=torch.optim.SGD(
+            groups,
+            lr=plan.peak_lr,
+            momentum=solver.momentum,
+            fused=process.device.type == "cuda",  # one kernel, and hardly any work for the host
+        ),
         lr=plan.lr(),
         plan=plan,
         precision=parts.precision,

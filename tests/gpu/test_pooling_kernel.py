@@ -1,0 +1,96 @@
+"""The kernel that pools regions from all levels at once against torchvision, level by level.
+
+With ``TRITON_INTERPRET=1`` in the environment the small cases also run on the CPU.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from builders.gpu_marks import DEVICE, NEEDS_KERNELS, full_size
+from torch import Tensor
+
+from clove_ssl.tasks.rcnn.regions.pooling import (
+    ALIGNED,
+    LEGACY,
+    RoIAlignRule,
+    assign_levels,
+    pool_pyramid,
+    pool_regions,
+)
+
+pytest.importorskip("triton")
+
+pytestmark = NEEDS_KERNELS
+
+STRIDES = (4, 8, 16, 32)
+
+
+def pyramid(images: int, channels: int, side: int, dtype: torch.dtype) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(images, channels, side // s, 2 * side // s) for s in STRIDES]
+    maps = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
+    return [each.to(memory_format=torch.channels_last).requires_grad_() for each in maps]
+
+
+def scattered(images: int, count: int, side: int) -> Tensor:
+    """Boxes of all sizes, some of them without area, some that reach over the border."""
+    generator = torch.Generator().manual_seed(1)
+    low = side * (1.2 * torch.rand(count, 2, generator=generator) - 0.1)
+    size = side * torch.rand(count, 2, generator=generator) ** 3
+    size[::5] = 0
+    image = torch.randint(images, (count, 1), generator=generator)
+    return torch.cat([image, low, low + size], dim=1)
+
+
+def both(maps: list[Tensor], regions: Tensor, rule: RoIAlignRule, size: int) -> list[list[Tensor]]:
+    """Results and gradients, by torchvision on the CPU in fp32 and by the kernel."""
+    from clove_ssl.tasks.rcnn.regions.pooling_kernel import pool_on_gpu
+
+    plain = [each.detach().float().requires_grad_() for each in maps]
+    levels = assign_levels(regions[:, 1:], levels=len(maps))
+    options = {"size": size, "rule": rule}
+    if len(maps) == 1:
+        expected = pool_regions(plain[0], regions, stride=STRIDES[0], **options)
+    else:
+        expected = pool_pyramid(plain, regions, strides=STRIDES, **options)
+    here = [each.detach().to(DEVICE).requires_grad_() for each in maps]
+    found = pool_on_gpu(
+        here,
+        regions.to(DEVICE),
+        levels.to(DEVICE) if len(maps) > 1 else None,
+        stride=STRIDES[0],
+        size=size,
+        sampling=rule.sampling,
+        aligned=rule.aligned,
+    )
+    weights = torch.randn(expected.shape, generator=torch.Generator().manual_seed(2))
+    (expected * weights).sum().backward()
+    (found.float() * weights.to(DEVICE)).sum().backward()
+    return [
+        [expected, *(each.grad for each in plain)],
+        [each.float().cpu() for each in (found, *(x.grad for x in here))],
+    ]
+
+
+def compare(maps: list[Tensor], rule: RoIAlignRule, *, count: int, size: int, off: float) -> None:
+    side = maps[0].shape[2] * STRIDES[0]
+    expected, found = both(maps, scattered(len(maps[0]), count, side), rule, size)
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=off, atol=off * theirs.abs().max().item())
+
+
+@pytest.mark.parametrize("rule", [ALIGNED, LEGACY])
+def test_a_small_pyramid(rule: RoIAlignRule) -> None:
+    compare(pyramid(2, 5, 256, torch.float32), rule, count=6, size=3, off=1e-5)
+
+
+def test_a_single_map() -> None:
+    compare(pyramid(2, 3, 64, torch.float32)[:1], ALIGNED, count=8, size=2, off=1e-5)
+
+
+@full_size
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_whole_pyramid(dtype: torch.dtype) -> None:
+    off = 1e-4 if dtype == torch.float32 else 2e-2
+    compare(pyramid(4, 256, 512, dtype), ALIGNED, count=2000, size=7, off=off)
