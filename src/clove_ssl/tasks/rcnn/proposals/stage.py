@@ -73,11 +73,12 @@ class RegionProposer(nn.Module):
 
     def _anchors(self, grids: tuple[tuple[int, int], ...], device: torch.device) -> list[Tensor]:
         """The anchors of maps of these sizes, which are made once."""
-        known = self._known_anchors.pop((grids, device), None)
-        found = known or self.layout.grids(grids, device=device)
-        self._known_anchors[grids, device] = found  # at the end: what was used last
-        if len(self._known_anchors) > _REMEMBERED:
-            self._known_anchors.pop(next(iter(self._known_anchors)))
+        found = self._known_anchors.get((grids, device))
+        if found is None:
+            found = self.layout.grids(grids, device=device)
+            if len(self._known_anchors) == _REMEMBERED:
+                self._known_anchors.clear()
+            self._known_anchors[grids, device] = found
         return found
 
     def losses(
