@@ -50,7 +50,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from clove_ssl.backbones.build import build_backbone
+from clove_ssl.backbones import build
 from clove_ssl.config.detection import DetectorConfig, c4_detector, fpn_detector
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.finetuning.learner import TaskLearner
@@ -148,10 +148,12 @@ class Trainer:
 
     def __init__(self, case: Case, data: TaskData, task: DetectionTask, device: torch.device):
         torch.manual_seed(0)
-        backbone = build_backbone(task.backbone_config(case.network))
+        backbone = build.build_backbone(task.backbone_config(case.network))
         model = task.build_model(backbone, data, seed=0)
         if device.type == "cuda":
             model = model.to(memory_format=torch.channels_last)
+            if hasattr(build, "fuse_norms"):
+                build.fuse_norms(model)
         self.model: DetectionNetwork = model.to(device).train()
         groups = self.model.parameter_groups(1e-4)
         fused = device.type == "cuda" and find_spec(NEWER) is not None  # as a run has it

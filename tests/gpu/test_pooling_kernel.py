@@ -73,24 +73,29 @@ def both(maps: list[Tensor], regions: Tensor, rule: RoIAlignRule, size: int) -> 
     ]
 
 
-def compare(maps: list[Tensor], rule: RoIAlignRule, *, count: int, size: int, off: float) -> None:
-    side = maps[0].shape[2] * STRIDES[0]
-    expected, found = both(maps, scattered(len(maps[0]), count, side), rule, size)
+def compare(
+    maps: list[Tensor], regions: Tensor, rule: RoIAlignRule, *, size: int, off: float
+) -> None:
+    expected, found = both(maps, regions, rule, size)
     for mine, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=off, atol=off * theirs.abs().max().item())
 
 
 @pytest.mark.parametrize("rule", [ALIGNED, LEGACY])
-def test_a_small_pyramid(rule: RoIAlignRule) -> None:
-    compare(pyramid(2, 5, 256, torch.float32), rule, count=6, size=3, off=1e-5)
+def test_a_tiny_pyramid(rule: RoIAlignRule) -> None:
+    sides = torch.tensor([[20.0], [100.0], [230.0], [450.0]])  # one for every level
+    low = torch.tensor([[3.0, 7.0], [900.0, 2.0], [-5.0, 40.0], [400.0, 90.0]])
+    image = torch.tensor([[0.0], [1.0], [1.0], [0.0]])
+    regions = torch.cat([image, low, low + sides], dim=1)
+    compare(pyramid(2, 3, 512, torch.float32), regions, rule, size=1, off=1e-5)
 
 
-def test_a_single_map() -> None:
-    compare(pyramid(2, 3, 64, torch.float32)[:1], ALIGNED, count=8, size=2, off=1e-5)
+def test_a_tiny_map() -> None:
+    compare(pyramid(2, 3, 64, torch.float32)[:1], scattered(2, 4, 64), ALIGNED, size=2, off=1e-5)
 
 
 @full_size
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_whole_pyramid(dtype: torch.dtype) -> None:
     off = 1e-4 if dtype == torch.float32 else 2e-2
-    compare(pyramid(4, 256, 512, dtype), ALIGNED, count=2000, size=7, off=off)
+    compare(pyramid(4, 256, 512, dtype), scattered(4, 2000, 512), ALIGNED, size=7, off=off)

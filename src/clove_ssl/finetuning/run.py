@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from clove_ssl.backbones.build import fuse_norms
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.console import Console
 from clove_ssl.data.loading import choose_workers
@@ -169,6 +170,7 @@ def _build_model(
         synchronize_norms(model, process.device.type)
     if process.device.type == "cuda":
         model = model.to(memory_format=torch.channels_last)
+        fuse_norms(model)
     return model.to(process.device)
 
 

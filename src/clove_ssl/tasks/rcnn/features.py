@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from clove_ssl.backbones.build import STAGES, Backbone
 from clove_ssl.config.detection import DetectorConfig
 from clove_ssl.errors import UserError
+from clove_ssl.layers.fused_norm.activation import normalize
 from clove_ssl.layers.ladder import put_on_ladder
 from clove_ssl.tasks.rcnn.layers import Norm, NormedConv, start_linear
 from clove_ssl.tasks.rcnn.regions.pooling import ALIGNED, LEGACY, pool_pyramid, pool_regions
@@ -68,9 +69,8 @@ class C4Features(nn.Module):
         maps = pool_regions(
             levels[0], regions, stride=self.strides[0], size=HEAD_SIDE, rule=self.rule
         )
-        for path in self.backbone.parts["c5"]:
-            maps = self.backbone.body.get_submodule(path)(maps)
-        return maps if self.norm is None else self.norm(maps)
+        maps = self.backbone.run_stage("c5", maps)
+        return maps if self.norm is None else normalize(self.norm, maps)
 
     def region_vectors(self, maps: Tensor) -> Tensor:
         """(R, C, 7, 7) -> (R, vector_length)."""
@@ -98,6 +98,8 @@ class PyramidFeatures(nn.Module):
         super().__init__()
         _check_strides(backbone)
         self.backbone = backbone
+        if backbone.stage == STAGES[-1]:
+            backbone.hand_out(STAGES)
         channels = {stage: backbone.channels[stage] for stage in STAGES}
         self.pyramid = FeaturePyramid(channels, width=config.pyramid_width, norm=config.neck_norm)
         self.box_head = BoxHead(
@@ -111,7 +113,8 @@ class PyramidFeatures(nn.Module):
 
     def forward(self, pixels: Tensor) -> list[Tensor]:
         """(B, 3, H, W) -> the five maps of the pyramid, the finest first."""
-        maps = self.backbone(pixels)
+        backbone = self.backbone
+        maps = backbone.maps(pixels) if backbone.stage == STAGES[-1] else backbone(pixels)
         levels: list[Tensor] = self.pyramid(maps)
         return levels
 

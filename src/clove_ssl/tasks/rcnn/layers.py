@@ -10,6 +10,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from clove_ssl.layers.fused_norm.activation import normalize, normalize_relu
 from clove_ssl.layers.ladder import by_rows
 
 Norm = Literal["batch", "none"]
@@ -40,9 +41,9 @@ class NormedConv(nn.Conv2d):
     def forward(self, feature_map: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, out_channels, H, W)."""
         result = by_rows(super().forward, feature_map)
-        if self.norm is not None:
-            result = self.norm(result)
-        return F.relu(result) if self.relu else result
+        if self.norm is None:
+            return F.relu(result) if self.relu else result
+        return normalize_relu(self.norm, result) if self.relu else normalize(self.norm, result)
 
 
 def start_for_relu(layer: nn.Conv2d | nn.ConvTranspose2d) -> None:
