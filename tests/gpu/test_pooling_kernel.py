@@ -15,7 +15,6 @@ from clove_ssl.tasks.rcnn.regions.pooling import (
     LEGACY,
     RoIAlignRule,
     assign_levels,
-    pool_pyramid,
     pool_regions,
 )
 
@@ -43,17 +42,18 @@ def scattered(images: int, count: int, side: int) -> Tensor:
     return torch.cat([image, low, low + size], dim=1)
 
 
-def both(maps: list[Tensor], regions: Tensor, rule: RoIAlignRule, size: int) -> list[list[Tensor]]:
+def both(
+    maps: list[Tensor], regions: Tensor, levels: Tensor, rule: RoIAlignRule, size: int
+) -> list[list[Tensor]]:
     """Results and gradients, by torchvision on the CPU in fp32 and by the kernel."""
     from clove_ssl.tasks.rcnn.regions.pooling_kernel import pool_on_gpu
 
     plain = [each.detach().float().requires_grad_() for each in maps]
-    levels = assign_levels(regions[:, 1:], levels=len(maps))
-    options = {"size": size, "rule": rule}
-    if len(maps) == 1:
-        expected = pool_regions(plain[0], regions, stride=STRIDES[0], **options)
-    else:
-        expected = pool_pyramid(plain, regions, strides=STRIDES, **options)
+    expected = torch.zeros(len(regions), plain[0].shape[1], size, size)
+    for level, (each, stride) in enumerate(zip(plain, STRIDES, strict=False)):
+        rows = torch.nonzero(levels == level).squeeze(1)
+        part = pool_regions(each, regions[rows], stride=stride, size=size, rule=rule)
+        expected = expected.index_copy(0, rows, part)
     here = [each.detach().to(DEVICE).requires_grad_() for each in maps]
     found = pool_on_gpu(
         here,
@@ -74,28 +74,39 @@ def both(maps: list[Tensor], regions: Tensor, rule: RoIAlignRule, size: int) -> 
 
 
 def compare(
-    maps: list[Tensor], regions: Tensor, rule: RoIAlignRule, *, size: int, off: float
+    maps: list[Tensor],
+    regions: Tensor,
+    rule: RoIAlignRule,
+    *,
+    levels: Tensor,
+    size: int,
+    off: float,
 ) -> None:
-    expected, found = both(maps, regions, rule, size)
+    expected, found = both(maps, regions, levels, rule, size)
     for mine, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=off, atol=off * theirs.abs().max().item())
 
 
 @pytest.mark.parametrize("rule", [ALIGNED, LEGACY])
 def test_a_tiny_pyramid(rule: RoIAlignRule) -> None:
-    sides = torch.tensor([[20.0], [100.0], [230.0], [450.0]])  # one for every level
-    low = torch.tensor([[3.0, 7.0], [900.0, 2.0], [-5.0, 40.0], [400.0, 90.0]])
-    image = torch.tensor([[0.0], [1.0], [1.0], [0.0]])
+    sides = torch.tensor([[9.0], [15.0], [33.0], [60.0], [0.0]])
+    low = torch.tensor([[3.0, 7.0], [90.0, 2.0], [-5.0, 40.0], [100.0, 30.0], [8.0, 8.0]])
+    image = torch.tensor([[0.0], [1.0], [1.0], [0.0], [1.0]])
     regions = torch.cat([image, low, low + sides], dim=1)
-    compare(pyramid(2, 3, 512, torch.float32), regions, rule, size=1, off=1e-5)
+    levels = torch.tensor([0, 1, 2, 3, 1])
+    maps = pyramid(2, 3, 64, torch.float32)
+    compare(maps, regions, rule, levels=levels, size=2, off=1e-5)
 
 
 def test_a_tiny_map() -> None:
-    compare(pyramid(2, 3, 64, torch.float32)[:1], scattered(2, 4, 64), ALIGNED, size=2, off=1e-5)
+    maps, regions = pyramid(2, 3, 32, torch.float32)[:1], scattered(2, 4, 32)
+    compare(maps, regions, ALIGNED, levels=torch.zeros(4), size=2, off=1e-5)
 
 
 @full_size
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_whole_pyramid(dtype: torch.dtype) -> None:
     off = 1e-4 if dtype == torch.float32 else 2e-2
-    compare(pyramid(4, 256, 512, dtype), scattered(4, 2000, 512), ALIGNED, size=7, off=off)
+    regions = scattered(4, 2000, 512)
+    levels = assign_levels(regions[:, 1:])
+    compare(pyramid(4, 256, 512, dtype), regions, ALIGNED, levels=levels, size=7, off=off)
