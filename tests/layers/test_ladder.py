@@ -68,6 +68,21 @@ def test_a_convolution_gives_the_same_on_the_ladder(
     assert shape == (10, 2, *(rung(side, per_octave=16) for side in sides))
 
 
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_convolution_of_single_cells_is_a_product(
+    stride: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    layer = nn.Conv2d(3, 4, 1, stride=stride).double()
+    maps = torch.rand(2, 3, 9, 6, dtype=torch.float64)
+    plain = layer(maps)
+    put_on_ladder(layer)
+    monkeypatch.setattr(ladder, "in_half_precision", lambda maps: True)
+    with planned_by_size() as shapes:
+        torch.testing.assert_close(layer(maps), plain, rtol=1e-12, atol=1e-12)
+    assert shapes == set()
+
+
 def test_layers_that_would_read_something_else_stay_as_they_are() -> None:
     network = nn.Sequential(
         nn.Conv2d(2, 2, 3, padding=1, padding_mode="reflect"),

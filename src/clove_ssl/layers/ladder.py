@@ -42,6 +42,11 @@ def plans_by_size(maps: Tensor) -> bool:
     return maps.is_cuda
 
 
+def in_half_precision(maps: Tensor) -> bool:
+    """Whether a layer works on such maps with half as many bits; products in fp32 would be slow."""
+    return maps.dtype.itemsize == 2 or torch.is_autocast_enabled(maps.device.type)
+
+
 def by_rows(convolve: Callable[[Tensor], Tensor], maps: Tensor) -> Tensor:
     """Convolve maps (B, C, H, W), as many as the ladder has, and give the results of B of them."""
     count = len(maps)
@@ -58,6 +63,8 @@ class LadderConv2d(nn.Conv2d):
         """(B, C, H, W) -> what the plain convolution gives."""
         if not plans_by_size(maps):
             return super().forward(maps)
+        if self._is_product and in_half_precision(maps):
+            return self._multiply(maps)
         height, width = maps.shape[2:]
         more = [rung(side, per_octave=SIDES_PER_OCTAVE) - side for side in (width, height)]
         if any(more):
@@ -68,6 +75,18 @@ class LadderConv2d(nn.Conv2d):
         cut = result[:, :, : self._side_after(height, 0), : self._side_after(width, 1)]
         # Batch norms are slow on maps with gaps between their rows.
         return cut.contiguous(memory_format=layout_of(result))
+
+    @property
+    def _is_product(self) -> bool:
+        """Whether every cell is multiplied on its own."""
+        shape = (self.kernel_size, self.padding, self.groups)
+        return shape == ((1, 1), (0, 0), 1)
+
+    def _multiply(self, maps: Tensor) -> Tensor:
+        """The convolution as a product of matrices, which is planned in no time for any size."""
+        down, across = self.stride
+        cells = maps[:, :, ::down, ::across].permute(0, 2, 3, 1)  # (B, h, w, C)
+        return F.linear(cells, self.weight.flatten(1), self.bias).permute(0, 3, 1, 2)
 
     def _side_after(self, side: int, axis: int) -> int:
         """The length of a side after the convolution."""
