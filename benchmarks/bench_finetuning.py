@@ -156,7 +156,8 @@ class Trainer:
                 build.fuse_norms(model)
         self.model: DetectionNetwork = model.to(device).train()
         groups = self.model.parameter_groups(1e-4)
-        fused = device.type == "cuda" and find_spec(NEWER) is not None  # as a run has it
+        newer = device.type == "cuda" and find_spec(NEWER) is not None
+        fused = True if newer else None  # as a run has it
         self.optimizer = torch.optim.SGD(groups, lr=1e-4, momentum=0.9, fused=fused)
         self.learner = TaskLearner(self.model)
         self.signals = StepSignals(Process(0, 1, 0, 1, device), StopRequest())

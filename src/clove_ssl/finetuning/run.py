@@ -199,7 +199,8 @@ def _build_loop(
             groups,
             lr=plan.peak_lr,
             momentum=solver.momentum,
-            fused=process.device.type == "cuda",  # one kernel, and hardly any work for the host
+            # One kernel, and hardly any work for the host.
+            fused=True if process.device.type == "cuda" else None,
         ),
         lr=plan.lr(),
         plan=plan,

@@ -19,7 +19,7 @@ from clove_ssl.config.detection import DetectorConfig
 from clove_ssl.errors import UserError
 from clove_ssl.layers.fused_norm.activation import normalize
 from clove_ssl.layers.ladder import put_on_ladder
-from clove_ssl.tasks.rcnn.layers import Norm, NormedConv, start_linear
+from clove_ssl.tasks.rcnn.layers import WORTH_FUSING, Norm, NormedConv, start_linear
 from clove_ssl.tasks.rcnn.regions.pooling import ALIGNED, LEGACY, pool_pyramid, pool_regions
 from clove_ssl.tasks.rcnn.regions.roi_heads import BoxHead
 
@@ -62,7 +62,9 @@ class C4Features(nn.Module):
 
     def forward(self, pixels: Tensor) -> list[Tensor]:
         """(B, 3, H, W) -> the map of stride 16 (B, C, H / 16, W / 16)."""
-        return [self.backbone.features(pixels)]
+        if _worth_fusing(pixels):
+            return [self.backbone.features(pixels)]
+        return [self.backbone(pixels, "c4")["c4"]]
 
     def region_maps(self, levels: Sequence[Tensor], regions: Tensor) -> Tensor:
         """Regions (R, 5) as the box head sees them: (R, C, 7, 7)."""
@@ -114,7 +116,8 @@ class PyramidFeatures(nn.Module):
     def forward(self, pixels: Tensor) -> list[Tensor]:
         """(B, 3, H, W) -> the five maps of the pyramid, the finest first."""
         backbone = self.backbone
-        maps = backbone.maps(pixels) if backbone.stage == STAGES[-1] else backbone(pixels)
+        hands_out = backbone.stage == STAGES[-1] and _worth_fusing(pixels)
+        maps = backbone.maps(pixels) if hands_out else backbone(pixels)
         levels: list[Tensor] = self.pyramid(maps)
         return levels
 
@@ -136,6 +139,12 @@ class PyramidFeatures(nn.Module):
         return pool_pyramid(
             levels[:-1], regions, strides=self.strides[:-1], size=size, rule=self.rule
         )
+
+
+def _worth_fusing(pixels: Tensor) -> bool:
+    """Whether images (B, 3, H, W) are so large that most maps are; see ``WORTH_FUSING``."""
+    # The maps of the first stages have half to five times as many values.
+    return pixels.numel() >= WORTH_FUSING // 2
 
 
 def _check_strides(backbone: Backbone) -> None:

@@ -15,6 +15,10 @@ from clove_ssl.layers.ladder import by_rows
 
 Norm = Literal["batch", "none"]
 
+WORTH_FUSING = 1 << 25
+"""Values of a map from which on kernels of ours save a GPU more time than they cost the host, which
+has several of them to start for every norm."""
+
 
 class NormedConv(nn.Conv2d):
     """A convolution that keeps the size of its map, then a norm and a ReLU if they are wanted.
@@ -41,9 +45,11 @@ class NormedConv(nn.Conv2d):
     def forward(self, feature_map: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, out_channels, H, W)."""
         result = by_rows(super().forward, feature_map)
-        if self.norm is None:
-            return F.relu(result) if self.relu else result
-        return normalize_relu(self.norm, result) if self.relu else normalize(self.norm, result)
+        if self.norm is not None and result.numel() >= WORTH_FUSING:
+            return normalize_relu(self.norm, result) if self.relu else normalize(self.norm, result)
+        if self.norm is not None:
+            result = self.norm(result)
+        return F.relu(result) if self.relu else result
 
 
 def start_for_relu(layer: nn.Conv2d | nn.ConvTranspose2d) -> None:

@@ -13,13 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torchvision.ops import nms
 
+from clove_ssl.layers.fused_norm.activation import has_triton
 from clove_ssl.layers.transfers import pad_rows, send
 from clove_ssl.tasks.rcnn.boxes import RPN_WEIGHTS, clip_to_images, decode_boxes, has_area
 
@@ -161,7 +161,7 @@ def survivors(boxes: Tensor, level_sizes: Sequence[int], overlap: float) -> Tens
     Returns:
         (B, P) bool.
     """
-    if boxes.is_cuda and find_spec("triton") is not None:
+    if boxes.is_cuda and has_triton():
         from clove_ssl.tasks.rcnn.proposals.suppression_kernel import survivors_on_gpu
 
         return survivors_on_gpu(boxes, level_sizes, overlap)

@@ -12,7 +12,6 @@ Dimensions: B images, C channels, R regions over all images, S x S bins, L level
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import NamedTuple
 
 import torch
@@ -20,6 +19,7 @@ from torch import Tensor
 from torchvision.ops import roi_align
 
 from clove_ssl.layers.fp32 import all_at_least_fp32
+from clove_ssl.layers.fused_norm.activation import has_triton
 from clove_ssl.tasks.rcnn.boxes import box_areas
 
 CANONICAL_SIDE = 224.0
@@ -102,7 +102,7 @@ def has_kernel(features: Sequence[Tensor], regions: Tensor) -> bool:
         and dtypes <= {torch.float32, torch.float16, torch.bfloat16}
         and len(features) <= _MOST_LEVELS
         and not torch.are_deterministic_algorithms_enabled()
-        and find_spec("triton") is not None
+        and has_triton()
     )
 
 
