@@ -207,7 +207,7 @@ def profiled(
             torch.cuda.synchronize(trainer.device)
     events = profile.events() or []
     waits = [e for e in events if e.name in WAITING]
-    on_gpu = [e for e in events if e.device_type == torch.autograd.DeviceType.CUDA]
+    on_gpu = [e for e in events if _is_kernel(e)]
     spans = [(e.time_range.start, e.time_range.end) for e in on_gpu]
     steps = len(batches)
     wait = sum(e.time_range.elapsed_us() for e in waits) / steps / 1e3
@@ -219,6 +219,12 @@ def profiled(
         "kernels": round(len(on_gpu) / steps),
         "top_kernels": _longest(on_gpu, steps),
     }
+
+
+def _is_kernel(event: Any) -> bool:
+    """Whether an event is work of the GPU, and no mark around some."""
+    is_mark = getattr(event, "is_user_annotation", False) or "#" in event.name
+    return event.device_type == torch.autograd.DeviceType.CUDA and not is_mark
 
 
 def _longest(events: Sequence[Any], steps: int) -> dict[str, float]:
