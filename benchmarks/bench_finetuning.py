@@ -223,7 +223,7 @@ def profiled(
 
 def _is_kernel(event: Any) -> bool:
     """Whether an event is work of the GPU, and no mark around some."""
-    is_mark = getattr(event, "is_user_annotation", False) or "#" in event.name
+    is_mark = getattr(event, "is_user_annotation", False) or event.name.startswith("Optimizer.")
     return event.device_type == torch.autograd.DeviceType.CUDA and not is_mark
 
 
