@@ -112,7 +112,7 @@ def decide_place(
     for place in places:
         share = SHARES[place] if asked == "auto" else SHARE_AS_ASKED
         allowed = int(share * free.of(place))
-        facts = f"{share:.0%} of the free {_WORDS[place]} is {_gib(allowed)}"
+        facts = f"{100 * share:.0f} % of the free {_WORDS[place]} is {_gib(allowed)}"
         if needed <= allowed:
             return CacheChoice(place, f"about {_gib(size.bytes)} decoded; {facts}", needed)
         refusals.append(facts)
