@@ -49,12 +49,13 @@ def _is_fused(norm: nn.Module, features: Tensor) -> bool:
         and features.dtype in (torch.bfloat16, torch.float16, torch.float32)
         and features.is_contiguous(memory_format=torch.channels_last)
         and features.numel() > features.shape[1]
-        and _has_triton()
+        and has_triton()
     )
 
 
 @cache
-def _has_triton() -> bool:
+def has_triton() -> bool:
+    """Whether kernels can be made here."""
     return find_spec("triton") is not None
 
 

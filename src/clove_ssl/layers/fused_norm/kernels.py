@@ -159,7 +159,7 @@ def pool(
     C: tl.constexpr,
 ):
     """out = the largest of 3 x 3 values of relu(norm(x)), and which of the nine it was."""
-    cell = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
+    cell = tl.program_id(0) * R + tl.arange(0, R)  # 32 bits: a division of 64 takes ever so long
     channel = tl.program_id(1) * C + tl.arange(0, C)
     there = channel < CHANNELS
     middle, factor, shift = _affine(mean, scale, weight, bias, channel, there, AFFINE)
@@ -171,7 +171,8 @@ def pool(
     for tap in tl.static_range(9):
         y, z = 2 * line - 1 + tap // 3, 2 * column - 1 + tap % 3
         inside = (cell < cells) & (y >= 0) & (y < height) & (z >= 0) & (z < width)
-        at = ((image * height + y) * width + z)[:, None] * CHANNELS + channel[None, :]
+        at = ((image * height + y) * width + z).to(tl.int64)[:, None] * CHANNELS
+        at += channel[None, :]
         mask = inside[:, None] & there[None, :]
         value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
         value = tl.maximum((value - middle[None, :]) * factor[None, :] + shift[None, :], 0.0)
@@ -179,7 +180,7 @@ def pool(
         best = tl.where(better, value, best)
         winner = tl.where(better, tap, winner)
     mask = (cell < cells)[:, None] & there[None, :]
-    at = cell[:, None] * CHANNELS + channel[None, :]
+    at = cell.to(tl.int64)[:, None] * CHANNELS + channel[None, :]
     tl.store(out + at, best.to(out.dtype.element_ty), mask=mask)
     tl.store(winners + at, winner.to(tl.uint8), mask=mask)
 
@@ -212,8 +213,8 @@ def _spread(
         inside = (row < rows) & fresh & (line < pooled_height) & (column < pooled_width)
         tap = 3 * (y - 2 * line + 1) + z - 2 * column + 1
         mask = inside[:, None] & there[None, :]
-        at = ((image * pooled_height + line) * pooled_width + column)[:, None] * CHANNELS
-        at += channel[None, :]
+        at = ((image * pooled_height + line) * pooled_width + column).to(tl.int64)[:, None]
+        at = at * CHANNELS + channel[None, :]
         won = tl.load(winners + at, mask=mask, other=255).to(tl.int32) == tap[:, None]
         value = tl.load(outer + at, mask=mask, other=0.0).to(tl.float32)
         gradient += tl.where(won & mask, value, 0.0)
@@ -224,7 +225,7 @@ def _spread(
 def gradient_sums(
     x,
     outer,  # gradients of what came out
-    out,  # what came out, where something was added; the winners, where it was pooled
+    out,  # what came out, where something was added
     side_gradients,  # written where something was added
     table,
     mean,
@@ -233,15 +234,10 @@ def gradient_sums(
     bias,
     rows,
     stretch,
-    height,
-    width,
-    pooled_height,
-    pooled_width,
     CHANNELS: tl.constexpr,
     AFFINE: tl.constexpr,
     SIDE: tl.constexpr,
     RELU: tl.constexpr,
-    POOL: tl.constexpr,
     R: tl.constexpr,
     C: tl.constexpr,
 ):
@@ -258,13 +254,7 @@ def gradient_sums(
         mask = (row < last_row)[:, None] & there[None, :]
         at = row[:, None] * CHANNELS + channel[None, :]
         centered = tl.load(x + at, mask=mask, other=0.0).to(tl.float32) - middle[None, :]
-        if POOL:
-            gradient = _spread(
-                outer, out, row, last_row, channel, there, height, width, pooled_height,
-                pooled_width, CHANNELS, R, C,
-            )  # fmt: skip
-        else:
-            gradient = tl.load(outer + at, mask=mask, other=0.0).to(tl.float32)
+        gradient = tl.load(outer + at, mask=mask, other=0.0).to(tl.float32)
         if SIDE:
             if RELU:
                 passed = tl.load(out + at, mask=mask, other=0.0).to(tl.float32) > 0
@@ -276,6 +266,53 @@ def gradient_sums(
         gradient = tl.where(mask, gradient, 0.0)
         total += gradient
         along += gradient * centered
+    at = table + part * 2 * CHANNELS + channel
+    tl.store(at, tl.sum(total, 0), mask=there)
+    tl.store(at + CHANNELS, tl.sum(along, 0), mask=there)
+
+
+@triton.jit
+def pooled_gradient_sums(
+    x,
+    outer,  # gradients of what came out
+    out,  # what came out
+    winners,
+    table,
+    mean,
+    cells,
+    stretch,
+    height,
+    width,
+    pooled_height,
+    pooled_width,
+    CHANNELS: tl.constexpr,
+    R: tl.constexpr,
+    C: tl.constexpr,
+):
+    """The same sums behind a pooling: only cells that won a window have a gradient."""
+    part, first = tl.program_id(0), tl.program_id(0) * stretch
+    channel = tl.program_id(1) * C + tl.arange(0, C)
+    there = channel < CHANNELS
+    middle = tl.load(mean + channel, mask=there, other=0.0)
+    total = tl.zeros([R, C], tl.float32)
+    along = tl.zeros([R, C], tl.float32)
+    last = tl.minimum(first + stretch, cells)
+    for start in range(first, last, R):
+        cell = start + tl.arange(0, R)
+        mask = (cell < last)[:, None] & there[None, :]
+        at = cell.to(tl.int64)[:, None] * CHANNELS + channel[None, :]
+        gradient = tl.load(outer + at, mask=mask, other=0.0).to(tl.float32)
+        passed = tl.load(out + at, mask=mask, other=0.0).to(tl.float32) > 0
+        gradient = tl.where(passed, gradient, 0.0)
+        winner = tl.load(winners + at, mask=mask, other=4).to(tl.int32)
+        column, line = cell % pooled_width, (cell // pooled_width) % pooled_height
+        image = cell // (pooled_width * pooled_height)
+        y = 2 * line[:, None] - 1 + winner // 3
+        z = 2 * column[:, None] - 1 + winner % 3
+        place = ((image[:, None] * height + y) * width + z).to(tl.int64)
+        value = tl.load(x + place * CHANNELS + channel[None, :], mask=mask, other=0.0)
+        total += gradient
+        along += gradient * (value.to(tl.float32) - middle[None, :])
     at = table + part * 2 * CHANNELS + channel
     tl.store(at, tl.sum(total, 0), mask=there)
     tl.store(at + CHANNELS, tl.sum(along, 0), mask=there)
@@ -331,12 +368,12 @@ def input_gradients(
     C: tl.constexpr,
 ):
     """A shift or a stretch of a whole channel changes nothing behind the norm: both go."""
-    row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
+    row = tl.program_id(0) * R + tl.arange(0, R)
     channel = tl.program_id(1) * C + tl.arange(0, C)
     there = channel < CHANNELS
     middle, factor, shift = _affine(mean, scale, weight, bias, channel, there, AFFINE)
     mask = (row < rows)[:, None] & there[None, :]
-    at = row[:, None] * CHANNELS + channel[None, :]
+    at = row.to(tl.int64)[:, None] * CHANNELS + channel[None, :]
     centered = tl.load(x + at, mask=mask, other=0.0).to(tl.float32) - middle[None, :]
     if POOL:
         gradient = _spread(

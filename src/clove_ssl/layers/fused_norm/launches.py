@@ -15,9 +15,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from clove_ssl.layers.fused_norm import kernels
 
 TILE = 4096  # values of one program at a time; larger ones run out of registers
-SUMMED_TILE = 2048  # two running sums take as much room again
-PROGRAMS = 1056  # eight for each of 132 multiprocessors; sums are split among so many
-PARTS_AT_ONCE = 64
+SUMMED_TILE = 2048  # two running sums take room beside them
+POOLED_TILE = 1024  # nine times as many are read
+PROGRAMS = 528  # four for each of 132 multiprocessors; sums are split among so many
+PARTS_AT_ONCE = 256  # of sums that are added up, so that few loads wait for each other
+LAST_BLOCK = 16  # channels of a program that adds up such sums
 
 
 @dataclass(frozen=True)
@@ -48,17 +50,15 @@ class Shape:
         """Rows of a tile of so many values."""
         return max(1, tile // self.block)
 
-    @property
-    def stretch(self) -> int:
-        """Rows that one program sums."""
+    def stretch(self, rows: int) -> int:
+        """Rows that one program sums, of so many."""
         step = self.rows_of(SUMMED_TILE)
-        wanted = _parts(self.rows * self.blocks, PROGRAMS)
+        wanted = _parts(rows * self.blocks, PROGRAMS)
         return _parts(max(wanted, 4 * step), step) * step
 
-    @property
-    def parts(self) -> int:
+    def parts(self, rows: int) -> int:
         """Programs that share the rows of a channel."""
-        return _parts(self.rows, self.stretch)
+        return _parts(rows, self.stretch(rows))
 
     @property
     def pooled(self) -> tuple[int, int]:
@@ -93,81 +93,109 @@ class NormActivation(torch.autograd.Function):
         mean, scale = _moments(features, shape, norm)
         affine = (weight, bias) if weight is not None and bias is not None else (mean, mean)
         options = {"CHANNELS": shape.channels, "AFFINE": weight is not None, "C": shape.block}
-        tall, wide = shape.pooled if pools else (shape.height, shape.width)
-        out = torch.empty(
-            (len(features), shape.channels, tall, wide),
-            dtype=features.dtype,
-            device=features.device,
-            memory_format=torch.channels_last,
-        )
-        rows = len(features) * tall * wide
-        winners = None
         if pools:
-            winners = torch.empty_like(out, dtype=torch.uint8)
-            kernels.pool[shape.tiles(2 * rows)](
-                features, out, winners, mean, scale, *affine, rows, shape.height, shape.width,
-                tall, wide, **options, R=shape.rows_of(TILE // 2),
-            )  # fmt: skip
+            out, winners = _pool(features, shape, mean, scale, affine, options)
+            ctx.save_for_backward(features, weight, bias, mean, scale, out, winners)
         else:
-            kernels.normalize[shape.tiles(rows)](
-                features, side if side is not None else features, out, mean, scale, *affine, rows,
-                **options, SIDE=side is not None, RELU=relu, R=shape.rows_of(TILE),
+            out = torch.empty_like(features)
+            kernels.normalize[shape.tiles(shape.rows)](
+                features, side if side is not None else features, out, mean, scale, *affine,
+                shape.rows, **options, SIDE=side is not None, RELU=relu, R=shape.rows_of(TILE),
             )  # fmt: skip
-        needed = out if side is not None and relu else winners
-        ctx.save_for_backward(features, weight, bias, mean, scale, needed)
+            needed = out if side is not None and relu else None
+            ctx.save_for_backward(features, weight, bias, mean, scale, needed, None)
         ctx.kind = (side is not None, relu, pools)
         return out
 
     @staticmethod
     def backward(ctx: Any, outer: Tensor) -> tuple[Tensor | None, ...]:
-        features, weight, bias, mean, scale, needed = ctx.saved_tensors
+        features, weight, bias, mean, scale, out, winners = ctx.saved_tensors
         has_side, relu, pools = ctx.kind
         shape = Shape.of(features)
         outer = outer.contiguous(memory_format=torch.channels_last)
         affine = (weight, bias) if weight is not None else (mean, mean)
-        options = {
-            "CHANNELS": shape.channels,
-            "AFFINE": weight is not None,
-            "POOL": pools,
-            "C": shape.block,
-        }
-        sizes = (shape.height, shape.width, *shape.pooled)
+        options = {"CHANNELS": shape.channels, "AFFINE": weight is not None, "C": shape.block}
         side_gradients = torch.empty_like(outer) if has_side else outer
-        table = mean.new_empty(shape.parts, 2, shape.channels)
-        kernels.gradient_sums[(shape.parts, shape.blocks)](
-            features, outer, needed if needed is not None else outer, side_gradients, table, mean,
-            scale, *affine, shape.rows, shape.stretch, *sizes, **options, SIDE=has_side, RELU=relu,
-            R=shape.rows_of(SUMMED_TILE),
-        )  # fmt: skip
+        if pools:
+            table = _pooled_sums(features, outer, out, winners, shape, mean)
+        else:
+            parts = shape.parts(shape.rows)
+            table = mean.new_empty(parts, 2, shape.channels)
+            kernels.gradient_sums[(parts, shape.blocks)](
+                features, outer, out if out is not None else outer, side_gradients, table, mean,
+                scale, *affine, shape.rows, shape.stretch(shape.rows), **options, SIDE=has_side,
+                RELU=relu, R=shape.rows_of(SUMMED_TILE),
+            )  # fmt: skip
         for_weight, for_bias, level, slope = mean.new_empty(4, shape.channels)
-        kernels.slopes[(shape.blocks,)](
-            table, scale, for_weight, for_bias, level, slope, shape.parts, shape.rows,
-            CHANNELS=shape.channels, P=PARTS_AT_ONCE, C=shape.block,
+        kernels.slopes[(_parts(shape.channels, LAST_BLOCK),)](
+            table, scale, for_weight, for_bias, level, slope, len(table), shape.rows,
+            CHANNELS=shape.channels, P=PARTS_AT_ONCE, C=LAST_BLOCK,
         )  # fmt: skip
         inner = torch.empty_like(features)
         kernels.input_gradients[shape.tiles(shape.rows)](
-            features, side_gradients, needed if pools else outer, inner, mean, scale, *affine,
-            level, slope, shape.rows, *sizes, **options, RELU=relu and not has_side,
-            R=shape.rows_of(TILE),
+            features, side_gradients, winners if pools else outer, inner, mean, scale, *affine,
+            level, slope, shape.rows, shape.height, shape.width, *shape.pooled, **options,
+            POOL=pools, RELU=relu and not has_side, R=shape.rows_of(TILE),
         )  # fmt: skip
         side_gradient = side_gradients if has_side else None
         if weight is None:
-            return inner, side_gradient, None, None, None, None, None
+            for_weight = for_bias = None
         return inner, side_gradient, for_weight, for_bias, None, None, None
 
 
 def _moments(features: Tensor, shape: Shape, norm: _BatchNorm) -> tuple[Tensor, Tensor]:
     """Mean and 1 / standard deviation of every channel, (C,) each."""
     assert norm.running_mean is not None, "the caller has looked"
-    table = norm.running_mean.new_empty(shape.parts, 2, shape.channels)
-    kernels.sums[(shape.parts, shape.blocks)](
-        features, table, shape.rows, shape.stretch, CHANNELS=shape.channels,
+    parts = shape.parts(shape.rows)
+    table = norm.running_mean.new_empty(parts, 2, shape.channels)
+    kernels.sums[(parts, shape.blocks)](
+        features, table, shape.rows, shape.stretch(shape.rows), CHANNELS=shape.channels,
         R=shape.rows_of(SUMMED_TILE), C=shape.block,
     )  # fmt: skip
     mean, scale = norm.running_mean.new_empty(2, shape.channels)
-    kernels.moments[(shape.blocks,)](
+    kernels.moments[(_parts(shape.channels, LAST_BLOCK),)](
         features, table, mean, scale, norm.running_mean, norm.running_var,
-        norm.num_batches_tracked, shape.parts, shape.rows, norm.eps, norm.momentum,
-        CHANNELS=shape.channels, P=PARTS_AT_ONCE, C=shape.block,
+        norm.num_batches_tracked, parts, shape.rows, norm.eps, norm.momentum,
+        CHANNELS=shape.channels, P=PARTS_AT_ONCE, C=LAST_BLOCK,
     )  # fmt: skip
     return mean, scale
+
+
+def _pool(
+    features: Tensor,
+    shape: Shape,
+    mean: Tensor,
+    scale: Tensor,
+    affine: tuple[Tensor, Tensor],
+    options: dict[str, Any],
+) -> tuple[Tensor, Tensor]:
+    """The pooled map (B, C, h, w), and which of nine cells it took."""
+    out = torch.empty(
+        (len(features), shape.channels, *shape.pooled),
+        dtype=features.dtype,
+        device=features.device,
+        memory_format=torch.channels_last,
+    )
+    winners = torch.empty_like(out, dtype=torch.uint8)
+    cells = out[:, 0].numel()
+    rows = shape.rows_of(POOLED_TILE)
+    kernels.pool[(_parts(cells, rows), shape.blocks)](
+        features, out, winners, mean, scale, *affine, cells, shape.height, shape.width,
+        *shape.pooled, **options, R=rows,
+    )  # fmt: skip
+    return out, winners
+
+
+def _pooled_sums(
+    features: Tensor, outer: Tensor, out: Tensor, winners: Tensor, shape: Shape, mean: Tensor
+) -> Tensor:
+    """Sums of gradients behind a pooling, by programs that share them out."""
+    cells = out[:, 0].numel()
+    parts = shape.parts(cells)
+    table = mean.new_empty(parts, 2, shape.channels)
+    kernels.pooled_gradient_sums[(parts, shape.blocks)](
+        features, outer, out, winners, table, mean, cells, shape.stretch(cells), shape.height,
+        shape.width, *shape.pooled, CHANNELS=shape.channels, R=shape.rows_of(SUMMED_TILE),
+        C=shape.block,
+    )  # fmt: skip
+    return table
