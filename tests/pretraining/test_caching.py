@@ -79,7 +79,7 @@ def test_a_run_is_the_run_without_it_even_if_resumed(
     assert "photos         are not kept  (as asked)" in capsys.readouterr().out
     crash_after(3, monkeypatch, config_for(tmp_path / "kept", "auto"))
     resume(tmp_path / "kept")
-    assert "photos         stay in host memory  (about 0.00 GiB" in capsys.readouterr().out
+    assert "photos         stay in host memory  (about 0.2 MiB" in capsys.readouterr().out
     assert_same(final_state(tmp_path / "kept"), final_state(tmp_path / "off"))
     (_, second) = read_starts(RunDirectory(tmp_path / "kept"))
     assert second["choices"]["cache"]["value"] == "ram"
@@ -89,7 +89,7 @@ def test_a_run_is_the_run_without_it_even_if_resumed(
     ("repeats", "largest_view", "place", "reason"),
     [
         (False, 64, "off", "no photo comes twice"),
-        (True, 64, "ram", "about 0.00 GiB decoded"),
+        (True, 64, "ram", "about 0.2 MiB decoded"),
         (True, 32, "off", "most are so large that workers decode a fraction of their size"),
     ],
 )
