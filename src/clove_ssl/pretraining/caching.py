@@ -15,7 +15,12 @@ import torch
 from clove_ssl.config.pretraining import DataConfig
 from clove_ssl.config.views import ViewSpec
 from clove_ssl.cores import available_memory
-from clove_ssl.data.cache.estimate import DecodedSize, estimate_decoded_size
+from clove_ssl.data.cache.estimate import (
+    MOST_REMOTE_SAMPLES,
+    MOST_SAMPLES,
+    DecodedSize,
+    estimate_decoded_size,
+)
 from clove_ssl.data.cache.shared_memory import SharedMemory, has_shared_memory
 from clove_ssl.data.cache.store import PhotoStore, PhotoTable
 from clove_ssl.data.reading import may_be_reduced
@@ -84,7 +89,12 @@ def choose_cache(
     def stays(height: int, width: int) -> bool:
         return renders_on_gpu or not may_be_reduced(height, width, specs)
 
-    size = estimate_decoded_size(source, max_pixels=config.max_pixels, stays=stays)
+    size = estimate_decoded_size(
+        source,
+        max_pixels=config.max_pixels,
+        stays=stays,
+        most_samples=MOST_REMOTE_SAMPLES if "://" in config.source else MOST_SAMPLES,
+    )
     size, free = _agreed(size, process, renders_on_gpu=renders_on_gpu)
     if asked == "auto" and 2 * size.left_out > size.samples:
         return CacheChoice("off", "most are so large that workers decode a fraction of their size")
