@@ -28,9 +28,9 @@ PHOTOS = DecodedSize(bytes=GIB, samples=256)  # with a margin 1.17 GiB
 @pytest.mark.parametrize(
     ("free", "on_gpu", "processes", "place"),
     [
-        (FreeMemory(gpu=4 * GIB, ram=9 * GIB), True, 1, "gpu"),
-        (FreeMemory(gpu=4 * GIB, ram=9 * GIB), True, 2, "ram"),  # they share one copy
-        (FreeMemory(gpu=3 * GIB, ram=9 * GIB), True, 1, "ram"),
+        (FreeMemory(gpu=12 * GIB, ram=9 * GIB), True, 1, "gpu"),
+        (FreeMemory(gpu=12 * GIB, ram=9 * GIB), True, 2, "ram"),  # they share one copy
+        (FreeMemory(gpu=11 * GIB, ram=9 * GIB), True, 1, "ram"),
         (FreeMemory(gpu=0, ram=3 * GIB), False, 1, "ram"),
         (FreeMemory(gpu=3 * GIB, ram=2 * GIB), True, 1, "off"),
     ],
@@ -47,7 +47,7 @@ def test_photos_stay_where_they_take_a_small_share(
 def test_the_reason_has_the_figures() -> None:
     free = FreeMemory(gpu=3 * GIB, ram=2 * GIB)
     choice = decide_place("auto", PHOTOS, free, renders_on_gpu=True, processes=1)
-    assert "30 % of the free GPU memory is 0.90 GiB" in choice.reason
+    assert "10 % of the free GPU memory is 0.30 GiB" in choice.reason
     assert "50 % of the free host memory is 1.00 GiB" in choice.reason
 
 
