@@ -46,6 +46,7 @@ def batches(config: PretrainConfig, *, start_step: int) -> list[ViewBatch]:
     source, process = open_source(config.data), Process(0, 1, 0, 1, torch.device("cuda", 0))
     choices = decide(config, process, images=len(source), obstacle="no training", source=source)
     assert choices.cache.value == config.data.cache
+    others = len(mp.active_children())
     feed = open_feed(
         config,
         source,
@@ -58,7 +59,7 @@ def batches(config: PretrainConfig, *, start_step: int) -> list[ViewBatch]:
     with closing(feed):
         taken = [feed.next() for _ in range(start_step, choices.plan.total_steps)]
         if choices.cache.value != "off":
-            assert not mp.active_children(), "all photos are kept, but the workers did not end"
+            assert len(mp.active_children()) == others, "workers did not end, with nothing to read"
     return taken
 
 
