@@ -25,7 +25,6 @@ from clove_ssl.data.sources import ImageSource, open_source, source_warnings
 from clove_ssl.errors import UserError
 from clove_ssl.layers.normalization import synchronize_norms
 from clove_ssl.methods.base import Method
-from clove_ssl.methods.captured import why_not_captured
 from clove_ssl.optimizers import build_optimizer
 from clove_ssl.pretraining.choices import Choices, decide
 from clove_ssl.pretraining.compile.ahead import compile_ahead
@@ -106,13 +105,7 @@ def _prepare(config: PretrainConfig, process: Process) -> Parts:
         source = only_labelled(source)
         config = replace(config, method=config.method.for_classes(len(source.class_names)))
     method = _build_method(config, process)
-    choices = decide(
-        config,
-        process,
-        images=len(source),
-        obstacle=why_not_captured(method),
-        source=source,
-    )
+    choices = decide(config, process, images=len(source), method=method, source=source)
     choices.precision.prepare()
     if choices.compilation.value:
         compile_method(method, activation_memory=config.activation_memory)
