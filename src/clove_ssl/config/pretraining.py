@@ -193,6 +193,9 @@ class PretrainConfig(Ranged):
     capture: Literal["auto", "always", "never"] = "auto"
     """Record a step as CUDA graphs and replay it, so that the host starts it at once; auto does so
     wherever all steps run the same kernels."""
+    share_gpus: bool = False
+    """Let more processes than GPUs share them, to try out a run of several processes; they talk
+    by gloo, which is slower than NCCL."""
     deterministic: bool = True
     """Repeat a run bit for bit on the same GPU; off allows faster kernels. CPUs always repeat."""
     seed: Seed = 0

@@ -72,7 +72,7 @@ class Parts:
 
 def pretrain(config: PretrainConfig) -> PretrainResult:
     """Pre-train a backbone; the run directory ``config.out`` must be new."""
-    with joined(config.device) as process:
+    with joined(config.device, share_gpus=config.share_gpus) as process:
         if process.is_first:
             directory.check_is_new(config.out)  # before minutes of looking through the data
         parts = _prepare(config, process)
@@ -93,7 +93,7 @@ def resume(path: str | Path, *, micro_batch: int | None = None) -> PretrainResul
     config = files.load(PretrainConfig, run.config)
     if micro_batch is not None:
         config = replace(config, micro_batch=micro_batch)
-    with joined(config.device) as process:
+    with joined(config.device, share_gpus=config.share_gpus) as process:
         return _train(run, process, _prepare(config, process))
 
 
