@@ -17,6 +17,7 @@ from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.console import Console
 from clove_ssl.data.loading import choose_workers
 from clove_ssl.errors import UserError
+from clove_ssl.finetuning.best import BestModel
 from clove_ssl.finetuning.evaluate import Evaluation
 from clove_ssl.finetuning.learner import TaskFeed, TaskLearner
 from clove_ssl.finetuning.plan import FinetunePlan, plan_finetuning
@@ -292,6 +293,7 @@ def _train_and_evaluate(
     observer = Observer(config.logging, plan, process, console=loop.console, metrics=metrics)
     feed = TaskFeed(batches, process, images=evaluation.data.train_images)
     with closing(feed), closing(observer):
+        best = BestModel(run, plan, config.evaluation.patience)
         for step in plan.evaluations(loop.step):
             done = loop.run(feed, observer, until=step)
             # After the last step there is still an evaluation, which may take longer than a
@@ -301,7 +303,30 @@ def _train_and_evaluate(
             scores = _evaluated(
                 run, model, evaluation, observer, loop.console, step=step, trained=step > start
             )
+            if config.evaluation.best:
+                scores, ends = _best_scores(best, process, loop.console, step=step)
+                if ends:
+                    break
         return True, scores
+
+
+def _best_scores(
+    best: BestModel, process: Process, console: Console, *, step: int
+) -> tuple[dict[str, float], bool]:
+    """Whether the run is over after an evaluation, and then the scores of its best one."""
+    over = step == best.plan.total_steps
+    scores: dict[str, float] = {}
+    if process.is_first:
+        if best.keep(step):
+            console.say("  the best so far")
+        if not over and best.ends_after(step):
+            over = True
+            console.say(f"No better score for {best.patience} evaluations, so the run ends early.")
+        if over:
+            kept = best.hand_out(step)
+            console.say(f"The model of iteration {kept} is the best and was kept.")
+            scores = figures_of(best.run)
+    return scores, process.gather(over)[0]
 
 
 def _evaluated(
@@ -316,11 +341,13 @@ def _evaluated(
 ) -> dict[str, float]:
     """Scores after ``step`` iterations, unless an earlier start has left them and none followed."""
     last = step == evaluation.config.total_iterations
-    place = run if last else run.evaluation(step)
+    best = evaluation.config.evaluation.best
+    place = run if last and not best else run.evaluation(step)
     process = evaluation.process
     if not trained and process.gather(place.scores.is_file())[0]:
         return figures_of(place) if process.is_first else {}
-    evaluation.predict(model, place.predictions, step=step, export=run if last else None)
+    export = place if last or best else None
+    evaluation.predict(model, place.predictions, step=step, export=export)
     if not process.is_first:
         return {}
     scores = score_and_write(evaluation.task, place, evaluation.data.test)
