@@ -40,17 +40,18 @@ class BestModel:
         return found
 
     def best_step(self, until: int) -> int:
-        """The iteration of the best evaluation; of equal ones the first."""
+        """The iteration of the best evaluation; of equal ones the last, which has learned more."""
         history = self.history(until)
-        return max(history, key=lambda step: (history[step], -step))
+        return max(history, key=lambda step: (history[step], step))
 
     def ends_after(self, step: int) -> bool:
         """Whether nothing better has come for long enough."""
         if self.patience is None:
             return False
-        first_decay = min(self.plan.decay_steps, default=0)
-        last_news = max(self.best_step(step), first_decay)
-        return sum(at > last_news for at in self.history(step)) >= self.patience
+        history = self.history(step)
+        reached = min(at for at, value in history.items() if value == max(history.values()))
+        last_news = max(reached, min(self.plan.decay_steps, default=0))
+        return sum(at > last_news for at in history) >= self.patience
 
     def keep(self, step: int) -> bool:
         """Keep the model of this evaluation if it is the best one, and of no other one."""

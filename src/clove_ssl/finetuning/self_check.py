@@ -72,6 +72,8 @@ def announce(
         console.choice(name, value)
     for note in data.notes if config.task.is_published else ():  # else they were said before
         console.say(f"  {note}")
+    for problem in data.problems if config.task.is_published else ():
+        console.warn(problem)
     for difference in config.differences():
         console.warn(f"not the published protocol: {difference}")
     epochs = plan.epoch(plan.total_steps)
