@@ -109,7 +109,7 @@ def pixel_labels(data: OwnData, split: str) -> OwnPixels:
     if not 2 <= len(names) <= IGNORE:
         raise UserError(
             f"{data.root} has {len(names)} classes of pixels; expected 2 to {IGNORE}, the "
-            "background included."
+            "background included, which is the first one."
         )
     return OwnPixels(kept, names)
 

@@ -92,7 +92,8 @@ def _read_file(path: Path, folder: Path | None, problems: Problems) -> Detection
     content = load_content(path)
     folder = folder or _find_images(content, path)
     images = _with_sizes(_present(content["images"], folder, problems), folder)
-    sizes = {entry["id"]: entry for entry in images if isinstance(entry.get("id"), int)}
+    known = [entry for entry in images if isinstance(entry, dict)]
+    sizes = {number: e for e in known if (number := _whole(e.get("id"))) != NO_NUMBER}
     _check_numbering(content, path)
     # Those of images that are not there go; those of images that nobody lists are a fault.
     gone = _ids(content["images"], "id") - sizes.keys()
