@@ -73,7 +73,7 @@ def fit_to_data(
         config = replace(config, batch_size=batch)
         pace = _slowest(process, trial.pace(batch))
         set_random_state(random, process.device)
-        config = _with_schedule(config, data, pace, on_gpu=process.device.type == "cuda")
+        config = with_schedule(config, data, pace, on_gpu=process.device.type == "cuda")
         _tell(config, data, pace, console)
         return config
 
@@ -213,7 +213,7 @@ def _norm_batches(images: int, batch: int) -> int:
     return min(NORM_BATCHES, math.ceil(images / batch))
 
 
-def _with_schedule(
+def with_schedule(
     config: FinetuneConfig, data: TaskData, pace: Pace, *, on_gpu: bool
 ) -> FinetuneConfig:
     """Iterations, warm-up, learning rate and evaluations; what was asked for stays."""
