@@ -305,8 +305,9 @@ def _base_protocol(args: list[str]) -> tuple[FinetuneConfig, list[str]]:
     if "-h" in args or "--help" in args:
         return protocol("coco-fpn", tyro.MISSING, tyro.MISSING), args
     raise UserError(
-        f"clove finetune needs a task: {', '.join(task_summaries())}. For example: clove finetune "
-        "voc-c4 --backbone runs/a --data VOCdevkit --out runs/a-voc"
+        f"clove finetune needs a task: {', '.join(task_summaries())}. For classes of your own: "
+        "clove finetune detect --backbone runs/a --data my_data --out runs/a-mine; for a published "
+        "protocol: clove finetune voc-c4 --backbone runs/a --data VOCdevkit --out runs/a-voc"
     )
 
 

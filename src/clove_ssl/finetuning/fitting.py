@@ -39,7 +39,7 @@ CPU_MINUTES = 60.0
 """A run on a CPU without a budget takes no longer."""
 NORM_BATCHES = 50
 LEAST_ITERATIONS = 20
-_MEMORY_SHARE = 0.9  # of a GPU, that a trial may take
+_MEMORY_SHARE = 0.8  # of a GPU, that a trial may take; the largest images may be yet to come
 _PASSES = {"cuda": (3, 5), "cpu": (1, 1)}  # to warm up, and to be measured
 
 
@@ -100,9 +100,20 @@ class _Trial:
         share = max(1, images // (IMAGES_PER_BATCH * self._process.world_size))
         batch = min(LARGEST_BATCH[device.type], 1 << (share.bit_length() - 1))
         batch = max(batch, min(2, images))
-        while batch > 1 and device.type == "cuda" and not self._fits(batch):
-            batch //= 2
+        # Losses are averaged over processes, so one of several must not fail alone.
+        if device.type == "cuda" and self._process.world_size == 1:
+            batch = self._halved_until_it_fits(batch)
         return min(self._process.gather(batch)) * self._process.world_size
+
+    def _halved_until_it_fits(self, batch: int) -> int:
+        while not self._fits(batch):
+            if batch == 1:
+                raise UserError(
+                    "Not even one image fits into the memory of this GPU. Give smaller images "
+                    "(--task.side), a smaller --architecture, or --device cpu."
+                )
+            batch //= 2
+        return batch
 
     def pace(self, batch: int) -> Pace:
         """Measure steps and predictions."""

@@ -43,7 +43,7 @@ def write_as_coco(splits: Splits, folder: Path) -> Path:
 
 
 def write_as_voc(splits: Splits, folder: Path) -> Path:
-    """``Annotations``, ``JPEGImages`` and lists; boxes count from 1 and include the last pixel."""
+    """``Annotations``, ``JPEGImages``, lists and names; boxes count from 1, the last pixel included."""
     for part in ("Annotations", "ImageSets/Main"):
         (folder / part).mkdir(parents=True, exist_ok=True)
     for split, dataset in splits.items():
@@ -53,6 +53,7 @@ def write_as_voc(splits: Splits, folder: Path) -> Path:
             ET.ElementTree(tree).write(folder / "Annotations" / f"{sample.image.stem}.xml")
         names = [sample.image.stem for sample in dataset.samples]
         (folder / "ImageSets/Main" / f"{split}.txt").write_text("\n".join(names) + "\n")
+        (folder / "classes.txt").write_text("\n".join(dataset.class_names) + "\n")
     return folder
 
 
