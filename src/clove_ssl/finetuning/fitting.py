@@ -67,6 +67,8 @@ def fit_to_data(
             console.warn(problem)
         fitted = task.adapted(data, on_gpu=process.device.type == "cuda")
         config = replace(config, task=fitted)
+        if precision.name == "bf16":  # whoever predicts later has to know it
+            config = replace(config, precision="bf16")
         trial = _Trial(config, data, backbone, precision, process)
         random = random_state(process.device)
         batch = config.batch_size or trial.largest_batch()

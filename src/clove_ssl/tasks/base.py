@@ -128,6 +128,10 @@ class Task(ABC):
     def read_test(self, config: LabelledDataConfig, scenes: Path) -> Any:
         """The test part alone, which is all that scoring needs."""
 
+    def read_other(self, config: LabelledDataConfig, scenes: Path, vocabulary: Vocabulary) -> Any:
+        """The test part of other data than a model learned from, in the classes of the model."""
+        return self.read_test(config, scenes)
+
     @abstractmethod
     def take_fraction(self, data: TaskData, share: float, *, seed: int) -> TaskData:
         """The same data with a random share of the training images."""

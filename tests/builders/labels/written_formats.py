@@ -43,7 +43,7 @@ def write_as_coco(splits: Splits, folder: Path) -> Path:
 
 
 def write_as_voc(splits: Splits, folder: Path) -> Path:
-    """``Annotations``, ``JPEGImages``, lists and names; boxes count from 1, the last pixel included."""
+    """``Annotations``, ``JPEGImages``, lists, names; boxes count from 1, last pixel included."""
     for part in ("Annotations", "ImageSets/Main"):
         (folder / part).mkdir(parents=True, exist_ok=True)
     for split, dataset in splits.items():

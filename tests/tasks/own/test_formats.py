@@ -17,7 +17,7 @@ from PIL import Image
 
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.base import Reading
+from clove_ssl.tasks.base import Reading, Vocabulary
 from clove_ssl.tasks.own.config import DetectConfig, KeypointsConfig
 from clove_ssl.tasks.own.dataset import OwnData
 from clove_ssl.tasks.own.finding import open_own
@@ -132,6 +132,19 @@ def test_one_file_of_coco_is_split_by_a_seed(splits: Splits, tmp_path: Path) -> 
         for seed in range(6)
     }
     assert len(drawn) > 1
+
+
+def test_other_data_are_read_in_the_classes_of_a_model(splits: Splits, tmp_path: Path) -> None:
+    task = DetectConfig().build()
+    model = Vocabulary(("whale", "person", "cup"), (7, 8, 9))
+    other = LabelledDataConfig(root=WRITERS["voc"](splits, tmp_path / "voc"))
+    test = task.read_other(other, tmp_path, model)
+    truth = [thing.category for thing in opened(other.root or tmp_path).annotations("val")]
+    read = [thing.category for sample in test.samples for thing in sample.annotations]
+    assert (test.class_names, test.category_ids) == (model.class_names, model.category_ids)
+    assert read == [{0: 2, 1: 1}[category] for category in truth]
+    with pytest.raises(UserError, match="objects of 'cup', which the model does not know"):
+        task.read_other(other, tmp_path, Vocabulary(("person",), (1,)))
 
 
 POLYGON = [[5.0, 6.0], [30.0, 6.0], [30.0, 26.0], [5.0, 26.0]]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.errors import UserError
+from clove_ssl.tasks.labels.samples import Sample
 from clove_ssl.tasks.own.checks import class_problems, repeated_images
-from clove_ssl.tasks.own.dataset import ALL, TRAIN, VAL, Found, OwnData, Problems
+from clove_ssl.tasks.own.dataset import ALL, TEST, TRAIN, VAL, Found, OwnData, Problems
 from clove_ssl.tasks.own.readers.coco import CocoFile, one_file_per_split, read_coco_files
 from clove_ssl.tasks.own.readers.files import files_below
 from clove_ssl.tasks.own.readers.labelme import read_labelme_files
@@ -47,6 +49,40 @@ def open_own(config: LabelledDataConfig, *, task: str = "") -> OwnData:
         notes=(*found.notes, *notes),
         problems=(*problems.lines(), *whole),
     )
+
+
+def open_to_judge(config: LabelledDataConfig, known: Sequence[str], *, task: str = "") -> OwnData:
+    """The images of other data that a model of the classes ``known`` is judged by, as val.
+
+    These are the test images, or else those of the validation, or else all there are.
+    """
+    root, found = _read(config, task, Problems())
+    items = found.items.get(TEST) or found.items.get(VAL)
+    if not items:
+        items = [item for each in found.items.values() for item in each]
+    present = {t.category for item in items for t in item.sample.annotations}
+    unknown = [found.class_names[n] for n in sorted(present) if found.class_names[n] not in known]
+    if unknown:
+        raise UserError(
+            f"{root} has objects of {', '.join(map(repr, unknown[:5]))}, which the model does not "
+            f"know; it knows {', '.join(map(repr, known[:5]))}. Take them out, or rename them."
+        )
+    places = {n: list(known).index(found.class_names[n]) for n in present}
+    moved = tuple(replace(item, sample=_moved(item.sample, places)) for item in items)
+    return OwnData(
+        format=found.format,
+        root=root,
+        items={VAL: moved},
+        class_names=tuple(known),
+        category_ids=tuple(range(len(known))),
+        keypoint_names=found.keypoint_names,
+        map_names=found.map_names,
+    )
+
+
+def _moved(sample: Sample, places: Mapping[int, int]) -> Sample:
+    things = tuple(replace(t, category=places[t.category]) for t in sample.annotations)
+    return replace(sample, annotations=things)
 
 
 def _read(config: LabelledDataConfig, task: str, problems: Problems) -> tuple[Path, Found]:

@@ -11,7 +11,7 @@ from clove_ssl.config.bases import TaskConfig
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.data.labels.pixels import SomeLabels
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.base import Reading, TaskData
+from clove_ssl.tasks.base import Reading, TaskData, Vocabulary
 from clove_ssl.tasks.detection.task import FILE, DetectionTask
 from clove_ssl.tasks.labels.samples import DetectionDataset, Sample
 from clove_ssl.tasks.loading.images import InputSizes, TrainingImages, check_images
@@ -20,7 +20,7 @@ from clove_ssl.tasks.loading.selection import Labels, check_testable, select_tar
 from clove_ssl.tasks.own.config import OwnDetectionConfig, SegmentConfig
 from clove_ssl.tasks.own.dataset import TRAIN, VAL, OwnData
 from clove_ssl.tasks.own.describe import describe
-from clove_ssl.tasks.own.finding import open_own
+from clove_ssl.tasks.own.finding import open_own, open_to_judge
 from clove_ssl.tasks.own.pixel_labels import OwnPixels, ReducedPixels, pixel_labels
 from clove_ssl.tasks.own.sizes import (
     choose_anchors,
@@ -76,6 +76,20 @@ class OwnDetectionTask(DetectionTask):
         """The images that the model is judged by."""
         data = open_own(config, task=self.config.name)
         return _only_with(data.detection(VAL), self._available(data)[0])
+
+    def read_other(
+        self, config: LabelledDataConfig, scenes: Path, vocabulary: Vocabulary
+    ) -> DetectionDataset:
+        """Images of other data, whose classes are known by their names."""
+        data = open_to_judge(config, vocabulary.class_names, task=self.config.name)
+        test = _only_with(data.detection(VAL), self.labels)
+        check_testable(test, self.labels)
+        check_images(test.samples)
+        return replace(
+            test,
+            category_ids=vocabulary.category_ids,
+            keypoint_names=test.keypoint_names or vocabulary.keypoint_names,
+        )
 
     def adapted(self, data: TaskData, *, on_gpu: bool) -> TaskConfig:
         """Sides, anchors and heads that fit the data and the device."""
@@ -166,6 +180,15 @@ class OwnSemanticTask(SemanticTask):
     def read_test(self, config: LabelledDataConfig, scenes: Path) -> OwnPixels:  # type: ignore[override]
         """The images that the model is judged by."""
         return pixel_labels(open_own(config, task="instances"), VAL)
+
+    def read_other(
+        self, config: LabelledDataConfig, scenes: Path, vocabulary: Vocabulary
+    ) -> OwnPixels:
+        """Images of other data; classes of objects are known by name, those of masks by number."""
+        data = open_to_judge(config, vocabulary.class_names[1:], task="instances")
+        test = pixel_labels(data, VAL)
+        test.check()
+        return test
 
     def adapted(self, data: TaskData, *, on_gpu: bool) -> TaskConfig:
         """Sides that fit the data and the device."""
