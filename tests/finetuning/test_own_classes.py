@@ -22,8 +22,9 @@ from clove_ssl.config.finetuning import (
 from clove_ssl.errors import UserError
 from clove_ssl.finetuning import seeds as finetuning
 from clove_ssl.finetuning.best import BestModel
-from clove_ssl.finetuning.fitting import CPU_MINUTES, Pace, with_schedule
+from clove_ssl.finetuning.fitting import CPU_MINUTES, with_schedule
 from clove_ssl.finetuning.plan import plan_finetuning
+from clove_ssl.finetuning.trial import Pace
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.tasks.base import TaskData
 from clove_ssl.tasks.detection.scenes import write_coco_scenes

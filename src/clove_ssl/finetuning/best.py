@@ -10,9 +10,12 @@ import os
 import shutil
 from dataclasses import dataclass
 
+from clove_ssl.console import Console
 from clove_ssl.finetuning.plan import FinetunePlan
+from clove_ssl.finetuning.score import figures_of
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.tasks.scoring.scores import read_scores
+from clove_ssl.training.processes import Process
 
 
 @dataclass(frozen=True)
@@ -73,3 +76,22 @@ class BestModel:
         shutil.copytree(place.predictions, self.run.predictions, dirs_exist_ok=True)
         shutil.copy(place.scores, self.run.scores)  # last: a run with scores has finished
         return best
+
+
+def after_evaluation(
+    best: BestModel, process: Process, console: Console, *, step: int
+) -> tuple[dict[str, float], bool]:
+    """Whether the run is over after an evaluation, and then the scores of its best one."""
+    over = step == best.plan.total_steps
+    scores: dict[str, float] = {}
+    if process.is_first:
+        if best.keep(step):
+            console.say("  the best so far")
+        if not over and best.ends_after(step):
+            over = True
+            console.say(f"No better score for {best.patience} evaluations, so the run ends early.")
+        if over:
+            kept = best.hand_out(step)
+            console.say(f"The model of iteration {kept} is the best and was kept.")
+            scores = figures_of(best.run)
+    return scores, process.gather(over)[0]

@@ -17,7 +17,7 @@ from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.console import Console
 from clove_ssl.data.loading import choose_workers
 from clove_ssl.errors import UserError
-from clove_ssl.finetuning.best import BestModel
+from clove_ssl.finetuning.best import BestModel, after_evaluation
 from clove_ssl.finetuning.evaluate import Evaluation
 from clove_ssl.finetuning.learner import TaskFeed, TaskLearner
 from clove_ssl.finetuning.plan import FinetunePlan, plan_finetuning
@@ -304,29 +304,10 @@ def _train_and_evaluate(
                 run, model, evaluation, observer, loop.console, step=step, trained=step > start
             )
             if config.evaluation.best:
-                scores, ends = _best_scores(best, process, loop.console, step=step)
+                scores, ends = after_evaluation(best, process, loop.console, step=step)
                 if ends:
                     break
         return True, scores
-
-
-def _best_scores(
-    best: BestModel, process: Process, console: Console, *, step: int
-) -> tuple[dict[str, float], bool]:
-    """Whether the run is over after an evaluation, and then the scores of its best one."""
-    over = step == best.plan.total_steps
-    scores: dict[str, float] = {}
-    if process.is_first:
-        if best.keep(step):
-            console.say("  the best so far")
-        if not over and best.ends_after(step):
-            over = True
-            console.say(f"No better score for {best.patience} evaluations, so the run ends early.")
-        if over:
-            kept = best.hand_out(step)
-            console.say(f"The model of iteration {kept} is the best and was kept.")
-            scores = figures_of(best.run)
-    return scores, process.gather(over)[0]
 
 
 def _evaluated(

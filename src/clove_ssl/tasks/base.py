@@ -175,6 +175,10 @@ class Task(ABC):
         """The config of the task with what the data and the device decide; of own tasks alone."""
         raise NotImplementedError(f"{type(self).__name__} has a protocol that nothing changes")
 
+    def choices(self) -> dict[str, str]:
+        """What was adapted, in words; nothing where a protocol decides."""
+        return {}
+
     def vocabulary(self, data: TaskData) -> Vocabulary:
         """What the outputs of a model that learns from ``data`` mean."""
         return Vocabulary(data.class_names)

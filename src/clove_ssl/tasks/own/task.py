@@ -112,6 +112,15 @@ class OwnDetectionTask(DetectionTask):
         )
         return replace(config, side=side, detector=detector, **sides)
 
+    def choices(self) -> dict[str, str]:
+        """Sides and anchors."""
+        sides, anchors = self.config.train_sides, self.config.detector.proposals.anchor_sizes
+        told = f"{min(sides)} to {max(sides)} in training, at most {self.config.longest} long"
+        return {
+            "short side": f"{self.config.test_side} pixels ({told})",
+            "anchors": " ".join(f"{size:g}" for size in anchors),
+        }
+
     def training_images(
         self, dataset: DetectionDataset, sizes: InputSizes, order: GroupedOrder
     ) -> TrainingImages:
@@ -197,6 +206,11 @@ class OwnSemanticTask(SemanticTask):
         side = config.side or choose_side(samples, on_gpu=on_gpu)[0]
         sides = _not_given(config, crop=side, test_longest=longest_side(samples, side))
         return replace(config, side=side, **sides)
+
+    def choices(self) -> dict[str, str]:
+        """Sides."""
+        told = f"tests at most {self.config.test_longest} long"
+        return {"crops": f"{self.config.crop} x {self.config.crop} pixels ({told})"}
 
     def training_batches(self, data: TaskData, reading: Reading) -> Iterable[SemanticBatch]:
         """Random crops of images that are brought to a common size first."""
