@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clove_ssl.config.bases import TaskConfig
+from clove_ssl.config.detection import DetectorConfig
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.data.labels.pixels import SomeLabels
 from clove_ssl.errors import UserError
@@ -37,6 +38,10 @@ from clove_ssl.tasks.semantic.task import SemanticTask
 PERSON_KEYPOINTS = 17
 SIGMA = 0.07
 """Tolerance of a keypoint of one's own: the mean of those that COCO has for persons."""
+CPU_REGIONS = 64
+"""Regions of an image that a box head learns from on a CPU."""
+CPU_PROPOSALS = 200
+"""Regions of an image that are looked at on a CPU."""
 _KINDS: dict[Labels, tuple[Kind, ...]] = {
     "boxes": ("box",),
     "masks": ("mask", "box"),
@@ -103,12 +108,12 @@ class OwnDetectionTask(DetectionTask):
             longest=longest_side(samples, side),
         )
         detector = replace(
-            config.detector,
+            self._detector(on_gpu=on_gpu),
             masks=config.detector.masks and _has_masks(data.train),
-            proposals=replace(
-                config.detector.proposals,
-                anchor_sizes=self._anchors(samples, side),
-            ),
+        )
+        detector = replace(
+            detector,
+            proposals=replace(detector.proposals, anchor_sizes=self._anchors(samples, side)),
         )
         return replace(config, side=side, detector=detector, **sides)
 
@@ -134,6 +139,17 @@ class OwnDetectionTask(DetectionTask):
         sigmas = None if points == PERSON_KEYPOINTS else [SIGMA] * points
         return score_predictions(
             _KINDS[self.labels], test, read_detections(folder / FILE), sigmas=sigmas
+        )
+
+    def _detector(self, *, on_gpu: bool) -> DetectorConfig:
+        """The detector; on a CPU with fewer regions, which take most of the time there."""
+        given, usual = self.config.detector, type(self.config)().detector
+        if on_gpu or (given.box, given.proposals) != (usual.box, usual.proposals):
+            return given
+        return replace(
+            given,
+            box=replace(given.box, regions_per_image=CPU_REGIONS),
+            proposals=replace(given.proposals, test_after_nms=CPU_PROPOSALS),
         )
 
     def _anchors(self, samples: Sequence[Sample], side: int) -> tuple[float, ...]:
