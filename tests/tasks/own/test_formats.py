@@ -185,6 +185,21 @@ def test_outlines_of_labelme_and_yolo_are_masks_and_boxes(tmp_path: Path) -> Non
     assert (box.box, box.mask) == ((9.0, 9.0, 20.0, 30.0), None)
 
 
+def test_images_of_one_name_and_folders_called_images_are_told_apart(tmp_path: Path) -> None:
+    root = tmp_path / "images" / "mine"
+    for name in ("a/1", "b/1", "b/2"):
+        path = photo(root / f"{name}.png")
+        path.with_suffix(".txt").write_text("0 0.5 0.5 0.2 0.2\n")
+    (root / "classes.txt").write_text("cup\n")
+    data = opened(root, validation_share=0.1)
+    assert not data.problems
+    train = [item.sample.identifier for item in data.items["train"]]
+    assert len(set(train)) == len(train) == 2
+    one = LabelledDataConfig(root=root)
+    test = DetectConfig().build().read_other(one, root, Vocabulary(("cup",), (0,)))
+    assert len({sample.identifier for sample in test.samples}) == 3
+
+
 def test_masks_that_the_probe_accepts_are_segmented(tmp_path: Path) -> None:
     for name in ("train/a", "train/b", "val/c"):
         photo(tmp_path / "images" / f"{name}.jpg")

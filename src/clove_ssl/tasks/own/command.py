@@ -5,6 +5,7 @@ from __future__ import annotations
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.config.own_data import DataConfig
 from clove_ssl.console import Console
+from clove_ssl.tasks.loading.images import check_images
 from clove_ssl.tasks.own.describe import describe, suggested_task
 from clove_ssl.tasks.own.finding import open_own
 from clove_ssl.tasks.own.sheet import write_examples
@@ -25,6 +26,8 @@ def show_data(config: DataConfig) -> None:
             console.say(line)
         for problem in data.problems:
             console.warn(problem)
+        for items in data.items.values():
+            check_images([item.sample for item in items])
         if config.out is not None:
             for path in write_examples(data, config.out, count=config.pictures):
                 console.choice("examples", str(path))

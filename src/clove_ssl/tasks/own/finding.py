@@ -18,7 +18,7 @@ from clove_ssl.tasks.own.readers.labelme import read_labelme_files
 from clove_ssl.tasks.own.readers.masks import mask_folders, read_mask_folder
 from clove_ssl.tasks.own.readers.voc import read_voc_files
 from clove_ssl.tasks.own.readers.yolo import NAMES_FILES, read_yolo
-from clove_ssl.tasks.own.splits import complete_splits
+from clove_ssl.tasks.own.splits import complete_splits, told_apart
 
 _HEAD = 2**16  # bytes of a JSON file that show what it is
 _LOOKED_AT = 20  # JSON files beside each other are of one kind
@@ -72,7 +72,7 @@ def open_to_judge(config: LabelledDataConfig, known: Sequence[str], *, task: str
     return OwnData(
         format=found.format,
         root=root,
-        items={VAL: moved},
+        items={VAL: told_apart(moved)},
         class_names=tuple(known),
         category_ids=tuple(range(len(known))),
         keypoint_names=found.keypoint_names,

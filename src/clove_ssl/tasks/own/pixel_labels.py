@@ -26,11 +26,6 @@ class OwnPixels:
     def __init__(self, items: Sequence[Item], class_names: tuple[str, ...]) -> None:
         self.class_names = class_names
         self._items = tuple(items)
-        names = [str(item.sample.identifier) for item in self._items]
-        # Two folders may hold images of one name.
-        self._names = (
-            names if len(set(names)) == len(names) else [str(i.sample.image) for i in items]
-        )
 
     def __len__(self) -> int:
         return len(self._items)
@@ -42,7 +37,7 @@ class OwnPixels:
 
     def name(self, index: int) -> str:
         """What an image is called in files of predictions."""
-        return self._names[index]
+        return str(self._items[index].sample.identifier)
 
     def load(self, index: int) -> tuple[Tensor, Tensor]:
         """An image (3, H, W) and its label map (H, W), both uint8."""

@@ -6,6 +6,8 @@ A split of ours depends on names and a seed alone, so it is the same tomorrow an
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
 
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.own.dataset import ALL, TEST, TRAIN, VAL, Found, Item
@@ -44,7 +46,18 @@ def complete_splits(
             "--data.validation-share and --data.split-seed change that)."
         )
     order = [split for split in (TRAIN, VAL, TEST) if split in items]
-    return {split: tuple(items[split]) for split in order}, notes
+    return {split: told_apart(items[split]) for split in order}, notes
+
+
+def told_apart(items: Sequence[Item]) -> tuple[Item, ...]:
+    """The same images; where two have one name, as in two folders, their paths are their names."""
+    names = {item.sample.identifier for item in items}
+    if len(names) == len(items):
+        return tuple(items)
+    return tuple(
+        replace(item, sample=replace(item.sample, identifier=str(item.sample.image)))
+        for item in items
+    )
 
 
 def _divide(items: list[Item], *, share: float, seed: int) -> tuple[list[Item], list[Item]]:

@@ -81,11 +81,11 @@ def _read_items(found: Found, images: Mapping[Path, str], shape: Shape, problems
 def label_file(image: Path) -> Path:
     """Where the labels of an image lie: in ``labels`` instead of ``images``, or beside it."""
     parts = list(image.parts)
-    if "images" in parts:
-        last = len(parts) - 1 - parts[::-1].index("images")
-        parts[last] = "labels"
-        return Path(*parts).with_suffix(".txt")
-    return image.with_suffix(".txt")
+    places = [at for at, part in enumerate(parts[:-1]) if part == "images"]
+    usual = [Path(*parts[:at], "labels", *parts[at + 1 :]) for at in reversed(places)]
+    files = [path.with_suffix(".txt") for path in (*usual, image)]
+    # A folder far above may be called images as well, so the one that is there counts.
+    return next((file for file in files if file.is_file()), files[0])
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
