@@ -109,8 +109,9 @@ class Trial:
             for batch in self._task.training_batches(self._data, self._reading(share, 3)):
                 assert model is not None
                 self._step(model, batch)
-            _, total = torch.cuda.mem_get_info(device)
-            return torch.cuda.max_memory_allocated(device) < _MEMORY_SHARE * total
+            free, _ = torch.cuda.mem_get_info(device)  # others may use this GPU, too
+            ours = free + torch.cuda.memory_reserved(device)
+            return torch.cuda.max_memory_allocated(device) < _MEMORY_SHARE * ours
         except torch.cuda.OutOfMemoryError:
             return False
         finally:

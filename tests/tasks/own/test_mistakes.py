@@ -88,7 +88,18 @@ def test_images_without_labels_and_labels_without_images_are_named(
         assert "1 label files have no image" in told(root)
     root = pack("coco")
     (root / "train/1.png").unlink()
+    shutil.copy(root / "train/0.png", root / "train/new.png")
     assert "1 images are listed but not there" in told(root)
+    assert "1 images are in no annotation file and were left out" in told(root)
+
+
+def test_a_folder_without_the_images_is_named(pack: Callable[[str], Path], tmp_path: Path) -> None:
+    root = pack("coco")
+    shutil.rmtree(root / "train")
+    assert "None of the images of" in refused(root)
+    file = root / "annotations/train.json"
+    with pytest.raises(UserError, match="None of the 5 images of .* is in .*nowhere"):
+        open_own(LabelledDataConfig(train_annotations=file, train_images=tmp_path / "nowhere"))
 
 
 def test_an_image_in_both_splits_is_named(pack: Callable[[str], Path]) -> None:

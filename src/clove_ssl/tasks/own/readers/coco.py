@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from clove_ssl.data.folders import list_images
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.detection.coco import load_content, read_content
 from clove_ssl.tasks.labels.samples import DetectionDataset, Sample
@@ -51,15 +52,32 @@ class CocoFile:
 def read_coco_files(files: Sequence[CocoFile], root: Path, problems: Problems) -> Found:
     """Annotation files of one data set."""
     found = Found("COCO", ())
+    folders: set[Path] = set()
     for file in files:
         split = file.split or _split_of_file(file.path, root)
-        dataset = _read_file(file.path, file.images, problems)
+        content = load_content(_of_bearable_size(file.path))
+        folder = file.images or _find_images(content, file.path)
+        folders.add(folder)
+        dataset = _read_content(content, file.path, folder, problems)
         classes = _join_classes(found, dataset)
         for sample in dataset.samples:
             found.add(split, Item(_renumbered(sample, classes)))
     for split, items in found.items.items():
         found.items[split] = sorted(items, key=lambda item: item.sample.image.name)
+    _note_unlisted(found, folders, problems)
     return found
+
+
+def _note_unlisted(found: Found, folders: set[Path], problems: Problems) -> None:
+    """Images that lie with the others but are in no file."""
+    listed = {os.path.normpath(i.sample.image) for each in found.items.values() for i in each}
+    beside = {
+        os.path.normpath(folder / name)
+        for folder in folders
+        for name in list_images(str(folder)).images
+    }
+    for path in sorted(beside - listed):
+        problems.add("images are in no annotation file and were left out", path)
 
 
 def one_file_per_split(files: Sequence[Path], root: Path, task: str) -> list[CocoFile]:
@@ -86,12 +104,22 @@ def _split_of_file(path: Path, root: Path) -> str:
     return from_name if from_name != "all" else split_of_path(path, root)
 
 
-def _read_file(path: Path, folder: Path | None, problems: Problems) -> DetectionDataset:
-    if path.is_file() and path.stat().st_size > LARGEST_FILE:
+def _of_bearable_size(path: Path) -> Path:
+    if os.path.isfile(path) and path.stat().st_size > LARGEST_FILE:
         raise UserError(f"{path} has more than {LARGEST_FILE:,} bytes. Give smaller files.")
-    content = load_content(path)
-    folder = folder or _find_images(content, path)
-    images = _with_sizes(_present(content["images"], folder, problems), folder)
+    return path
+
+
+def _read_content(
+    content: Content, path: Path, folder: Path, problems: Problems
+) -> DetectionDataset:
+    present = _present(content["images"], folder, problems)
+    if content["images"] and not present:
+        raise UserError(
+            f"None of the {len(content['images']):,} images of {path} is in {folder}. Give the "
+            "folder that the names in the file start from: --data.train-images FOLDER."
+        )
+    images = _with_sizes(present, folder)
     known = [entry for entry in images if isinstance(entry, dict)]
     sizes = {number: e for e in known if (number := _whole(e.get("id"))) != NO_NUMBER}
     _check_numbering(content, path)
