@@ -17,6 +17,7 @@ import tyro
 
 from clove_ssl.bench.config import BenchConfig
 from clove_ssl.config.finetuning import FinetuneConfig, protocol, task_summaries
+from clove_ssl.config.own_data import DataConfig
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.probing import EmbedConfig, ProbeConfig
 from clove_ssl.config.ranges import BatchSize, Ranged, as_typed
@@ -114,6 +115,14 @@ def embed(args: Arguments) -> None:
     from clove_ssl.probes.embed import write_embeddings
 
     write_embeddings(config)
+
+
+def data(args: Arguments) -> None:
+    """Show labels of your own images, and what is wrong with them: clove data DATA [--out DIR]."""
+    config = tyro.cli(DataConfig, prog="clove data", args=args)
+    from clove_ssl.tasks.own.command import show_data
+
+    show_data(config)
 
 
 def import_weights(args: Arguments) -> None:
@@ -216,6 +225,7 @@ VERBS: dict[str, Callable[[Arguments], None]] = {
     "pretrain": pretrain,
     "finetune": finetune,
     "score": score,
+    "data": data,
     "resume": resume,
     "probe": probe,
     "embed": embed,
@@ -295,8 +305,9 @@ def _base_protocol(args: list[str]) -> tuple[FinetuneConfig, list[str]]:
     if "-h" in args or "--help" in args:
         return protocol("coco-fpn", tyro.MISSING, tyro.MISSING), args
     raise UserError(
-        f"clove finetune needs a task: {', '.join(task_summaries())}. For example: clove finetune "
-        "voc-c4 --backbone runs/a --data VOCdevkit --out runs/a-voc"
+        f"clove finetune needs a task: {', '.join(task_summaries())}. For classes of your own: "
+        "clove finetune detect --backbone runs/a --data my_data --out runs/a-mine; for a published "
+        "protocol: clove finetune voc-c4 --backbone runs/a --data VOCdevkit --out runs/a-voc"
     )
 
 
