@@ -17,6 +17,7 @@ import tyro
 
 from clove_ssl.bench.config import BenchConfig
 from clove_ssl.config.finetuning import FinetuneConfig, protocol, task_summaries
+from clove_ssl.config.predicting import EvaluateConfig, PredictConfig
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.probing import EmbedConfig, ProbeConfig
 from clove_ssl.config.ranges import BatchSize, Ranged, as_typed
@@ -79,6 +80,22 @@ def score(args: Arguments) -> None:
     from clove_ssl.finetuning import score as scoring
 
     scoring.score_run(arguments.run)
+
+
+def predict(args: Arguments) -> None:
+    """Draw and write what a fine-tuned model finds: clove predict RUN IMAGES ... --out FOLDER."""
+    config = tyro.cli(PredictConfig, prog="clove predict", args=args)
+    from clove_ssl.predicting import command as predicting
+
+    predicting.predict(config)
+
+
+def evaluate(args: Arguments) -> None:
+    """Score a fine-tuned model on another data set: clove evaluate RUN --data OTHER."""
+    config = tyro.cli(EvaluateConfig, prog="clove evaluate", args=args)
+    from clove_ssl.predicting import command as predicting
+
+    predicting.evaluate(config)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,6 +232,8 @@ def doctor(args: Arguments) -> None:
 VERBS: dict[str, Callable[[Arguments], None]] = {
     "pretrain": pretrain,
     "finetune": finetune,
+    "predict": predict,
+    "evaluate": evaluate,
     "score": score,
     "resume": resume,
     "probe": probe,

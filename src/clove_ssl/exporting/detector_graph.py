@@ -39,6 +39,9 @@ class DetectorGraph(nn.Module):
         suppress: How overlapping boxes are dropped.
     """
 
+    mean: Tensor
+    std: Tensor
+
     def __init__(self, detector: Detector, suppress: Suppress) -> None:
         super().__init__()
         self.detector = detector.eval()
@@ -117,7 +120,7 @@ class DetectorGraph(nn.Module):
     def _anchors(self, number: int, level: Tensor) -> Tensor:
         """Anchors of a map (B, C, h, w): (h*w*A, 4)."""
         stride = self.detector.proposer.layout.strides[number]
-        cell = getattr(self, f"cell_{number}")
+        cell: Tensor = getattr(self, f"cell_{number}")
         height, width = level.shape[-2:]
         y = torch.arange(height, device=level.device, dtype=torch.float32) * stride
         x = torch.arange(width, device=level.device, dtype=torch.float32) * stride

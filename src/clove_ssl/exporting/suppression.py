@@ -49,7 +49,9 @@ def onnx_translations() -> dict[Callable[..., Any], Callable[..., Any]]:
 
 def _onnx_suppress(boxes: Any, scores: Any, overlap: float) -> Any:
     """``NonMaxSuppression`` names what stays as (group, class, row); a mask is made of that."""
-    from onnxscript import opset18 as op
+    import onnxscript
+
+    op: Any = onnxscript.opset18
 
     everything = op.Constant(value_ints=[2**31 - 1])
     chosen = op.NonMaxSuppression(
