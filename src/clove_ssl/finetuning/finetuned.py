@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
@@ -146,6 +147,18 @@ def load_finetuned(path_or_run: str | Path, *, device: str = "cpu") -> Finetuned
     """The model of a finished fine-tuning run, or of its ``export/model.safetensors``."""
     stored = read_finetuned(path_or_run)
     return stored.build(stored.config.task.build(), device=device)
+
+
+def holds_finetuned(path: Path) -> bool:
+    """Whether a run or file holds a whole fine-tuned model."""
+    file = path if path.is_file() else RunDirectory(path).model
+    if not file.is_file() or file.suffix != ".safetensors":
+        return False
+    try:
+        with safe_open(file, framework="pt") as content:
+            return bool((content.metadata() or {}).get("format") == FORMAT)
+    except (SafetensorError, OSError):  # whoever opens it will say what is wrong
+        return False
 
 
 def read_finetuned(path_or_run: str | Path) -> StoredModel:
