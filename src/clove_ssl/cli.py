@@ -38,6 +38,7 @@ _ANY_BACKBONE = ""
 
 def pretrain(args: Arguments) -> None:
     """Pre-train a backbone: clove pretrain [RECIPE] [--config FILE] --data PHOTOS --out RUN."""
+    _check_spelling(args)
     base, rest = _base_config(list(args))
     config = tyro.cli(
         PretrainConfig,
@@ -317,6 +318,38 @@ def _base_protocol(args: list[str]) -> tuple[FinetuneConfig, list[str]]:
         f"clove finetune needs a task: {', '.join(task_summaries())}. For example: clove finetune "
         "voc-c4 --backbone runs/a --data VOCdevkit --out runs/a-voc"
     )
+
+
+def _check_spelling(args: Arguments) -> None:
+    """Say the full name of options that people know by a shorter one."""
+    typed = [arg.partition("=") for arg in args]
+    for at, (option, _, value) in enumerate(typed):
+        following = value or next(iter(args[at + 1 :]), "")
+        if option == "--method":
+            named = [name for name in all_recipes() if name.startswith(f"{following}-")]
+            examples = f"; of {following} there are {', '.join(named)}" if named else ""
+            first = named[0] if named else "RECIPE"
+            raise UserError(
+                "A method is chosen by its recipe, which comes first, not by --method. Type: clove "
+                f"pretrain {first} --data PHOTOS --out RUN (clove list recipes shows all"
+                f"{examples})."
+            )
+        if option in _FULL_NAMES:
+            raise UserError(
+                f"{option} is called {_FULL_NAMES[option]} here. Type: {_FULL_NAMES[option]} "
+                f"{following or 'VALUE'}"
+            )
+
+
+_FULL_NAMES = {
+    "--lr": "--optimizer.lr",
+    "--learning-rate": "--optimizer.lr",
+    "--weight-decay": "--optimizer.weight-decay",
+    "--optimizer": "--optimizer.name",
+    "--backbone": "--backbone.name",
+    "--workers": "--data.workers",
+}
+"""Options of ``clove pretrain`` by the short names that other programs give them."""
 
 
 def _taken_out(args: list[str], option: str) -> tuple[Path | None, list[str]]:
