@@ -66,7 +66,7 @@ def compare_detections(
     best, partner = cost.min(dim=1)  # (N,)
     near = best.isfinite() & (distance.gather(1, partner[:, None])[:, 0] < 1)
     rows = near.nonzero().squeeze(1)
-    taken = partner[rows].unique()
+    taken = set(partner[rows].tolist())
     if len(rows) == 0:
         return Agreement(alone=len(scores) + len(other_scores))
     return Agreement(

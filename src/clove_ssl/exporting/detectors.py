@@ -66,7 +66,8 @@ def export_detector(config: ExportConfig) -> Path:
     if config.to not in _WRITERS:
         raise UserError(
             f"--heads cannot go to {config.to}. Leave it out for the backbone, give --to "
-            "onnx, torch-export, detectron2 or mmdetection, or take export/model.safetensors of the run as it is."
+            "onnx, torch-export, detectron2 or mmdetection, or take export/model.safetensors of "
+            "the run as it is."
         )
     model = load_finetuned(config.source)
     if not isinstance(model.network, DetectionNetwork):

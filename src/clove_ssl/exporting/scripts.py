@@ -14,7 +14,8 @@ from PIL import Image, ImageOps
 
 photo = ImageOps.exif_transpose(Image.open(sys.argv[1])).convert("RGB")
 scale = min({settings["short_side"]} / min(photo.size), {settings["longest"]} / max(photo.size))
-seen = photo.resize([max(1, int(scale * side + 0.5)) for side in photo.size], Image.Resampling.BILINEAR)
+size = [max(1, int(scale * side + 0.5)) for side in photo.size]
+seen = photo.resize(size, Image.Resampling.BILINEAR)
 pixels = np.asarray(seen).transpose(2, 0, 1)[None]
 session = onnxruntime.InferenceSession(sys.argv[2] if len(sys.argv) > 2 else "{file}")
 names = json.loads(session.get_modelmeta().custom_metadata_map["classes"])

@@ -70,7 +70,7 @@ class _Whole:
         """The model as a function of tensors."""
         if self.is_detector:
             operator = suppress_by_groups if target == "onnx" else suppress_with_torchvision
-            return DetectorGraph(self.detector, operator).eval()  # type: ignore[arg-type]
+            return DetectorGraph(self.detector, operator).eval()
         assert isinstance(self.model.network, SemanticNetwork)
         return SegmenterGraph(self.model.network).eval()
 

@@ -120,7 +120,7 @@ def _from_array(array: NDArray[Any]) -> Tensor:
             f"uint8, RGB, not {array.shape} of {array.dtype}. OpenCV's order of colours is turned "
             "by image[..., ::-1]."
         )
-    return torch.from_numpy(np.ascontiguousarray(array)).permute(2, 0, 1)
+    return torch.tensor(np.ascontiguousarray(array)).permute(2, 0, 1)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from clove_ssl.data.loading import choose_workers
 from clove_ssl.errors import UserError
 from clove_ssl.finetuning.finetuned import FinetunedModel, StoredModel, read_finetuned
 from clove_ssl.finetuning.score import figures_of, score_and_write, show
-from clove_ssl.runs.directory import RunDirectory, check_is_new
+from clove_ssl.predicting.run import check_is_empty
+from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.tasks.base import Reading, Task, TaskData, Vocabulary
 from clove_ssl.tasks.detection.finding import check_same_classes
 from clove_ssl.tasks.labels.samples import DetectionDataset
@@ -29,7 +30,7 @@ def evaluate_on(config: EvaluateConfig) -> dict[str, float]:
     stored = read_finetuned(config.model)
     task = stored.config.task.build()
     place = RunDirectory(_place(config))
-    check_is_new(place.path)
+    check_is_empty(place.path)
     test = task.read_test(_data(config, stored), RunDirectory(config.model).scenes)
     data = _as_task_data(task, stored.vocabulary, test)
     model = stored.build(task, device=device, test=test)
@@ -79,7 +80,9 @@ def _as_task_data(task: Task, vocabulary: Vocabulary, test: Any) -> TaskData:
     """A test set without anything to learn from; refuses one of other classes."""
     known = task.without_data(vocabulary)
     if isinstance(test, DetectionDataset):
-        check_same_classes(known.train, test)
+        # A detector without keypoints does not care which ones the files have.
+        points = test.keypoint_names if vocabulary.keypoint_names else ()
+        check_same_classes(known.train, replace(test, keypoint_names=points))
         count = len(test.samples)
     else:
         count = len(test)

@@ -139,12 +139,17 @@ def _open_writers(config: PredictConfig, model: FinetunedModel, meaning: Meaning
     return [WRITERS[name](config.out, meaning) for name in dict.fromkeys(formats)]
 
 
-def _make_new(folder: Path) -> None:
+def check_is_empty(folder: Path) -> None:
+    """Refuse a place for results that holds anything."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(
             f"{folder} is not empty, and results would mix with what is there. Choose another "
             f"folder, for example --out {folder}-2."
         )
+
+
+def _make_new(folder: Path) -> None:
+    check_is_empty(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
