@@ -27,6 +27,7 @@ from clove_ssl.bench import command as benchmark
 from clove_ssl.bench.config import BenchConfig
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import protocol
+from clove_ssl.config.predicting import EvaluateConfig, PredictConfig
 from clove_ssl.config.pretraining import BackboneConfig, PretrainConfig
 from clove_ssl.config.probing import ProbeConfig
 from clove_ssl.config.showing import ReportConfig, ShowConfig, WatchConfig
@@ -184,6 +185,8 @@ def test_options_named_in_sentences_exist(page: Path) -> None:
     known |= {*option_names(ReportConfig(runs=())), *option_names(WatchConfig(runs=()))}
     known |= {*option_names(StudyRunConfig(study="smoke", out=Path("STUDY")))}
     known |= {*option_names(BenchConfig())}
+    known |= {*option_names(PredictConfig(model=Path("RUN"), images=(), out=Path("OUT")))}
+    known |= {*option_names(EvaluateConfig(model=Path("RUN")))}
     elsewhere = {"--update-recorded", "--shm-size", "--ipc", "--signal", "--rdzv-endpoint"}
     elsewhere |= {"--gpus-per-task", "--gpus-per-node"}
     named = {

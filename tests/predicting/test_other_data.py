@@ -23,7 +23,7 @@ def test_a_detector_is_scored_on_other_images(tmp_path: Path) -> None:
     run, _ = write_tiny_run(tmp_path / "run", "coco-fpn", classes=SCENE_CLASSES)
     assert cli.main(["evaluate", str(run.path), "--data", str(other), "--pictures", "1"]) == 0
     place = run.path / "evaluated" / "other"
-    assert {table["kind"] for table in json.loads((place / "scores.json").read_text())["tables"]}
+    assert json.loads((place / "scores.json").read_text())["tables"]
     assert [path.name for path in (place / "pictures").iterdir()] == ["predictions_1.png"]
     records = read_detections(place / "predictions" / "detections.json").records
     model = load_finetuned(run.path)
