@@ -39,6 +39,7 @@ from clove_ssl.finetuning import score as scoring
 from clove_ssl.finetuning import seeds as finetuning
 from clove_ssl.methods.recipes import all_recipes, recipe
 from clove_ssl.pictures import command as showing
+from clove_ssl.predicting import command as predicting
 from clove_ssl.pretraining import run as pretraining
 from clove_ssl.pretraining.choices import plan_run
 from clove_ssl.probes import command as probing
@@ -121,6 +122,8 @@ def only_parse(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (embedding, "write_embeddings"),
         (importing, "import_weights"),
         (exporting, "export_backbone"),
+        (predicting, "predict"),
+        (predicting, "evaluate"),
         (directory, "find"),
         (showing, "show"),
         (reporting, "report_runs"),
