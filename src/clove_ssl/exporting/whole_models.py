@@ -143,9 +143,9 @@ def _write_torch_export(whole: _Whole, path: Path) -> Runner:
     free: dict[str, dict[int, Any]] = {"images": dict.fromkeys((0, 2, 3), automatic)}
     if whole.is_detector:
         free["sizes"] = {0: automatic}
-    program = torch.export.export(
-        whole.graph("torch-export"), whole.example(_SIZES[0]), dynamic_shapes=free
-    )
+    graph, example = whole.graph("torch-export"), whole.example(_SIZES[0])
+    _run_once(graph, example)
+    program = torch.export.export(graph, example, dynamic_shapes=free)
     buffer = io.BytesIO()
     extra = {"facts.json": json.dumps(whole.metadata())}
     torch.export.save(program, buffer, extra_files=extra)
@@ -162,9 +162,11 @@ def _write_onnx(whole: _Whole, path: Path) -> Runner:
     free: dict[str, dict[int, str]] = {"images": {0: "batch", 2: "height", 3: "width"}}
     if whole.is_detector:
         free["sizes"] = {0: "batch"}
+    example = whole.example(_SIZES[0])
+    _run_once(graph, example)
     program = torch.onnx.export(
         graph,
-        whole.example(_SIZES[0]),
+        example,
         dynamo=True,
         input_names=list(free),
         output_names=list(graph.outputs),
@@ -186,6 +188,12 @@ def _write_onnx(whole: _Whole, path: Path) -> Runner:
         return tuple(map(torch.from_numpy, session.run(None, named)))
 
     return run
+
+
+@torch.no_grad()
+def _run_once(graph: DetectorGraph | SegmenterGraph, example: tuple[Tensor, ...]) -> None:
+    """Let networks build what they build when they first run, which tracing must not see."""
+    graph(*example)
 
 
 _WRITERS: dict[str, Callable[[_Whole, Path], Runner]] = {
