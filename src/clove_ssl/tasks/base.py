@@ -199,3 +199,7 @@ class Task(ABC):
     def predict_image(self, model: TaskModel, image: Tensor) -> Any:
         """What a model in eval mode says about one image, uint8 (3, H, W) RGB, on the host."""
         raise NotImplementedError(f"{type(self).__name__} does not predict single images")
+
+    def predict_images(self, model: TaskModel, images: Sequence[Tensor]) -> list[Any]:
+        """The same for several images; the result does not depend on which come together."""
+        return [self.predict_image(model, image) for image in images]

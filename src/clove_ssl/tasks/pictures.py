@@ -118,7 +118,7 @@ def _paint_pair(
     truth = true_things(sample, dataset, shown=shown)
     return [
         paint_things(pixels, truth, caption=f"{sample.identifier}: truth"),
-        paint_things(pixels, _found_things(strong, sample, dataset), caption=caption),
+        paint_things(pixels, found_things(strong, dataset), caption=caption),
     ]
 
 
@@ -137,7 +137,8 @@ def true_things(sample: Sample, dataset: DetectionDataset, *, shown: Collection[
     )
 
 
-def _found_things(records: Sequence[Record], sample: Sample, dataset: DetectionDataset) -> Things:
+def found_things(records: Sequence[Record], dataset: DetectionDataset) -> Things:
+    """What was found in an image, as it is painted; the last record lies on top."""
     boxes = np.array([record["bbox"] for record in records], np.float64).reshape(-1, 4)
     boxes[:, 2:] += boxes[:, :2]
     classes = [dataset.class_of(record["category_id"]) for record in records]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -134,11 +135,28 @@ class SemanticTask(Task):
 
     def predict_image(self, model: TaskModel, image: Tensor) -> Tensor:
         """The class of every pixel, uint8 (H, W)."""
+        return self.predict_images(model, [image])[0]
+
+    def predict_images(self, model: TaskModel, images: Sequence[Tensor]) -> list[Tensor]:
+        """The classes of the pixels of several images; those of one size pass together."""
+        device = next(model.parameters()).device
+        groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        for number, image in enumerate(images):
+            groups[tuple(image.shape)].append(number)
+        found: dict[int, Tensor] = {}
+        for numbers in groups.values():
+            singles = [self._whole_image(images[number], number) for number in numbers]
+            joined = SemanticBatch(
+                torch.cat([each.images for each in singles]),
+                torch.cat([each.labels for each in singles]),
+                torch.cat([each.keys for each in singles]),
+            )
+            found |= dict(model.predict(joined.to(device)))
+        return [found[number] for number in range(len(images))]
+
+    def _whole_image(self, image: Tensor, number: int) -> SemanticBatch:
         labels = torch.full(image.shape[1:], IGNORE, dtype=torch.uint8)
-        batch = whole_image(image, labels, longest=self.config.test_longest, number=0)
-        ((_, classes),) = model.predict(batch.to(next(model.parameters()).device))
-        assert isinstance(classes, Tensor)
-        return classes
+        return whole_image(image, labels, longest=self.config.test_longest, number=number)
 
 
 def _check_maps(predicted: Mapping[str, LabelMap], test: VOCLabels, path: Path) -> None:
