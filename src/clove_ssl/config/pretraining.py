@@ -55,7 +55,7 @@ class DataConfig(Ranged):
     ordinary JPEGs if it can. ``auto`` takes the GPU where there is one and Triton works."""
     cache: Literal["auto", "gpu", "ram", "off"] = "auto"
     """Where photos stay once they are decoded, so that no file is read twice: on the GPU, or in
-    host memory, which the processes of a machine share. ``auto`` keeps them if all fit into 30 % of
+    host memory, which the processes of a machine share. ``auto`` keeps them if all fit into 10 % of
     the free GPU memory (one process) or 50 % of the free host memory, and says so."""
     prefetch: Prefetch = 2
     """Batches each worker prepares ahead."""
@@ -193,6 +193,9 @@ class PretrainConfig(Ranged):
     capture: Literal["auto", "always", "never"] = "auto"
     """Record a step as CUDA graphs and replay it, so that the host starts it at once; auto does so
     wherever all steps run the same kernels."""
+    share_gpus: bool = False
+    """Let more processes than GPUs share them, to try out a run of several processes; they talk
+    by gloo, which is slower than NCCL."""
     deterministic: bool = True
     """Repeat a run bit for bit on the same GPU; off allows faster kernels. CPUs always repeat."""
     seed: Seed = 0

@@ -77,7 +77,7 @@ class Parts:
 
 def pretrain(config: PretrainConfig) -> PretrainResult:
     """Pre-train a backbone; the run directory ``config.out`` must be new."""
-    with joined(config.device) as process:
+    with joined(config.device, share_gpus=config.share_gpus) as process:
         if process.is_first:
             directory.check_is_new(config.out)  # before minutes of looking through the data
         parts = _prepare(config, process)
@@ -98,7 +98,7 @@ def resume(path: str | Path, *, micro_batch: int | None = None) -> PretrainResul
     config = files.load(PretrainConfig, run.config)
     if micro_batch is not None:
         config = replace(config, micro_batch=micro_batch)
-    with joined(config.device) as process:
+    with joined(config.device, share_gpus=config.share_gpus) as process:
         return _train(run, process, _prepare(config, process))
 
 
@@ -171,7 +171,9 @@ def _build_loop(
     plan = choices.plan
     captured = None
     if choices.capture.value:
-        captured = CapturedPasses(parts.method, choices.precision, process.device)
+        captured = CapturedPasses(
+            parts.method, choices.precision, process.device, micro_batches=plan.micro_batches
+        )
     return TrainingLoop(
         learner=parts.method,
         optimizer=build_optimizer(config.optimizer, parts.method, plan.peak_lr),
