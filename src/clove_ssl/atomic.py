@@ -2,18 +2,22 @@
 
 A file is written under another name, flushed to the disk, and only then takes
 its place, so that neither a crash nor a full disk leaves half of it behind.
+That name cannot be guessed, and nothing that is there already is opened: in a
+folder that others may write to, a link could lead anywhere.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+import secrets
+import stat
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from clove_ssl.errors import UserError
+from clove_ssl.errors import UserError, escaped
 
 SUFFIX = ".writing"
 
@@ -21,9 +25,9 @@ SUFFIX = ".writing"
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file to write to that becomes ``path`` at the end, if nothing went wrong."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}{SUFFIX}")
+    temporary = path.with_name(f"{path.name}.{secrets.randbelow(10**18)}{SUFFIX}")
     try:
-        with temporary.open("wb") as file:
+        with open(temporary, "xb", opener=_opener(path)) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -35,10 +39,23 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
+def _opener(path: Path) -> Callable[[str, int], int]:
+    """Open a new file with no more permissions than the one it replaces; never a program."""
+    try:
+        mode = stat.S_IMODE(os.stat(path).st_mode) & 0o666
+    except OSError:
+        mode = 0o666  # less what the user's umask takes away
+    return lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, mode)
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace the content of a text file."""
+    try:
+        content = text.encode()
+    except UnicodeEncodeError:  # a file name in it is no text; people are shown its bytes
+        content = escaped(text).encode()
     with replacing(path) as file:
-        file.write(text.encode())
+        file.write(content)
 
 
 def cause(error: OSError) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig, LabelledDataConfig
@@ -60,7 +62,9 @@ def _from_anywhere(data: LabelledDataConfig) -> LabelledDataConfig:
     """The same images, by names that hold in whatever folder the run is resumed or scored."""
     names = ("root", "train_annotations", "train_images", "test_annotations", "test_images")
     given = {name: getattr(data, name) for name in names}
-    places = {name: path.expanduser().absolute() for name, path in given.items() if path}
+    places: dict[str, Any] = {
+        name: Path(os.path.expanduser(path)).absolute() for name, path in given.items() if path
+    }
     return replace(data, **places)
 
 

@@ -20,6 +20,7 @@ from clove_ssl.config import files
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.console import Console, counted
 from clove_ssl.data.bad_files import BadFiles
+from clove_ssl.data.dead_workers import explained_deaths
 from clove_ssl.data.labels.classified import only_labelled
 from clove_ssl.data.sources import ImageSource, open_source, source_warnings
 from clove_ssl.errors import UserError
@@ -30,9 +31,11 @@ from clove_ssl.pretraining.choices import Choices, decide
 from clove_ssl.pretraining.compile.ahead import compile_ahead
 from clove_ssl.pretraining.compile.method import compile_method
 from clove_ssl.pretraining.feed import open_feed
+from clove_ssl.pretraining.needs import PretrainNeeds, check_needs
 from clove_ssl.pretraining.synthetic import synthetic_batch
 from clove_ssl.probes.in_run import ProbedRun, RunProbes
 from clove_ssl.report.page import write_report
+from clove_ssl.report.pages import get_ready
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import Metrics, last_values, read_metrics
@@ -40,6 +43,7 @@ from clove_ssl.runs.provenance import record_bad_files, record_start
 from clove_ssl.training.captured import CapturedPasses
 from clove_ssl.training.checkpoints import CheckpointStore, State
 from clove_ssl.training.loop import TrainingLoop
+from clove_ssl.training.needs import announce_needs
 from clove_ssl.training.observer import Observer
 from clove_ssl.training.processes import Process, joined, owned
 from clove_ssl.training.repeatability import start_repeatably
@@ -68,6 +72,7 @@ class Parts:
     choices: Choices
     method: Method
     probes: RunProbes
+    needs: PretrainNeeds | None  # of memory and disk, where that is known
 
 
 def pretrain(config: PretrainConfig) -> PretrainResult:
@@ -104,6 +109,7 @@ def _prepare(config: PretrainConfig, process: Process) -> Parts:
     if config.method.needs_labels:
         source = only_labelled(source)
         config = replace(config, method=config.method.for_classes(len(source.class_names)))
+    needs = check_needs(config, process, images=len(source))
     method = _build_method(config, process)
     choices = decide(config, process, images=len(source), method=method, source=source)
     choices.precision.prepare()
@@ -113,7 +119,7 @@ def _prepare(config: PretrainConfig, process: Process) -> Parts:
         fuse_norms(method)
     largest = max((spec.size for spec in method.views()), default=224)
     probes = RunProbes(config, choices.plan, source, size=largest)
-    return Parts(config, source, choices, method, probes)
+    return Parts(config, source, choices, method, probes, needs)
 
 
 def _build_method(config: PretrainConfig, process: Process) -> Method:
@@ -135,6 +141,7 @@ def _train(run: RunDirectory, process: Process, parts: Parts) -> PretrainResult:
         bad_files = _known_bad_files(run, process, parts, loop.restore())
         _announce(parts, console, step=loop.step)
         if process.is_first:
+            get_ready()
             record_start(
                 run,
                 process.device,
@@ -144,7 +151,12 @@ def _train(run: RunDirectory, process: Process, parts: Parts) -> PretrainResult:
                 bad_files=bad_files.reasons,
             )
         observer = _build_observer(run, loop, parts)
-        with closing(observer):
+        deaths = explained_deaths(
+            workers=parts.choices.workers.value,
+            config=str(run.config),
+            resume=f"clove resume {run.path}",
+        )
+        with closing(observer), deaths:
             finished = _train_and_probe(run, loop, parts, bad_files, observer)
         if process.is_first:
             _finish(run, loop, parts, finished=finished)
@@ -178,14 +190,16 @@ def _build_loop(
 def _known_bad_files(run: RunDirectory, process: Process, parts: Parts, state: State) -> BadFiles:
     """Bad files of an earlier start; refuses a source that has changed since."""
     data, images = parts.config.data, len(parts.source)
-    if state and state["images"] != images:
+    if state and state.get("images") != images:
         raise UserError(
             f"{data.source} has {images} images, but this run was started with "
-            f"{state['images']}, so their order would change. Restore the files, or start a new "
-            "run with another --out."
+            f"{state.get('images')}, so their order would change. Restore the files, or start a "
+            "new run with another --out."
         )
     record = partial(record_bad_files, run) if process.is_first else None
-    return BadFiles(data, images, known=state.get("bad_files", {}), record=record)
+    bad = state.get("bad_files")
+    known = {str(name): str(bad[name]) for name in bad} if isinstance(bad, dict) else {}
+    return BadFiles(data, images, known=known, record=record)
 
 
 def _announce(parts: Parts, console: Console, *, step: int) -> None:
@@ -204,6 +218,8 @@ def _announce(parts: Parts, console: Console, *, step: int) -> None:
     for name, value in config.method.summary().items():
         say(name, value)
     choices.announce(config, console)
+    if parts.needs is not None:
+        announce_needs(parts.needs.memory, parts.needs.disk, console)
     if probed := parts.probes.steps:
         when = f"{len(probed)}, the first at step {probed[0]:,}"
         say("probes", ", ".join(config.probe.names), when)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import base64
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from markupsafe import Markup
 
 from clove_ssl.config.finetuning import FinetuneConfig
+from clove_ssl.config.json_files import read_json
 from clove_ssl.report.curves import draw_curve
 from clove_ssl.report.pages import template
 from clove_ssl.runs.directory import RunDirectory
@@ -37,6 +37,22 @@ class ReportTable:
     note: str
     rows: Rows
     details: Rows = ()
+
+
+class _Spread(TypedDict):
+    mean: float
+    std: float
+    values: list[float]
+
+
+class _Summary(TypedDict):
+    runs: int
+    figures: dict[str, _Spread]
+
+
+class _SelfCheck(TypedDict, total=False):
+    notes: list[str]
+    facts: dict[str, Any]
 
 
 def finetuning_page(run: RunDirectory, config: FinetuneConfig) -> str:
@@ -81,7 +97,8 @@ def _tables(run: RunDirectory) -> list[ReportTable]:
 def _summary_tables(run: RunDirectory) -> Sequence[ReportTable]:
     if not run.summary.is_file():
         return []
-    content = json.loads(run.summary.read_text(encoding="utf-8"))
+    remedy = f"Score the runs again: clove score {run.path}"
+    content: _Summary = read_json(run.summary, _Summary, remedy=remedy)
     seeds = [f"run-{number}" for number in range(content["runs"])]
     rows = [
         [name, describe_spread(spread), *(f"{100 * value:.2f}" for value in spread["values"])]
@@ -119,10 +136,10 @@ def _progress(run: RunDirectory, config: FinetuneConfig, *, finished: bool) -> s
     return f"at iteration {done:,} of {config.total_iterations:,}"
 
 
-def _self_check(run: RunDirectory) -> dict[str, Any]:
+def _self_check(run: RunDirectory) -> _SelfCheck:
     if not run.self_check.is_file():
         return {}
-    content: dict[str, Any] = json.loads(run.self_check.read_text(encoding="utf-8"))
+    content: _SelfCheck = read_json(run.self_check, _SelfCheck, remedy="Delete it, then try again.")
     return content
 
 

@@ -212,7 +212,7 @@ def _choices(made: Mapping[str, Any]) -> Facts:
     named = ("precision", "rendering", "compilation", "workers")
     chosen = {name: made[name] for name in named if name in made}
     return {
-        name.capitalize(): f"{_word(choice['value'])} ({choice['reason']})"
+        name.capitalize(): f"{_word(choice.get('value', UNKNOWN))} ({choice.get('reason', '')})"
         for name, choice in chosen.items()
     }
 

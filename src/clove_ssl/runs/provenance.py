@@ -11,15 +11,43 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from clove_ssl import __version__
 from clove_ssl.atomic import write_text
-from clove_ssl.errors import UserError
+from clove_ssl.config.json_files import read_json
 from clove_ssl.runs.directory import RunDirectory
 
 if TYPE_CHECKING:
     import torch
+
+
+class Decision(TypedDict, total=False):
+    """What a start has decided, and what follows from its data."""
+
+    value: Any
+    reason: str
+    images: int | None
+
+
+class Start(TypedDict, total=False):
+    """What readers rely on of a start; there is more in it."""
+
+    time: str
+    step: int
+    processes: int
+    device: str
+    torch: str
+    choices: dict[str, Decision]
+
+
+class Provenance(TypedDict, total=False):
+    """The whole file."""
+
+    number: str
+    starts: list[Start]
+    bad_files: dict[str, str]
+
 
 _UNREADABLE = re.compile(r"\S+ \S+ warning cannot read (.*)")
 
@@ -113,18 +141,11 @@ def _read(path: Path) -> dict[str, Any]:
     """The whole file; a run without one gets its number now."""
     if not path.exists():
         return {"number": secrets.token_hex(4), "starts": []}
-    try:
-        history = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise _damaged(path, str(error)) from None
-    history = {"starts": [], **history} if isinstance(history, dict) else {"starts": []}
-    if not all(isinstance(start, dict) for start in history["starts"]):
-        raise _damaged(path, "its starts are no tables")
-    return history
-
-
-def _damaged(path: Path, why: str) -> UserError:
-    return UserError(f"{path} is damaged: {why}. Delete it; the run does without.")
+    remedy = "Delete it; the run does without."
+    if not isinstance(read_json(path, Any, remedy=remedy), dict):  # there is nothing in it
+        return {"starts": []}
+    history = read_json(path, Provenance, remedy=remedy)
+    return {"starts": [], **cast(dict[str, Any], history)}
 
 
 def _write(run: RunDirectory, history: Mapping[str, Any]) -> None:

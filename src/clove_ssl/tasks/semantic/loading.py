@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from clove_ssl.data.labels.pixels import IGNORE, DenseLabels
-from clove_ssl.data.loading import start_worker
+from clove_ssl.data.loading import batches_of, start_worker
 from clove_ssl.data.order import ImageOrder, view_uniforms
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.base import Reading
@@ -98,7 +98,7 @@ class SemanticBatches(Iterable[SemanticBatch]):
         self._loader = loader
 
     def __iter__(self) -> Iterator[SemanticBatch]:
-        for batch in self._loader:
+        for batch in batches_of(self._loader):
             if isinstance(batch, Refusal):
                 raise UserError(batch.message)
             yield batch
