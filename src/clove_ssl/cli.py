@@ -48,6 +48,14 @@ def pretrain(args: Arguments) -> None:
     from clove_ssl.pretraining import run as pretraining
 
     pretraining.pretrain(config)
+    _conclude(config.out)
+
+
+def _conclude(run: Path) -> None:
+    """Measure, draw and judge a run that has finished."""
+    from clove_ssl.report import command as reporting
+
+    reporting.conclude(run)
 
 
 def finetune(args: Arguments) -> None:
@@ -98,14 +106,15 @@ def resume(args: Arguments) -> None:
     from clove_ssl import resuming
 
     resuming.resume(arguments.run, micro_batch=arguments.micro_batch)
+    _conclude(arguments.run)
 
 
 def probe(args: Arguments) -> None:
     """Measure frozen features, with whatever labels there are: clove probe RUN ... [--data VOC]."""
     config = tyro.cli(ProbeConfig, prog="clove probe", args=args)
-    from clove_ssl.probes.command import probe_backbones
+    from clove_ssl.probes import command as probing
 
-    probe_backbones(config)
+    probing.probe_and_judge(config)
 
 
 def embed(args: Arguments) -> None:

@@ -1,7 +1,7 @@
 """``clove doctor``: is this machine ready, or is this run healthy?
 
 Prints a list of checks, each ok, something to look at, or a problem, and ends
-with one line that says what to do.
+with one line that says what to think of it and what to do.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ from pathlib import Path
 
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
+from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.console import Console
 from clove_ssl.doctor.machine import Check, State, machine_checks, verdict
 from clove_ssl.doctor.self_test import self_tests
+from clove_ssl.report.verdict import RunVerdict, finetuning_verdict, pretraining_verdict
 from clove_ssl.runs import directory
+from clove_ssl.runs.data_warnings import data_warnings, recorded_side
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.hints import Hint, hints
 from clove_ssl.runs.metric_table import Level
@@ -33,8 +36,38 @@ def examine(run: Path | None = None) -> None:
             checks = _show(_all_machine_checks(), console, width=18)
             console.say(verdict(checks, subject="This machine", healthy="is ready"))
         else:
-            checks = _show(run_checks(directory.find(run)), console, width=31)
-            console.say(verdict(checks, subject="This run", healthy="looks healthy"))
+            found = directory.find(run)
+            checks = _show(run_checks(found), console, width=31)
+            console.say(_last_line(checks, run_verdict(found)))
+
+
+def run_verdict(run: RunDirectory) -> RunVerdict:
+    """What to think of a run, whatever kind it is."""
+    config = directory.read_config(run)
+    if isinstance(config, FinetuneConfig):
+        return finetuning_verdict(_first_scored(run, config), config)
+    metrics = read_metrics(run)
+    state = read_state(run, config, metrics)
+    found = hints(metrics, config, total_steps=state.total_steps)
+    return pretraining_verdict(run, config, state, found)
+
+
+def _first_scored(run: RunDirectory, config: FinetuneConfig) -> RunDirectory:
+    """The run itself, or the first of its repetitions that has scores."""
+    parts = [run.repetition(number) for number in range(config.runs)] if config.runs > 1 else []
+    return next((part for part in parts if part.scores.is_file()), run)
+
+
+def _last_line(checks: list[Check], found: RunVerdict) -> str:
+    """The verdict; problems with the files of a run come before it."""
+    problems = [check for check in checks if check.state == "problem"]
+    if problems and found.standing != "bad":
+        return verdict(checks, subject="This run", healthy="looks healthy")
+    looks = sum(check.state == "look" for check in checks)
+    if not looks:
+        return found.spoken()
+    lines = "1 line above needs" if looks == 1 else f"{looks} lines above need"
+    return f"{lines} a look. {found.spoken()}"
 
 
 def run_checks(run: RunDirectory) -> Iterator[Check]:
@@ -49,7 +82,8 @@ def run_checks(run: RunDirectory) -> Iterator[Check]:
     yield check_checkpoints(run, state)
     yield from check_log(run)
     yield check_files(run)
-    yield from map(as_check, hints(metrics, config))
+    yield from check_data(run, config, state)
+    yield from map(as_check, hints(metrics, config, total_steps=state.total_steps))
 
 
 def finetuning_checks(run: RunDirectory, config: FinetuneConfig) -> Iterator[Check]:
@@ -72,6 +106,23 @@ def finetuning_checks(run: RunDirectory, config: FinetuneConfig) -> Iterator[Che
         finite = math.isfinite(loss)
         text = f"{loss:.4g}" if finite else f"{loss}: try a smaller --lr in a new run"
         yield Check("Loss", "ok" if finite else "problem", text)
+    if state.status == "finished":
+        yield check_scores(run, config)
+
+
+def check_scores(run: RunDirectory, config: FinetuneConfig) -> Check:
+    """Whether a fine-tuned model finds anything at all."""
+    found = finetuning_verdict(run, config)
+    if found.standing == "bad":
+        return Check("Scores", "problem", f"{found.text} {found.next_step}")
+    return Check("Scores", "ok", found.text)
+
+
+def check_data(run: RunDirectory, config: PretrainConfig, state: RunState) -> Iterator[Check]:
+    """Few images, batches larger than the data, images smaller than the views."""
+    side = recorded_side(run)
+    for text in data_warnings(config, images=state.images, shorter_side=side):
+        yield Check("Data", "look", text)
 
 
 def check_log(run: RunDirectory) -> Iterator[Check]:

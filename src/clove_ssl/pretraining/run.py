@@ -20,6 +20,7 @@ from clove_ssl.config import files
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.console import Console, counted
 from clove_ssl.data.bad_files import BadFiles
+from clove_ssl.data.image_sides import typical_shorter_side
 from clove_ssl.data.labels.classified import only_labelled
 from clove_ssl.data.sources import ImageSource, open_source, source_warnings
 from clove_ssl.errors import UserError
@@ -34,6 +35,7 @@ from clove_ssl.pretraining.synthetic import synthetic_batch
 from clove_ssl.probes.in_run import ProbedRun, RunProbes
 from clove_ssl.report.page import write_report
 from clove_ssl.runs import directory
+from clove_ssl.runs.data_warnings import SHORTER_SIDE, data_warnings
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import Metrics, last_values, read_metrics
 from clove_ssl.runs.provenance import record_bad_files, record_start
@@ -67,6 +69,7 @@ class Parts:
     choices: Choices
     method: Method
     probes: RunProbes
+    shorter_side: int | None  # of most images, in pixels
 
 
 def pretrain(config: PretrainConfig) -> PretrainResult:
@@ -110,7 +113,7 @@ def _prepare(config: PretrainConfig, process: Process) -> Parts:
         compile_method(method, activation_memory=config.activation_memory)
     largest = max((spec.size for spec in method.views()), default=224)
     probes = RunProbes(config, choices.plan, source, size=largest)
-    return Parts(config, source, choices, method, probes)
+    return Parts(config, source, choices, method, probes, typical_shorter_side(source))
 
 
 def _build_method(config: PretrainConfig, process: Process) -> Method:
@@ -137,7 +140,7 @@ def _train(run: RunDirectory, process: Process, parts: Parts) -> PretrainResult:
                 process.device,
                 step=loop.step,
                 processes=process.world_size,
-                choices=parts.choices.values(),
+                choices={**parts.choices.values(), SHORTER_SIDE: parts.shorter_side},
                 bad_files=bad_files.reasons,
             )
         observer = _build_observer(run, loop, parts)
@@ -188,7 +191,8 @@ def _announce(parts: Parts, console: Console, *, step: int) -> None:
     console.say(f"Pre-training with {config.method.name}")
     workers = f"{counted(choices.workers.value, 'worker')}: {choices.workers.reason}"
     say("data", f"{config.data.source}: {len(parts.source):,} images", workers)
-    for warning in source_warnings(parts.source):
+    doubts = data_warnings(config, images=len(parts.source), shorter_side=parts.shorter_side)
+    for warning in (*source_warnings(parts.source), *doubts):
         console.warn(warning)
     say("backbone", config.backbone.name, f"stage {parts.method.backbone.stage}")
     for name, value in config.method.summary().items():

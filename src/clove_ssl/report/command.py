@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,13 +12,18 @@ from clove_ssl.config.showing import PictureKind, ReportConfig, ShowConfig
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError
 from clove_ssl.pictures import command as showing
+from clove_ssl.probes import command as probing
 from clove_ssl.report.page import render_report, write_report
 from clove_ssl.report.pages import write_file
+from clove_ssl.report.verdict import pretraining_verdict
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory, list_checkpoints
-from clove_ssl.runs.metrics import damaged_lines
+from clove_ssl.runs.hints import hints
+from clove_ssl.runs.metrics import damaged_lines, read_metrics
+from clove_ssl.runs.state import read_state
 
 REPORT_NAME = "report.html"
+_MEASURED = 64  # images on which a run is measured at its end: seconds, even on a CPU
 _COUNTS = {"attention": 2}  # images on a sheet; each of attention's takes two rows of heads
 
 
@@ -35,6 +41,35 @@ def report_runs(config: ReportConfig) -> Path:
     path = _write(runs, config.out)
     console.say(str(path))
     return path
+
+
+def conclude(path: Path) -> None:
+    """Close a pre-training that has finished: measure it, draw it, write its page, judge it.
+
+    The run itself is complete by then, so nothing that goes wrong here is more than a warning.
+    """
+    run = directory.find(path)
+    config = directory.read_config(run)
+    if isinstance(config, FinetuneConfig) or not run.backbone.is_file() or _is_helper():
+        return
+    console = Console()
+    console.say("Measuring and drawing what was learned ...")
+    if config.method.trains:
+        try:
+            probing.measure_finished(run, images=_MEASURED)
+        except UserError as error:
+            console.warn(f"the features are not measured: {error}")
+    draw_pictures(run, console)
+    write_report(run)
+    metrics = read_metrics(run)
+    state = read_state(run, config, metrics)
+    found = hints(metrics, config, total_steps=state.total_steps)
+    console.say(pretraining_verdict(run, config, state, found).spoken())
+
+
+def _is_helper() -> bool:
+    """Whether this is one of several processes of a run, and not the first."""
+    return os.environ.get("RANK", "0") != "0"
 
 
 def draw_pictures(run: RunDirectory, console: Console) -> None:
