@@ -103,7 +103,9 @@ def _features(config: ShowConfig) -> Sheet:
         for network, shares in zip(networks, colours, strict=True):
             height, width = shares[number].shape[:2]
             coloured = as_colours(shares[number].numpy(), picture.size)
-            tiles.append(captioned(coloured, network.label, note=f"{width} x {height} features"))
+            is_after = before and network not in before
+            label = f"after: {network.label}" if is_after else network.label
+            tiles.append(captioned(coloured, label, note=f"{width} x {height} features"))
         rows.append(tiles)
     title = (
         f"Features of {_stage(config, networks[0].backbone)}: what looks alike to the network has "

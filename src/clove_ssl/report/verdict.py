@@ -104,15 +104,21 @@ def finetuning_verdict(run: RunDirectory, config: FinetuneConfig) -> RunVerdict:
 
 def compared_with_random(run: RunDirectory, config: PretrainConfig) -> RunVerdict | None:
     """What the probes of a run say; nothing where random weights were not measured beside it."""
+    measured = [entry for entry, baseline in probes_of(run) if baseline is not None]
+    # The run's own images come first: they are what it was made for.
+    on_own = [entry for entry in measured if entry["data"] == config.data.source]
+    for figure in _TOLD_FIRST:
+        for entry in (*on_own, *measured):
+            if entry.get("figure") == figure:
+                return judge_entry(entry, read_probes(run))
+    return None
+
+
+def probes_of(run: RunDirectory) -> list[tuple[Entry, Entry | None]]:
+    """What was measured of a run, with random weights measured beside it."""
     entries = read_probes(run)
     own = [entry for entry in entries if _is_of(entry, run)]
-    # The run's own images come first: they are what it was made for.
-    on_own = [entry for entry in own if entry["data"] == config.data.source]
-    for figure in _TOLD_FIRST:
-        for entry in [*reversed(on_own), *reversed(own)]:
-            if entry.get("figure") == figure and (found := judge_entry(entry, entries)):
-                return found
-    return None
+    return [(entry, _baseline(entry, entries)) for entry in own]
 
 
 def probe_verdict(entries: Sequence[Entry]) -> dict[str, RunVerdict]:
