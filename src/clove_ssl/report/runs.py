@@ -125,8 +125,11 @@ def _read_finetuning(
 def _finetuning_progress(run: RunDirectory, config: FinetuneConfig, step: int) -> str:
     scored = run.summary if config.runs > 1 else run.scores
     repeated = f"{config.runs} runs of " if config.runs > 1 else ""
-    done = f"{repeated}{config.total_iterations:,} iterations"
-    return f"finished after {done}" if scored.is_file() else f"at iteration {step:,} of {done}"
+    if scored.is_file():
+        # A run may end early, when its scores no longer rise; repetitions log on their own.
+        ended = step or config.total_iterations
+        return f"finished after {repeated}{ended:,} iterations"
+    return f"at iteration {step:,} of {repeated}{config.total_iterations:,} iterations"
 
 
 def _progress(state: RunState) -> str:
