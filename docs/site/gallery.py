@@ -1,8 +1,8 @@
 """Write ``docs/gallery.md``: the pictures of a run, and of its report in a browser.
 
-Run: ``python docs/site/gallery.py WORK`` after ``tutorial.py WORK``, whose pre-training it shows. The
-images are scenes that clove-ssl draws itself, so the pictures may be published. The report is looked
-at with Chromium, driven by Playwright.
+Run: ``python docs/site/gallery.py WORK`` after ``tutorial.py WORK``, whose pre-training it shows.
+The images are scenes that clove-ssl draws itself, so the pictures may be published. The report is
+looked at with Chromium, driven by Playwright.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ SHEETS = {
     "colours follow brightness and edges; afterwards they begin to follow things.",
     "similarity": "**Similarity.** Bright is what looks to the network like the place in the ring. "
     "In other images the ring marks the most similar place.",
-    "matches": "**Matches.** What the network is taught: two crops of an image, and the places that "
-    "both of them show.",
+    "matches": "**Matches.** What the network is taught: two crops of an image, and the places "
+    "that both of them show.",
     "attention": "**Attention.** From where the cell in the ring takes its context, by head.",
-    "views": "**Views.** What the network sees of an image: crops, mirrored, with other colours, grey "
-    "or blurred.",
+    "views": "**Views.** What the network sees of an image: crops, mirrored, with other colours, "
+    "grey or blurred.",
 }
 SCREENS = {
     "report": (1200, 1150, "light"),
@@ -79,8 +79,20 @@ def _page() -> str:
         "",
     ]
     for kind, text in SHEETS.items():
-        parts += [f"## {kind.capitalize()}", "", text, "", f"![{kind}](images/gallery/{kind}.webp)", ""]
-    parts += ["## The report", "", "Every run writes one page, for light and dark rooms and for phones.", ""]
+        parts += [
+            f"## {kind.capitalize()}",
+            "",
+            text,
+            "",
+            f"![{kind}](images/gallery/{kind}.webp)",
+            "",
+        ]
+    parts += [
+        "## The report",
+        "",
+        "Every run writes one page, for light and dark rooms and for phones.",
+        "",
+    ]
     for name, (width, _, colours) in SCREENS.items():
         parts += [f"![The report, {width} pixels wide, {colours}](images/gallery/{name}.webp)", ""]
     return "\n".join(parts)

@@ -1,8 +1,8 @@
 """Write ``docs/tutorial.md``: run every command of the tutorial, and keep what it says and draws.
 
-Run: ``python docs/site/tutorial.py WORK``, where WORK is a folder for data and runs; on two cores it
-takes a quarter of an hour. Steps whose results are there already are not run again. Nothing on the page
-is typed by hand but the sentences between the commands.
+Run: ``python docs/site/tutorial.py WORK``, where WORK is a folder for data and runs; on two cores
+it takes a quarter of an hour. Steps whose results are there already are not run again. Nothing on
+the page is typed by hand but the sentences between the commands.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Step:
 STEPS = (
     Step(
         "Data",
-        "You need photos without labels, as many as you have, and some with labels. So that you can "
-        "repeat every line of this page, a script of this repository draws both; put your own "
+        "You need photos without labels, as many as you have, and some with labels. So that you "
+        "can repeat every line of this page, a script of this repository draws both; put your own "
         "folders in their place.",
         DATA,
         "new",

@@ -1,8 +1,8 @@
 """Make the data of the tutorial: photos without labels, labelled ones, and new ones.
 
-Run: ``python docs/site/tutorial_data.py``. It writes three folders here: ``photos/`` with images alone,
-``toys/`` with images and boxes in COCO's layout, and ``new/`` with images that nothing was trained
-on. The pictures are drawn by clove-ssl itself, so anybody may use them for anything.
+Run: ``python docs/site/tutorial_data.py``. It writes three folders here: ``photos/`` with images
+alone, ``toys/`` with images and boxes in COCO's layout, and ``new/`` with images that nothing was
+trained on. The pictures are drawn by clove-ssl itself, so anybody may use them for anything.
 """
 
 from __future__ import annotations
