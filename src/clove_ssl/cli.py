@@ -105,8 +105,11 @@ def resume(args: Arguments) -> None:
     arguments = tyro.cli(ResumeArguments, prog="clove resume", args=args)
     from clove_ssl import resuming
 
+    log = arguments.run / "metrics.jsonl"
+    before = log.stat().st_size if log.is_file() else 0
     resuming.resume(arguments.run, micro_batch=arguments.micro_batch)
-    _conclude(arguments.run)
+    if log.is_file() and log.stat().st_size != before:  # a run that had ended is as it was
+        _conclude(arguments.run)
 
 
 def probe(args: Arguments) -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig
-from clove_ssl.config.showing import PictureKind, ReportConfig, ShowConfig
+from clove_ssl.config.showing import PICTURES, PictureKind, ReportConfig, ShowConfig
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError
 from clove_ssl.pictures import command as showing
 from clove_ssl.probes import command as probing
+from clove_ssl.report.inline_pictures import MAIN_PICTURES
 from clove_ssl.report.page import render_report, write_report
 from clove_ssl.report.pages import write_file
 from clove_ssl.report.verdict import pretraining_verdict
@@ -48,21 +49,23 @@ def conclude(path: Path) -> None:
 
     The run itself is complete by then, so nothing that goes wrong here is more than a warning.
     """
-    run = directory.find(path)
+    run = RunDirectory(path)
+    if not run.backbone.is_file() or _is_helper():  # interrupted, or not ours to close
+        return
     config = directory.read_config(run)
-    if isinstance(config, FinetuneConfig) or not run.backbone.is_file() or _is_helper():
+    if isinstance(config, FinetuneConfig):
         return
     console = Console()
     console.say("Measuring and drawing what was learned ...")
-    if config.method.trains:
-        try:
-            probing.measure_finished(run, images=_MEASURED)
-        except UserError as error:
-            console.warn(f"the features are not measured: {error}")
-    draw_pictures(run, console)
-    write_report(run)
     metrics = read_metrics(run)
     state = read_state(run, config, metrics)
+    if config.method.trains:
+        try:
+            probing.measure_finished(run, images=min(_MEASURED, state.images or _MEASURED))
+        except UserError as error:
+            console.warn(f"the features are not measured: {error}")
+    draw_pictures(run, console, kinds=MAIN_PICTURES)
+    write_report(run)
     found = hints(metrics, config, total_steps=state.total_steps)
     console.say(pretraining_verdict(run, config, state, found).spoken())
 
@@ -72,7 +75,9 @@ def _is_helper() -> bool:
     return os.environ.get("RANK", "0") != "0"
 
 
-def draw_pictures(run: RunDirectory, console: Console) -> None:
+def draw_pictures(
+    run: RunDirectory, console: Console, *, kinds: Sequence[PictureKind] = tuple(PICTURES)
+) -> None:
     """Draw what a pre-training run can show and has not drawn since its weights last changed."""
     config = directory.read_config(run)
     if isinstance(config, FinetuneConfig):
@@ -82,7 +87,7 @@ def draw_pictures(run: RunDirectory, console: Console) -> None:
     if newest is None:
         console.say(f"{run.path} has no weights yet, so there is nothing to draw")
         return
-    for kind in _pictures_of(config):
+    for kind in (kind for kind in _pictures_of(config) if kind in kinds):
         path = run.pictures / f"{kind}.png"
         if path.is_file() and path.stat().st_mtime >= newest:
             continue

@@ -16,7 +16,8 @@ from clove_ssl.errors import UserError
 from clove_ssl.report.runs import ReportedRun
 
 _MOST_WIDTH = 1250  # pixels
-_MAIN: tuple[PictureKind, ...] = ("features", "matches", "similarity")
+MAIN_PICTURES: tuple[PictureKind, ...] = ("features", "matches", "similarity")
+"""What is shown at once, and drawn at the end of every run."""
 _PREDICTIONS = "Test images: the truth on the left, predictions on the right"
 _MEANINGS: dict[PictureKind, str] = {
     "features": "What looks alike to the network has one colour. Good features follow the things "
@@ -62,11 +63,11 @@ class PictureGroup:
 def picture_groups(runs: Sequence[ReportedRun]) -> list[PictureGroup]:
     """What ``clove show`` drew of pre-trainings, and the predictions of fine-tunings, by kind."""
     groups: dict[str, PictureGroup] = {}
-    for kind in (*_MAIN, *(kind for kind in PICTURES if kind not in _MAIN)):
+    for kind in (*MAIN_PICTURES, *(kind for kind in PICTURES if kind not in MAIN_PICTURES)):
         for run in runs:
             path = run.run.pictures / f"{kind}.png"
             if not run.is_finetuning and path.is_file():
-                group = PictureGroup(PICTURES[kind], _MEANINGS[kind], kind in _MAIN, [])
+                group = PictureGroup(PICTURES[kind], _MEANINGS[kind], kind in MAIN_PICTURES, [])
                 _add(groups.setdefault(kind, group), run, path)
     for run in runs:
         paths = sorted(run.run.pictures.glob("*.png")) if run.is_finetuning else []

@@ -60,8 +60,9 @@ def iou_interval(counts_by_image: Tensor, generator: torch.Generator) -> tuple[f
     usual = class_iou(counts_by_image.sum(0))
     if not usual:
         return 0.0, 0.0
-    scores = torch.tensor([_mean_of(usual, counts_by_image[draw].sum(0)) for draw in draws])
-    low, high = scores.quantile(torch.tensor(_INTERVAL)).tolist()
+    means = [_mean_of(usual, counts_by_image[draw].sum(0)) for draw in draws]
+    scores = torch.tensor(means, dtype=torch.float64)
+    low, high = scores.quantile(torch.tensor(_INTERVAL, dtype=torch.float64)).tolist()
     return low, high
 
 
