@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -19,8 +20,8 @@ DOCS = Path(__file__).parents[1]
 PAGE, PICTURES = DOCS / "gallery.md", DOCS / "images" / "gallery"
 RUN = "runs/backbone"
 SHEETS = {
-    "features": "**Features.** What looks alike to the network has one colour. Before training, "
-    "colours follow brightness and edges; afterwards they begin to follow things.",
+    "features": "**Features.** What looks alike to the network has one colour, before training "
+    "and after it. Good features follow the things in the picture.",
     "similarity": "**Similarity.** Bright is what looks to the network like the place in the ring. "
     "In other images the ring marks the most similar place.",
     "matches": "**Matches.** What the network is taught: two crops of an image, and the places "
@@ -40,6 +41,8 @@ SCREENS = {
 def main(work: Path) -> None:
     """Make all pictures and the page."""
     PICTURES.mkdir(parents=True, exist_ok=True)
+    draw_all = [sys.executable, "-m", "clove_ssl", "report", RUN]  # some are drawn when asked for
+    subprocess.run(draw_all, cwd=work, check=True)
     for kind in SHEETS:
         with Image.open(work / RUN / "pictures" / f"{kind}.png") as sheet:
             sheet.convert("RGB").save(PICTURES / f"{kind}.webp", quality=85)

@@ -54,8 +54,10 @@ STEPS = (
         "clove pretrain clove-demo --data photos --out runs/backbone --steps 150 --batch-size 16",
         "runs/backbone/report.html",
         "The last line is the verdict: what the features can do, beside the same network with "
-        "random weights. The run has drawn what it learned, too. What looks alike to the network "
-        "has one colour:",
+        "random weights. It does not flatter: a trial of some minutes on two cores is often no "
+        "better than random weights, and then it says so. The recipe's own length, a GPU, or more "
+        "photos are what helps. The run has drawn what it learned, too. What looks alike to the "
+        "network has one colour:",
         "runs/backbone/pictures/features.png",
         "Features before and after training",
     ),
