@@ -40,6 +40,7 @@ docs: build/docs-venv/.ready
 	NO_MKDOCS_2_WARNING=1 build/docs-venv/bin/mkdocs build --quiet --strict
 	$(PYTHON) docs/site/check_links.py build/site
 	@echo "site      build/site/index.html"
+	@echo "search    needs a server: $(PYTHON) -m http.server --directory build/site"
 
 # The site needs neither torch nor the library itself, so it has an environment of its own.
 build/docs-venv/.ready: pyproject.toml constraints.txt docs/site/install.py

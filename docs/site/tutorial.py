@@ -1,8 +1,9 @@
 """Write ``docs/tutorial.md``: run every command of the tutorial, and keep what it says and draws.
 
 Run: ``python docs/site/tutorial.py WORK``, where WORK is a folder for data and runs; on two cores
-it takes a quarter of an hour. Steps whose results are there already are not run again. Nothing on
-the page is typed by hand but the sentences between the commands.
+it takes a quarter of an hour. Steps whose results are there already are not run again, and with
+``--page-only`` none is run: a step that was not run then has no output. Nothing on the page is
+typed by hand but the sentences between the commands.
 """
 
 from __future__ import annotations
@@ -74,14 +75,14 @@ STEPS = (
     ),
     Step(
         "Train the detector",
-        "Classes, schedule, learning rate and image size follow from the data and the machine. "
-        "The last option says how long you are willing to wait.",
+        "Classes, schedule and learning rate follow from the data and the machine. These images "
+        "are small, so the network need not see them enlarged, and 60 iterations are a trial. Say "
+        "instead for how many minutes you are willing to wait, and the schedule follows.",
         "clove finetune detect --backbone runs/backbone --data toys --out runs/detector "
-        "--minutes 6",
+        "--task.side 192 --batch-size 4 --iterations 60",
         "runs/detector/scores.json",
         "Its report has the scores by class, and test images with the truth beside what was "
-        "found. On a few minutes of a CPU nobody should expect much; the same command on a GPU, or "
-        "with more minutes, goes on from here.",
+        "found. After so few iterations nobody should expect much.",
         "runs/detector/pictures",
         "Test images: the truth on the left, predictions on the right",
     ),
@@ -109,9 +110,9 @@ INTRODUCTION = """\
 <!-- Written by docs/site/tutorial.py; change that, not this. -->
 # From a folder of photos to a detector
 
-Six commands, from photos that nobody has labelled to a detector that looks at new ones. Every
-command was run, and every output and picture on this page was made, by
-`python docs/site/tutorial.py WORK` on two cores without a GPU.
+Six commands, from photos that nobody has labelled to a detector that looks at new ones. All
+outputs and pictures on this page come from `python docs/site/tutorial.py WORK`, which runs the
+commands, on two cores without a GPU.
 """
 
 ENDING = """\
@@ -141,38 +142,44 @@ programs.
 """
 
 
-def main(work: Path) -> None:
-    """Run what has not been run, and write the page."""
+def main(work: Path, *, runs: bool) -> None:
+    """Run what has not been run, if it is to be, and write the page."""
     work.mkdir(parents=True, exist_ok=True)
     PICTURES.mkdir(parents=True, exist_ok=True)
     parts = [INTRODUCTION]
     for number, step in enumerate(STEPS, start=1):
-        said = _said(step, number, work)
+        log = work / f"step-{number}.txt"
+        is_run = (work / step.result).exists() and log.is_file()
+        if runs and not is_run:
+            _run(step, log, work)
+        lines = [f"$ {step.command}", *(_said(log, step.kept) if runs or is_run else ())]
         parts.append(f"## {number}. {step.title}\n")
         parts += [f"{step.before}\n"] if step.before else []
-        parts.append(f"```console\n$ {step.command}\n{said}\n```\n")
+        parts.append("\n".join(["```console", *lines, "```\n"]))
         parts += [f"{step.after}\n"] if step.after else []
-        if step.picture:
+        if step.picture and (work / step.picture).exists():
             name = _keep_picture(work / step.picture, number)
             parts.append(f"![{step.caption}](images/tutorial/{name})\n")
     PAGE.write_text("\n".join([*parts, ENDING]), encoding="utf-8")
 
 
-def _said(step: Step, number: int, work: Path) -> str:
-    """What a command prints; from its first run, if there was one."""
-    log = work / f"step-{number}.txt"
-    if not (work / step.result).exists() or not log.is_file():
-        words = step.command.replace("python ", f"{sys.executable} {DOCS.parent}/", 1)
-        words = re.sub(r"^clove", f"{sys.executable} -m clove_ssl", words)
-        environment = {**os.environ, "COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"}
-        done = subprocess.run(
-            words.split(), cwd=work, env=environment, capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            raise SystemExit(f"{step.command} failed:\n{done.stdout}{done.stderr}")
-        log.write_text(done.stdout, encoding="utf-8")
+def _run(step: Step, log: Path, work: Path) -> None:
+    """Run a command, and keep what it prints."""
+    words = step.command.replace("python ", f"{sys.executable} {DOCS.parent}/", 1)
+    words = re.sub(r"^clove", f"{sys.executable} -m clove_ssl", words)
+    environment = {**os.environ, "COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"}
+    done = subprocess.run(
+        words.split(), cwd=work, env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"{step.command} failed:\n{done.stdout}{done.stderr}")
+    log.write_text(done.stdout, encoding="utf-8")
+
+
+def _said(log: Path, most: int) -> list[str]:
+    """The lines that a command printed, as they can be shown on a page."""
     lines = _ESCAPES.sub("", log.read_text(encoding="utf-8")).rstrip().splitlines()
-    return "\n".join(_shortened([line.rstrip() for line in lines], step.kept))
+    return _shortened([line.rstrip() for line in lines], most)
 
 
 def _shortened(lines: list[str], most: int) -> list[str]:
@@ -202,4 +209,4 @@ def _keep_picture(path: Path, number: int) -> str:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve())
+    main(Path(sys.argv[1]).resolve(), runs="--page-only" not in sys.argv)
