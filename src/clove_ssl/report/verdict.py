@@ -26,7 +26,7 @@ RANDOM = "random:"
 FEW_STEPS = 100
 """Optimizer steps after which no network has learned anything worth using."""
 _CLEAR_GAIN = 0.02
-_NOTHING_FOUND = 0.005
+_NOTHING_FOUND, _LITTLE_FOUND = 0.005, 0.05
 _TOLD_FIRST = ("correspondence", "segmentation", "linear", "knn", "retrieval", "keypoints")
 
 
@@ -93,12 +93,19 @@ def finetuning_verdict(run: RunDirectory, config: FinetuneConfig) -> RunVerdict:
             "Train longer; if that does not help, look at the pictures of truth and prediction, "
             "check the labels, and try another --lr.",
         )
+    if value < _LITTLE_FOUND:
+        return RunVerdict(
+            "look",
+            "The model has begun to find things",
+            f"It scores {shown} of 100 on {images}.",
+            "Train longer, or with more labelled images.",
+        )
     return RunVerdict(
         "good",
-        f"It scores {shown}",
-        f"On {images} the model reaches {shown} of 100.",
-        "The pictures show where it is right and where it is not. To know what pre-training "
-        "brings, fine-tune random weights, too.",
+        f"{shown[:1].upper()}{shown[1:]} of 100 on {images}",
+        "The pictures show where the model is right and where it is not.",
+        "To know what pre-training brings, fine-tune random weights, too, and put both runs on one "
+        "page: clove report RUN RUN",
     )
 
 
