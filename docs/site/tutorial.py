@@ -1,7 +1,7 @@
 """Write ``docs/tutorial.md``: run every command of the tutorial, and keep what it says and draws.
 
 Run: ``python docs/site/tutorial.py WORK``, where WORK is a folder for data and runs; on two cores
-it takes a quarter of an hour. Steps whose results are there already are not run again, and with
+it takes half an hour. Steps whose results are there already are not run again, and with
 ``--page-only`` none is run: a step that was not run then has no output. Nothing on the page is
 typed by hand but the sentences between the commands.
 """
@@ -76,13 +76,14 @@ STEPS = (
     Step(
         "Train the detector",
         "Classes, schedule and learning rate follow from the data and the machine. These images "
-        "are small, so the network need not see them enlarged, and 60 iterations are a trial. Say "
-        "instead for how many minutes you are willing to wait, and the schedule follows.",
+        "are small, so the network need not see them enlarged; the last option says how long you "
+        "are willing to wait.",
         "clove finetune detect --backbone runs/backbone --data toys --out runs/detector "
-        "--task.side 192 --batch-size 4 --iterations 60",
+        "--task.side 192 --minutes 15",
         "runs/detector/scores.json",
         "Its report has the scores by class, and test images with the truth beside what was "
-        "found. After so few iterations nobody should expect much.",
+        "found. After some minutes on two cores nobody should expect much; with a GPU, or "
+        "with more time, the same command goes further.",
         "runs/detector/pictures",
         "Test images: the truth on the left, predictions on the right",
     ),
@@ -112,7 +113,7 @@ INTRODUCTION = """\
 
 Six commands, from photos that nobody has labelled to a detector that looks at new ones. All
 outputs and pictures on this page come from `python docs/site/tutorial.py WORK`, which runs the
-commands, on two cores without a GPU.
+commands, on two cores without a GPU; a command that is shown without its output needs more time.
 """
 
 ENDING = """\
