@@ -57,17 +57,28 @@ def conclude(path: Path) -> None:
         return
     console = Console()
     console.say("Measuring and drawing what was learned ...")
+    try:
+        _measure_and_draw(run, config, console)
+    except KeyboardInterrupt:
+        console.say(f"Left out; the run is complete. To do it later: clove probe {run.path}")
+        return
+    except (UserError, RuntimeError, OSError) as error:  # such as a GPU without enough memory
+        console.warn(f"not all could be measured and drawn: {error}")
     metrics = read_metrics(run)
     state = read_state(run, config, metrics)
+    found = hints(metrics, config, total_steps=state.total_steps)
+    console.say(pretraining_verdict(run, config, state, found).spoken())
+
+
+def _measure_and_draw(run: RunDirectory, config: PretrainConfig, console: Console) -> None:
+    images = read_state(run, config, read_metrics(run)).images or _MEASURED
     if config.method.trains:
         try:
-            probing.measure_finished(run, images=min(_MEASURED, state.images or _MEASURED))
+            probing.measure_finished(run, images=min(_MEASURED, images))
         except UserError as error:
             console.warn(f"the features are not measured: {error}")
     draw_pictures(run, console, kinds=MAIN_PICTURES)
     write_report(run)
-    found = hints(metrics, config, total_steps=state.total_steps)
-    console.say(pretraining_verdict(run, config, state, found).spoken())
 
 
 def _is_helper() -> bool:
