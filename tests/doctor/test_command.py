@@ -331,3 +331,19 @@ def test_few_images_large_batches_and_small_images_are_told(run: RunDirectory) -
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a run"):
         examine(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["pretraining", "finetuning"])
+def test_damaged_scores_do_not_stop_the_doctor(
+    run: RunDirectory, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.backbone.write_bytes(b"weights")
+    run.probes.write_text("[{")
+    if kind == "finetuning":
+        run = directory.create(tmp_path / "tuned")
+        files.save(protocol("voc-c4", run.path, "runs/a"), run.config)
+        run.scores.write_text('{"tables": [3]}')
+    examine(run.path)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert "json" in last
+    assert "clove " in last

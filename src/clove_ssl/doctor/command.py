@@ -16,6 +16,7 @@ from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.console import Console
 from clove_ssl.doctor.machine import Check, State, machine_checks, verdict
 from clove_ssl.doctor.self_test import self_tests
+from clove_ssl.errors import UserError
 from clove_ssl.report.verdict import RunVerdict, finetuning_verdict, pretraining_verdict
 from clove_ssl.runs import directory
 from clove_ssl.runs.data_warnings import data_warnings, recorded_side
@@ -38,7 +39,10 @@ def examine(run: Path | None = None) -> None:
         else:
             found = directory.find(run)
             checks = _show(run_checks(found), console, width=31)
-            console.say(_last_line(checks, run_verdict(found)))
+            try:
+                console.say(_last_line(checks, run_verdict(found)))
+            except UserError as error:  # a damaged file of scores, which says what to do
+                console.say(str(error))
 
 
 def run_verdict(run: RunDirectory) -> RunVerdict:
@@ -112,7 +116,10 @@ def finetuning_checks(run: RunDirectory, config: FinetuneConfig) -> Iterator[Che
 
 def check_scores(run: RunDirectory, config: FinetuneConfig) -> Check:
     """Whether a fine-tuned model finds anything at all."""
-    found = finetuning_verdict(run, config)
+    try:
+        found = finetuning_verdict(run, config)
+    except UserError as error:
+        return Check("Scores", "problem", str(error))
     if found.standing == "bad":
         return Check("Scores", "problem", f"{found.text} {found.next_step}")
     return Check("Scores", "ok", found.text)

@@ -74,14 +74,14 @@ def pretraining_verdict(
 
 def finetuning_verdict(run: RunDirectory, config: FinetuneConfig) -> RunVerdict:
     """The verdict on a fine-tuning run."""
-    if not run.scores.is_file():
+    scores = read_scores(run.scores) if run.scores.is_file() else None
+    if scores is None or not scores.figures():
         return RunVerdict(
             "early",
             "Not scored yet",
             f"The {config.task.name} model is still being trained.",
             f"If nothing is running, go on with: clove resume {run.path}",
         )
-    scores = read_scores(run.scores)
     name, value = scores.headline
     shown = f"{name.replace('_', ' ')} {100 * value:.1f}"
     images = "1 test image" if scores.images == 1 else f"{scores.images:,} test images"
