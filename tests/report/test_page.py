@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -456,6 +457,17 @@ def test_fine_tunings_of_a_task_stand_side_by_side(tmp_path: Path) -> None:
     assert "Run AP random 20.00 mine 30.00" in text
     assert "AP by class random mine cat 20.00 30.00" in text
     assert re.findall(r'class="best">([^<]+)', page) == ["30.00"]
+
+
+def test_repeated_fine_tunings_are_judged_by_their_mean(tmp_path: Path) -> None:
+    tuned = directory.create(tmp_path / "tuned")
+    files.save(replace(protocol("voc-c4", tuned.path, "runs/a"), runs=2), tuned.config)
+    spread = {"mean": 0.25, "std": 0.01, "values": [0.24, 0.26]}
+    tuned.summary.write_text(json.dumps({"runs": 2, "figures": {"box_AP": spread}}))
+    text = text_of(write_report(tuned).read_text())
+    assert "Box AP 25.0 of 100 on average over 2 runs" in text
+    assert "box AP 25.00 +- 1.00" in text
+    assert "box AP 24.00 26.00" in text
 
 
 def test_scores_are_compared_with_random_weights_in_words(make_run: RunMaker) -> None:

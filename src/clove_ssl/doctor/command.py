@@ -49,17 +49,11 @@ def run_verdict(run: RunDirectory) -> RunVerdict:
     """What to think of a run, whatever kind it is."""
     config = directory.read_config(run)
     if isinstance(config, FinetuneConfig):
-        return finetuning_verdict(_first_scored(run, config), config)
+        return finetuning_verdict(run, config)
     metrics = read_metrics(run)
     state = read_state(run, config, metrics)
     found = hints(metrics, config, total_steps=state.total_steps)
     return pretraining_verdict(run, config, state, found)
-
-
-def _first_scored(run: RunDirectory, config: FinetuneConfig) -> RunDirectory:
-    """The run itself, or the first of its repetitions that has scores."""
-    parts = [run.repetition(number) for number in range(config.runs)] if config.runs > 1 else []
-    return next((part for part in parts if part.scores.is_file()), run)
 
 
 def _last_line(checks: list[Check], found: RunVerdict) -> str:

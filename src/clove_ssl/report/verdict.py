@@ -6,6 +6,7 @@ can do beside random weights counts most; where that was not measured, how train
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,23 +74,22 @@ def pretraining_verdict(
 
 
 def finetuning_verdict(run: RunDirectory, config: FinetuneConfig) -> RunVerdict:
-    """The verdict on a fine-tuning run."""
-    scores = read_scores(run.scores) if run.scores.is_file() else None
-    if scores is None or not scores.figures():
+    """The verdict on a fine-tuning run, or on several that differ in their seed alone."""
+    scored = _repeated_score(run) if config.runs > 1 else _score(run)
+    if scored is None:
         return RunVerdict(
             "early",
             "Not scored yet",
             f"The {config.task.name} model is still being trained.",
             f"If nothing is running, go on with: clove resume {run.path}",
         )
-    name, value = scores.headline
+    name, value, where = scored
     shown = f"{name.replace('_', ' ')} {100 * value:.1f}"
-    images = "1 test image" if scores.images == 1 else f"{scores.images:,} test images"
     if value < _NOTHING_FOUND:
         return RunVerdict(
             "bad",
             "The model finds nothing",
-            f"It scores {shown} on {images} after {config.total_iterations:,} iterations.",
+            f"It scores {shown} {where} after {config.total_iterations:,} iterations.",
             "Train longer; if that does not help, look at the pictures of truth and prediction, "
             "check the labels, and try another --lr.",
         )
@@ -97,16 +97,35 @@ def finetuning_verdict(run: RunDirectory, config: FinetuneConfig) -> RunVerdict:
         return RunVerdict(
             "look",
             "The model has begun to find things",
-            f"It scores {shown} of 100 on {images}.",
+            f"It scores {shown} of 100 {where}.",
             "Train longer, or with more labelled images.",
         )
     return RunVerdict(
         "good",
-        f"{shown[:1].upper()}{shown[1:]} of 100 on {images}",
+        f"{shown[:1].upper()}{shown[1:]} of 100 {where}",
         "The pictures show where the model is right and where it is not.",
         "To know what pre-training brings, fine-tune random weights, too, and put both runs on one "
         "page: clove report RUN RUN",
     )
+
+
+def _score(run: RunDirectory) -> tuple[str, float, str] | None:
+    """The first figure of a run, and on what it was found."""
+    scores = read_scores(run.scores) if run.scores.is_file() else None
+    if scores is None or not scores.figures():
+        return None
+    images = "1 test image" if scores.images == 1 else f"{scores.images:,} test images"
+    return *scores.headline, f"on {images}"
+
+
+def _repeated_score(run: RunDirectory) -> tuple[str, float, str] | None:
+    """The mean of the first figure of several runs."""
+    if not run.summary.is_file():
+        return None
+    content = json.loads(run.summary.read_text(encoding="utf-8"))
+    for name, spread in content["figures"].items():
+        return name, spread["mean"], f"on average over {content['runs']} runs"
+    return None
 
 
 def compared_with_random(run: RunDirectory, config: PretrainConfig) -> RunVerdict | None:
