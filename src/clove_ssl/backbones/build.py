@@ -79,6 +79,7 @@ class Backbone(nn.Module):
         # Neither is a submodule, so the names of parameters stay.
         self._steps: dict[str, list[nn.Module]] = {}
         self._recut: RecutResNet | None = None
+        self._apart: dict[str, RecutResNet | None] = {}  # stages that run alone
         self.channels, self.strides = self._measure()
 
     @property
@@ -109,6 +110,17 @@ class Backbone(nn.Module):
         maps = self._run(images, self.stage)
         return {stage: maps[stage] for stage in stages}
 
+    def run_stage(self, stage: str, feature_map: Tensor) -> Tensor:
+        """Run one stage alone, on the map of the one before."""
+        if self._recut is not None and stage not in self._apart:
+            self._apart[stage] = recut(self._modules_of(stage))
+        fused = self._apart.get(stage)
+        if fused is not None:
+            return fused(feature_map)
+        for module in self._modules_of(stage):
+            feature_map = module(feature_map)
+        return feature_map
+
     def hand_out(self, stages: Iterable[str]) -> None:
         """Name the stages before ``stage`` whose maps :meth:`maps` gives, too."""
         last = STAGES.index(self.stage)
@@ -133,13 +145,18 @@ class Backbone(nn.Module):
             pieces += blocks
         return pieces
 
+    @property
+    def can_fuse(self) -> bool:
+        """Whether :meth:`fuse` makes a difference."""
+        return self._recut_resnet() is not None
+
     def fuse(self) -> None:
         """Let :meth:`features` and :meth:`maps` of a ResNet use kernels of ours from now on."""
         self._recut = self._recut_resnet()
 
     def join(self) -> None:
         """Run in one piece again, as before :meth:`cut`."""
-        self._steps, self._recut = {}, None
+        self._steps, self._recut, self._apart = {}, None, {}
 
     def _recut_resnet(self) -> RecutResNet | None:
         """The part that :meth:`features` runs in pieces, if it is that of a ResNet."""
@@ -193,8 +210,13 @@ class TimmBackbone(Backbone):
         """
         return [] if self._wanted else [self.body]
 
+    @property
+    def can_fuse(self) -> bool:
+        """Never: timm runs its networks itself."""
+        return False
+
     def fuse(self) -> None:
-        """Nothing: timm runs its networks itself."""
+        """Nothing."""
 
     def _run(self, images: Tensor, last: str) -> dict[str, Tensor]:
         return dict(zip(self.parts, self.body(images), strict=True))
@@ -222,6 +244,12 @@ def build_backbone(config: BackboneConfig) -> Backbone:
     backbone = Backbone(torchvision_body(config), name=config.name, parts=parts, stage=stage)
     backbone.freeze_unused()
     return backbone
+
+
+def can_fuse_norms(network: nn.Module) -> bool:
+    """Whether all networks that see images are ResNets, whose norms :func:`fuse_norms` joins."""
+    backbones = [module for module in network.modules() if isinstance(module, Backbone)]
+    return all(backbone.can_fuse for backbone in backbones)
 
 
 def fuse_norms(network: nn.Module) -> None:

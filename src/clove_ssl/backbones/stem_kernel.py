@@ -11,7 +11,7 @@ from torch import Tensor
 CELLS = 256  # of a program
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["cells", "height", "width", "tall", "wide"])
 def _move(images, out, cells, height, width, tall, wide, CHANNELS: tl.constexpr, R: tl.constexpr):
     """Channel 4 c + 2 y + x of a cell is colour c of its pixel (y, x); two cells border it."""
     cell = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)

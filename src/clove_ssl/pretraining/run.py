@@ -26,7 +26,6 @@ from clove_ssl.data.sources import ImageSource, open_source, source_warnings
 from clove_ssl.errors import UserError
 from clove_ssl.layers.normalization import synchronize_norms
 from clove_ssl.methods.base import Method
-from clove_ssl.methods.captured import why_not_captured
 from clove_ssl.optimizers import build_optimizer
 from clove_ssl.pretraining.choices import Choices, decide
 from clove_ssl.pretraining.compile.ahead import compile_ahead
@@ -76,7 +75,7 @@ class Parts:
 
 def pretrain(config: PretrainConfig) -> PretrainResult:
     """Pre-train a backbone; the run directory ``config.out`` must be new."""
-    with joined(config.device) as process:
+    with joined(config.device, share_gpus=config.share_gpus) as process:
         if process.is_first:
             directory.check_is_new(config.out)  # before minutes of looking through the data
         parts = _prepare(config, process)
@@ -97,7 +96,7 @@ def resume(path: str | Path, *, micro_batch: int | None = None) -> PretrainResul
     config = files.load(PretrainConfig, run.config)
     if micro_batch is not None:
         config = replace(config, micro_batch=micro_batch)
-    with joined(config.device) as process:
+    with joined(config.device, share_gpus=config.share_gpus) as process:
         return _train(run, process, _prepare(config, process))
 
 
@@ -109,13 +108,7 @@ def _prepare(config: PretrainConfig, process: Process) -> Parts:
         source = only_labelled(source)
         config = replace(config, method=config.method.for_classes(len(source.class_names)))
     method = _build_method(config, process)
-    choices = decide(
-        config,
-        process,
-        images=len(source),
-        obstacle=why_not_captured(method),
-        source=source,
-    )
+    choices = decide(config, process, images=len(source), method=method, source=source)
     choices.precision.prepare()
     if choices.compilation.value:
         compile_method(method, activation_memory=config.activation_memory)
@@ -169,7 +162,9 @@ def _build_loop(
     plan = choices.plan
     captured = None
     if choices.capture.value:
-        captured = CapturedPasses(parts.method, choices.precision, process.device)
+        captured = CapturedPasses(
+            parts.method, choices.precision, process.device, micro_batches=plan.micro_batches
+        )
     return TrainingLoop(
         learner=parts.method,
         optimizer=build_optimizer(config.optimizer, parts.method, plan.peak_lr),

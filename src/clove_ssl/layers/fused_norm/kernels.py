@@ -21,13 +21,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+# Sizes are left out of what Triton compiles a kernel for, or there would be one for every map. The
+# number of channels stays: only as a multiple of 16 does it allow loads of many values at once.
 
-@triton.jit
-def sums(x, table, rows, stretch, CHANNELS: tl.constexpr, R: tl.constexpr, C: tl.constexpr):
+
+@triton.jit(do_not_specialize=["rows", "stretch"])
+def sums(x, table, rows, stretch, channels, R: tl.constexpr, C: tl.constexpr):
     """Sums of x and of its squares over a stretch of rows, both less the first row."""
     part, first_row = tl.program_id(0), tl.program_id(0).to(tl.int64) * stretch
     channel = tl.program_id(1) * C + tl.arange(0, C)
-    there = channel < CHANNELS
+    there = channel < channels
     # Any value near the mean will do: without it, squares would drown the variance.
     level = tl.load(x + channel, mask=there, other=0.0).to(tl.float32)
     total = tl.zeros([R, C], tl.float32)
@@ -36,30 +39,30 @@ def sums(x, table, rows, stretch, CHANNELS: tl.constexpr, R: tl.constexpr, C: tl
     for start in range(first_row, last_row, R):
         row = start + tl.arange(0, R)
         mask = (row < last_row)[:, None] & there[None, :]
-        value = tl.load(x + row[:, None] * CHANNELS + channel[None, :], mask=mask, other=0.0)
+        value = tl.load(x + row[:, None] * channels + channel[None, :], mask=mask, other=0.0)
         value = tl.where(mask, value.to(tl.float32) - level[None, :], 0.0)
         total += value
         squares += value * value
-    at = table + part * 2 * CHANNELS + channel
+    at = table + part * 2 * channels + channel
     tl.store(at, tl.sum(total, 0), mask=there)
-    tl.store(at + CHANNELS, tl.sum(squares, 0), mask=there)
+    tl.store(at + channels, tl.sum(squares, 0), mask=there)
 
 
 @triton.jit
-def _summed(table, parts, channel, there, CHANNELS: tl.constexpr, P: tl.constexpr, C: tl.constexpr):
+def _summed(table, parts, channel, there, channels, P: tl.constexpr, C: tl.constexpr):
     """Both sums of a table over its parts."""
     one = tl.zeros([P, C], tl.float32)
     two = tl.zeros([P, C], tl.float32)
     for start in range(0, parts, P):
         part = start + tl.arange(0, P)
         mask = (part < parts)[:, None] & there[None, :]
-        at = table + part[:, None] * 2 * CHANNELS + channel[None, :]
+        at = table + part[:, None] * 2 * channels + channel[None, :]
         one += tl.load(at, mask=mask, other=0.0)
-        two += tl.load(at + CHANNELS, mask=mask, other=0.0)
+        two += tl.load(at + channels, mask=mask, other=0.0)
     return tl.sum(one, 0), tl.sum(two, 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["parts", "rows"])
 def moments(
     x,
     table,
@@ -72,14 +75,14 @@ def moments(
     rows,
     eps,
     momentum,
-    CHANNELS: tl.constexpr,
+    channels,
     P: tl.constexpr,
     C: tl.constexpr,
 ):
     """Mean and 1 / standard deviation of every channel; running statistics follow."""
     channel = tl.program_id(0) * C + tl.arange(0, C)
-    there = channel < CHANNELS
-    total, squares = _summed(table, parts, channel, there, CHANNELS, P, C)
+    there = channel < channels
+    total, squares = _summed(table, parts, channel, there, channels, P, C)
     offset = total / rows
     variance = tl.maximum(squares / rows - offset * offset, 0.0)
     mean = tl.load(x + channel, mask=there, other=0.0).to(tl.float32) + offset
@@ -106,7 +109,7 @@ def _affine(mean, scale, weight, bias, channel, there, AFFINE: tl.constexpr):
     return middle, factor, shift
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def normalize(
     x,
     side,
@@ -116,7 +119,7 @@ def normalize(
     weight,
     bias,
     rows,
-    CHANNELS: tl.constexpr,
+    channels,
     AFFINE: tl.constexpr,
     SIDE: tl.constexpr,
     RELU: tl.constexpr,
@@ -126,10 +129,10 @@ def normalize(
     """out = relu(norm(x) + side), of a tile."""
     row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     channel = tl.program_id(1) * C + tl.arange(0, C)
-    there = channel < CHANNELS
+    there = channel < channels
     middle, factor, shift = _affine(mean, scale, weight, bias, channel, there, AFFINE)
     mask = (row < rows)[:, None] & there[None, :]
-    at = row[:, None] * CHANNELS + channel[None, :]
+    at = row[:, None] * channels + channel[None, :]
     value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
     value = (value - middle[None, :]) * factor[None, :] + shift[None, :]
     if SIDE:
@@ -139,7 +142,7 @@ def normalize(
     tl.store(out + at, value.to(out.dtype.element_ty), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["cells", "height", "width", "pooled_height", "pooled_width"])
 def pool(
     x,
     out,
@@ -153,7 +156,7 @@ def pool(
     width,
     pooled_height,
     pooled_width,
-    CHANNELS: tl.constexpr,
+    channels,
     AFFINE: tl.constexpr,
     R: tl.constexpr,
     C: tl.constexpr,
@@ -161,7 +164,7 @@ def pool(
     """out = the largest of 3 x 3 values of relu(norm(x)), and which of the nine it was."""
     cell = tl.program_id(0) * R + tl.arange(0, R)  # 32 bits: a division of 64 takes ever so long
     channel = tl.program_id(1) * C + tl.arange(0, C)
-    there = channel < CHANNELS
+    there = channel < channels
     middle, factor, shift = _affine(mean, scale, weight, bias, channel, there, AFFINE)
     column = cell % pooled_width
     line = (cell // pooled_width) % pooled_height
@@ -171,7 +174,7 @@ def pool(
     for tap in tl.static_range(9):
         y, z = 2 * line - 1 + tap // 3, 2 * column - 1 + tap % 3
         inside = (cell < cells) & (y >= 0) & (y < height) & (z >= 0) & (z < width)
-        at = ((image * height + y) * width + z).to(tl.int64)[:, None] * CHANNELS
+        at = ((image * height + y) * width + z).to(tl.int64)[:, None] * channels
         at += channel[None, :]
         mask = inside[:, None] & there[None, :]
         value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
@@ -180,7 +183,7 @@ def pool(
         best = tl.where(better, value, best)
         winner = tl.where(better, tap, winner)
     mask = (cell < cells)[:, None] & there[None, :]
-    at = cell.to(tl.int64)[:, None] * CHANNELS + channel[None, :]
+    at = cell.to(tl.int64)[:, None] * channels + channel[None, :]
     tl.store(out + at, best.to(out.dtype.element_ty), mask=mask)
     tl.store(winners + at, winner.to(tl.uint8), mask=mask)
 
@@ -197,7 +200,7 @@ def _spread(
     width,
     pooled_height,
     pooled_width,
-    CHANNELS: tl.constexpr,
+    channels,
     R: tl.constexpr,
     C: tl.constexpr,
 ):
@@ -214,14 +217,14 @@ def _spread(
         tap = 3 * (y - 2 * line + 1) + z - 2 * column + 1
         mask = inside[:, None] & there[None, :]
         at = ((image * pooled_height + line) * pooled_width + column).to(tl.int64)[:, None]
-        at = at * CHANNELS + channel[None, :]
+        at = at * channels + channel[None, :]
         won = tl.load(winners + at, mask=mask, other=255).to(tl.int32) == tap[:, None]
         value = tl.load(outer + at, mask=mask, other=0.0).to(tl.float32)
         gradient += tl.where(won & mask, value, 0.0)
     return gradient
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "stretch"])
 def gradient_sums(
     x,
     outer,  # gradients of what came out
@@ -234,7 +237,7 @@ def gradient_sums(
     bias,
     rows,
     stretch,
-    CHANNELS: tl.constexpr,
+    channels,
     AFFINE: tl.constexpr,
     SIDE: tl.constexpr,
     RELU: tl.constexpr,
@@ -244,7 +247,7 @@ def gradient_sums(
     """Sums over a stretch of rows of g and of g * (x - mean), g being the norm's gradients."""
     part, first_row = tl.program_id(0), tl.program_id(0).to(tl.int64) * stretch
     channel = tl.program_id(1) * C + tl.arange(0, C)
-    there = channel < CHANNELS
+    there = channel < channels
     middle, factor, shift = _affine(mean, scale, weight, bias, channel, there, AFFINE)
     total = tl.zeros([R, C], tl.float32)
     along = tl.zeros([R, C], tl.float32)
@@ -252,7 +255,7 @@ def gradient_sums(
     for start in range(first_row, last_row, R):
         row = start + tl.arange(0, R)
         mask = (row < last_row)[:, None] & there[None, :]
-        at = row[:, None] * CHANNELS + channel[None, :]
+        at = row[:, None] * channels + channel[None, :]
         centered = tl.load(x + at, mask=mask, other=0.0).to(tl.float32) - middle[None, :]
         gradient = tl.load(outer + at, mask=mask, other=0.0).to(tl.float32)
         if SIDE:
@@ -266,12 +269,14 @@ def gradient_sums(
         gradient = tl.where(mask, gradient, 0.0)
         total += gradient
         along += gradient * centered
-    at = table + part * 2 * CHANNELS + channel
+    at = table + part * 2 * channels + channel
     tl.store(at, tl.sum(total, 0), mask=there)
-    tl.store(at + CHANNELS, tl.sum(along, 0), mask=there)
+    tl.store(at + channels, tl.sum(along, 0), mask=there)
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["cells", "stretch", "height", "width", "pooled_height", "pooled_width"]
+)
 def pooled_gradient_sums(
     x,
     outer,  # gradients of what came out
@@ -285,14 +290,14 @@ def pooled_gradient_sums(
     width,
     pooled_height,
     pooled_width,
-    CHANNELS: tl.constexpr,
+    channels,
     R: tl.constexpr,
     C: tl.constexpr,
 ):
     """The same sums behind a pooling: only cells that won a window have a gradient."""
     part, first = tl.program_id(0), tl.program_id(0) * stretch
     channel = tl.program_id(1) * C + tl.arange(0, C)
-    there = channel < CHANNELS
+    there = channel < channels
     middle = tl.load(mean + channel, mask=there, other=0.0)
     total = tl.zeros([R, C], tl.float32)
     along = tl.zeros([R, C], tl.float32)
@@ -300,7 +305,7 @@ def pooled_gradient_sums(
     for start in range(first, last, R):
         cell = start + tl.arange(0, R)
         mask = (cell < last)[:, None] & there[None, :]
-        at = cell.to(tl.int64)[:, None] * CHANNELS + channel[None, :]
+        at = cell.to(tl.int64)[:, None] * channels + channel[None, :]
         gradient = tl.load(outer + at, mask=mask, other=0.0).to(tl.float32)
         passed = tl.load(out + at, mask=mask, other=0.0).to(tl.float32) > 0
         gradient = tl.where(passed, gradient, 0.0)
@@ -310,15 +315,15 @@ def pooled_gradient_sums(
         y = 2 * line[:, None] - 1 + winner // 3
         z = 2 * column[:, None] - 1 + winner % 3
         place = ((image[:, None] * height + y) * width + z).to(tl.int64)
-        value = tl.load(x + place * CHANNELS + channel[None, :], mask=mask, other=0.0)
+        value = tl.load(x + place * channels + channel[None, :], mask=mask, other=0.0)
         total += gradient
         along += gradient * (value.to(tl.float32) - middle[None, :])
-    at = table + part * 2 * CHANNELS + channel
+    at = table + part * 2 * channels + channel
     tl.store(at, tl.sum(total, 0), mask=there)
-    tl.store(at + CHANNELS, tl.sum(along, 0), mask=there)
+    tl.store(at + channels, tl.sum(along, 0), mask=there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["parts", "rows"])
 def slopes(
     table,
     scale,
@@ -328,14 +333,14 @@ def slopes(
     slope_out,
     parts,
     rows,
-    CHANNELS: tl.constexpr,
+    channels,
     P: tl.constexpr,
     C: tl.constexpr,
 ):
     """Gradients of weight and bias, and what is taken out of those of the input."""
     channel = tl.program_id(0) * C + tl.arange(0, C)
-    there = channel < CHANNELS
-    total, along = _summed(table, parts, channel, there, CHANNELS, P, C)
+    there = channel < channels
+    total, along = _summed(table, parts, channel, there, channels, P, C)
     factor = tl.load(scale + channel, mask=there, other=0.0)
     tl.store(weight_gradient + channel, along * factor, mask=there)
     tl.store(bias_gradient + channel, total, mask=there)
@@ -343,7 +348,7 @@ def slopes(
     tl.store(slope_out + channel, along * factor * factor / rows, mask=there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "height", "width", "pooled_height", "pooled_width"])
 def input_gradients(
     x,
     outer,  # of what came out; where something was added, the gradients of that
@@ -360,7 +365,7 @@ def input_gradients(
     width,
     pooled_height,
     pooled_width,
-    CHANNELS: tl.constexpr,
+    channels,
     AFFINE: tl.constexpr,
     RELU: tl.constexpr,
     POOL: tl.constexpr,
@@ -370,15 +375,15 @@ def input_gradients(
     """A shift or a stretch of a whole channel changes nothing behind the norm: both go."""
     row = tl.program_id(0) * R + tl.arange(0, R)
     channel = tl.program_id(1) * C + tl.arange(0, C)
-    there = channel < CHANNELS
+    there = channel < channels
     middle, factor, shift = _affine(mean, scale, weight, bias, channel, there, AFFINE)
     mask = (row < rows)[:, None] & there[None, :]
-    at = row.to(tl.int64)[:, None] * CHANNELS + channel[None, :]
+    at = row.to(tl.int64)[:, None] * channels + channel[None, :]
     centered = tl.load(x + at, mask=mask, other=0.0).to(tl.float32) - middle[None, :]
     if POOL:
         gradient = _spread(
             outer, winners, row, rows, channel, there, height, width, pooled_height,
-            pooled_width, CHANNELS, R, C,
+            pooled_width, channels, R, C,
         )  # fmt: skip
     else:
         gradient = tl.load(outer + at, mask=mask, other=0.0).to(tl.float32)

@@ -38,8 +38,8 @@ class Shape:
 
     @property
     def block(self) -> int:
-        """Channels of a tile."""
-        return min(128, 1 << (self.channels - 1).bit_length())
+        """Channels of a tile: few sizes, as every one is compiled on its own."""
+        return min(64, 1 << (self.channels - 1).bit_length())
 
     @property
     def blocks(self) -> int:
@@ -92,7 +92,7 @@ class NormActivation(torch.autograd.Function):
         shape = Shape.of(features)
         mean, scale = _moments(features, shape, norm)
         affine = (weight, bias) if weight is not None and bias is not None else (mean, mean)
-        options = {"CHANNELS": shape.channels, "AFFINE": weight is not None, "C": shape.block}
+        options = {"channels": shape.channels, "AFFINE": weight is not None, "C": shape.block}
         if pools:
             out, winners = _pool(features, shape, mean, scale, affine, options)
             ctx.save_for_backward(features, weight, bias, mean, scale, out, winners)
@@ -114,7 +114,7 @@ class NormActivation(torch.autograd.Function):
         shape = Shape.of(features)
         outer = outer.contiguous(memory_format=torch.channels_last)
         affine = (weight, bias) if weight is not None else (mean, mean)
-        options = {"CHANNELS": shape.channels, "AFFINE": weight is not None, "C": shape.block}
+        options = {"channels": shape.channels, "AFFINE": weight is not None, "C": shape.block}
         side_gradients = torch.empty_like(outer) if has_side else outer
         if pools:
             table = _pooled_sums(features, outer, out, winners, shape, mean)
@@ -129,7 +129,7 @@ class NormActivation(torch.autograd.Function):
         for_weight, for_bias, level, slope = mean.new_empty(4, shape.channels)
         kernels.slopes[(_parts(shape.channels, LAST_BLOCK),)](
             table, scale, for_weight, for_bias, level, slope, len(table), shape.rows,
-            CHANNELS=shape.channels, P=PARTS_AT_ONCE, C=LAST_BLOCK,
+            channels=shape.channels, P=PARTS_AT_ONCE, C=LAST_BLOCK,
         )  # fmt: skip
         inner = torch.empty_like(features)
         kernels.input_gradients[shape.tiles(shape.rows)](
@@ -149,14 +149,14 @@ def _moments(features: Tensor, shape: Shape, norm: _BatchNorm) -> tuple[Tensor, 
     parts = shape.parts(shape.rows)
     table = norm.running_mean.new_empty(parts, 2, shape.channels)
     kernels.sums[(parts, shape.blocks)](
-        features, table, shape.rows, shape.stretch(shape.rows), CHANNELS=shape.channels,
+        features, table, shape.rows, shape.stretch(shape.rows), channels=shape.channels,
         R=shape.rows_of(SUMMED_TILE), C=shape.block,
     )  # fmt: skip
     mean, scale = norm.running_mean.new_empty(2, shape.channels)
     kernels.moments[(_parts(shape.channels, LAST_BLOCK),)](
         features, table, mean, scale, norm.running_mean, norm.running_var,
         norm.num_batches_tracked, parts, shape.rows, norm.eps, norm.momentum,
-        CHANNELS=shape.channels, P=PARTS_AT_ONCE, C=LAST_BLOCK,
+        channels=shape.channels, P=PARTS_AT_ONCE, C=LAST_BLOCK,
     )  # fmt: skip
     return mean, scale
 
@@ -195,7 +195,7 @@ def _pooled_sums(
     table = mean.new_empty(parts, 2, shape.channels)
     kernels.pooled_gradient_sums[(parts, shape.blocks)](
         features, outer, out, winners, table, mean, cells, shape.stretch(cells), shape.height,
-        shape.width, *shape.pooled, CHANNELS=shape.channels, R=shape.rows_of(SUMMED_TILE),
+        shape.width, *shape.pooled, channels=shape.channels, R=shape.rows_of(SUMMED_TILE),
         C=shape.block,
     )  # fmt: skip
     return table
