@@ -121,7 +121,7 @@ ENDING = """\
 
 `runs/detector/export/model.safetensors` is all that is needed:
 
-```text
+```python
 from clove_ssl import load_finetuned
 
 model = load_finetuned("runs/detector", device="cpu")
