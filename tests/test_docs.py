@@ -129,6 +129,7 @@ def only_parse(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (directory, "find"),
         (showing, "show"),
         (reporting, "report_runs"),
+        (reporting, "conclude"),
         (watching, "watch"),
         (doctor, "examine"),
         (benchmark, "run_bench"),

@@ -51,6 +51,14 @@ def pretrain(args: Arguments) -> None:
     from clove_ssl.pretraining import run as pretraining
 
     pretraining.pretrain(config)
+    _conclude(config.out)
+
+
+def _conclude(run: Path) -> None:
+    """Measure, draw and judge a run that has finished."""
+    from clove_ssl.report import command as reporting
+
+    reporting.conclude(run)
 
 
 def finetune(args: Arguments) -> None:
@@ -116,15 +124,19 @@ def resume(args: Arguments) -> None:
     arguments = tyro.cli(ResumeArguments, prog="clove resume", args=args)
     from clove_ssl import resuming
 
+    log = arguments.run / "metrics.jsonl"
+    before = log.stat().st_size if log.is_file() else 0
     resuming.resume(arguments.run, micro_batch=arguments.micro_batch)
+    if log.is_file() and log.stat().st_size != before:  # a run that had ended is as it was
+        _conclude(arguments.run)
 
 
 def probe(args: Arguments) -> None:
     """Measure frozen features, with whatever labels there are: clove probe RUN ... [--data VOC]."""
     config = tyro.cli(ProbeConfig, prog="clove probe", args=args)
-    from clove_ssl.probes.command import probe_backbones
+    from clove_ssl.probes import command as probing
 
-    probe_backbones(config)
+    probing.probe_and_judge(config)
 
 
 def embed(args: Arguments) -> None:

@@ -21,6 +21,7 @@ from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.console import Console, counted
 from clove_ssl.data.bad_files import BadFiles
 from clove_ssl.data.dead_workers import explained_deaths
+from clove_ssl.data.image_sides import typical_shorter_side
 from clove_ssl.data.labels.classified import only_labelled
 from clove_ssl.data.sources import ImageSource, open_source, source_warnings
 from clove_ssl.errors import UserError
@@ -37,6 +38,7 @@ from clove_ssl.probes.in_run import ProbedRun, RunProbes
 from clove_ssl.report.page import write_report
 from clove_ssl.report.pages import get_ready
 from clove_ssl.runs import directory
+from clove_ssl.runs.data_warnings import SHORTER_SIDE, data_warnings
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import Metrics, last_values, read_metrics
 from clove_ssl.runs.provenance import record_bad_files, record_start
@@ -73,6 +75,7 @@ class Parts:
     method: Method
     probes: RunProbes
     needs: PretrainNeeds | None  # of memory and disk, where that is known
+    shorter_side: int | None  # of most images, in pixels
 
 
 def pretrain(config: PretrainConfig) -> PretrainResult:
@@ -119,7 +122,7 @@ def _prepare(config: PretrainConfig, process: Process) -> Parts:
         fuse_norms(method)
     largest = max((spec.size for spec in method.views()), default=224)
     probes = RunProbes(config, choices.plan, source, size=largest)
-    return Parts(config, source, choices, method, probes, needs)
+    return Parts(config, source, choices, method, probes, needs, typical_shorter_side(source))
 
 
 def _build_method(config: PretrainConfig, process: Process) -> Method:
@@ -147,7 +150,7 @@ def _train(run: RunDirectory, process: Process, parts: Parts) -> PretrainResult:
                 process.device,
                 step=loop.step,
                 processes=process.world_size,
-                choices=parts.choices.values(),
+                choices={**parts.choices.values(), SHORTER_SIDE: parts.shorter_side},
                 bad_files=bad_files.reasons,
             )
         observer = _build_observer(run, loop, parts)
@@ -212,7 +215,8 @@ def _announce(parts: Parts, console: Console, *, step: int) -> None:
     console.say(f"Pre-training with {config.method.name}")
     workers = f"{counted(choices.workers.value, 'worker')}: {choices.workers.reason}"
     say("data", f"{config.data.source}: {len(parts.source):,} images", workers)
-    for warning in source_warnings(parts.source):
+    doubts = data_warnings(config, images=len(parts.source), shorter_side=parts.shorter_side)
+    for warning in (*source_warnings(parts.source), *doubts):
         console.warn(warning)
     say("backbone", config.backbone.name, f"stage {parts.method.backbone.stage}")
     for name, value in config.method.summary().items():
