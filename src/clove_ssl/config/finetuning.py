@@ -66,7 +66,7 @@ class LabelledDataConfig(Ranged):
     faulty: Literal["auto", "refuse", "leave-out"] = "auto"
     """What to do with annotations that cannot be right, such as boxes without area; ``auto``
     leaves those of COCO's own files out, and refuses all others."""
-    workers: Workers | None = None
+    workers: Annotated[Workers | None, tyro.conf.arg(aliases=["--workers"])] = None
     """Processes that read images; by default one per core (16 at most), 0 for none."""
     prefetch: Prefetch = 2
     """Batches each worker prepares ahead."""
@@ -148,7 +148,7 @@ class FinetuneConfig(Ranged):
     heads: bool = False
     """Start from the heads of the backbone's file, too: a whole detector of Detectron2 or
     MMDetection, or a run of clove finetune. What does not fit starts afresh and is listed."""
-    iterations: Steps | None = None
+    iterations: Annotated[Steps | None, tyro.conf.arg(aliases=["--steps"])] = None
     """Shorten (or lengthen) the schedule to this many iterations, with decays in proportion."""
     warmup_iterations: StepsFromZero | None = None
     """Iterations of warm-up as they are; by default the protocol's, and at most a tenth of the

@@ -18,11 +18,12 @@ import torch
 from clove_ssl.backbones.build import build_backbone
 from clove_ssl.config import files
 from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.config.resuming import ResumeChanges
 from clove_ssl.console import Console, counted
 from clove_ssl.data.bad_files import BadFiles
+from clove_ssl.data.identity import fingerprint
 from clove_ssl.data.labels.classified import only_labelled
 from clove_ssl.data.sources import ImageSource, open_source, source_warnings
-from clove_ssl.errors import UserError
 from clove_ssl.layers.normalization import synchronize_norms
 from clove_ssl.methods.base import Method
 from clove_ssl.optimizers import build_optimizer
@@ -30,6 +31,12 @@ from clove_ssl.pretraining.choices import Choices, decide
 from clove_ssl.pretraining.compile.ahead import compile_ahead
 from clove_ssl.pretraining.compile.method import compile_method
 from clove_ssl.pretraining.feed import open_feed
+from clove_ssl.pretraining.going_on import (
+    check_same_images,
+    from_anywhere,
+    read_continued,
+    take_over,
+)
 from clove_ssl.pretraining.synthetic import synthetic_batch
 from clove_ssl.probes.in_run import ProbedRun, RunProbes
 from clove_ssl.report.page import write_report
@@ -69,31 +76,27 @@ class Parts:
     probes: RunProbes
 
 
-def pretrain(config: PretrainConfig) -> PretrainResult:
-    """Pre-train a backbone; the run directory ``config.out`` must be new."""
+def pretrain(config: PretrainConfig, *, overwrite: bool = False) -> PretrainResult:
+    """Pre-train a backbone; ``config.out`` must be new, or a run if it may be overwritten."""
     with joined(config.device) as process:
+        if process.is_first:  # before minutes of looking through the data
+            directory.check_is_free(config.out, overwrite=overwrite)
+        parts = _prepare(from_anywhere(config), process)
         if process.is_first:
-            directory.check_is_new(config.out)  # before minutes of looking through the data
-        parts = _prepare(config, process)
-        if process.is_first:
+            directory.make_free(config.out, overwrite=overwrite)
             files.save(parts.config, directory.create(config.out).config)
         return _train(RunDirectory(config.out), process, parts)
 
 
-def resume(path: str | Path, *, micro_batch: int | None = None) -> PretrainResult:
-    """Continue a run from its last good checkpoint.
-
-    Args:
-        path: The run directory.
-        micro_batch: Images per forward pass and process, where another number of processes
-            needs another one than the run was started with.
-    """
+def resume(
+    path: str | Path, changes: ResumeChanges | None = None, *, micro_batch: int | None = None
+) -> PretrainResult:
+    """Continue a run from its last good checkpoint, with some changes if there are any."""
     run = directory.find(Path(path))
-    config = files.load(PretrainConfig, run.config)
-    if micro_batch is not None:
-        config = replace(config, micro_batch=micro_batch)
+    changes = changes or ResumeChanges(micro_batch=micro_batch)
+    config = read_continued(run, changes)
     with joined(config.device) as process:
-        return _train(run, process, _prepare(config, process))
+        return _train(run, process, _prepare(config, process), changes)
 
 
 def _prepare(config: PretrainConfig, process: Process) -> Parts:
@@ -125,11 +128,15 @@ def _build_method(config: PretrainConfig, process: Process) -> Method:
     return method.to(process.device)
 
 
-def _train(run: RunDirectory, process: Process, parts: Parts) -> PretrainResult:
+def _train(
+    run: RunDirectory, process: Process, parts: Parts, changes: ResumeChanges | None = None
+) -> PretrainResult:
     """From the checkpoint, if there is one, to the end of the run and what it leaves."""
     with owned(run, process) as console:
         loop = _build_loop(run, process, console, parts)
         bad_files = _known_bad_files(run, process, parts, loop.restore())
+        if changes is not None:
+            take_over(run, loop, parts.config, changes)
         _announce(parts, console, step=loop.step)
         if process.is_first:
             record_start(
@@ -168,14 +175,15 @@ def _build_loop(
 def _known_bad_files(run: RunDirectory, process: Process, parts: Parts, state: State) -> BadFiles:
     """Bad files of an earlier start; refuses a source that has changed since."""
     data, images = parts.config.data, len(parts.source)
-    if state and state["images"] != images:
-        raise UserError(
-            f"{data.source} has {images} images, but this run was started with "
-            f"{state['images']}, so their order would change. Restore the files, or start a new "
-            "run with another --out."
-        )
+    check_same_images(parts.config, parts.source, state)
     record = partial(record_bad_files, run) if process.is_first else None
-    return BadFiles(data, images, known=state.get("bad_files", {}), record=record)
+    return BadFiles(
+        data,
+        images,
+        known=state.get("bad_files", {}),
+        record=record,
+        names=fingerprint(parts.source),
+    )
 
 
 def _announce(parts: Parts, console: Console, *, step: int) -> None:
