@@ -16,7 +16,8 @@ from typing import Annotated, Literal, TypeVar
 import tyro
 
 from clove_ssl import __version__
-from clove_ssl.arguments import (
+from clove_ssl.bench.config import BenchConfig
+from clove_ssl.command_line.arguments import (
     data_words,
     file_of,
     flag_of,
@@ -27,7 +28,8 @@ from clove_ssl.arguments import (
     wants_help,
     with_all_data,
 )
-from clove_ssl.bench.config import BenchConfig
+from clove_ssl.command_line.completion import completion_script
+from clove_ssl.command_line.usage import finetune_page, pretrain_page
 from clove_ssl.config.finetuning import FinetuneConfig, protocol, task_summaries
 from clove_ssl.config.pretraining import DataConfig, PretrainConfig
 from clove_ssl.config.probing import EmbedConfig, ProbeConfig
@@ -35,9 +37,9 @@ from clove_ssl.config.ranges import as_typed
 from clove_ssl.config.resuming import ResumeChanges
 from clove_ssl.config.showing import ReportConfig, ShowConfig, WatchConfig
 from clove_ssl.errors import UserError, escaped, explained, unknown_name
+from clove_ssl.interrupts import answering
 from clove_ssl.methods.recipes import recipe
 from clove_ssl.study.config import StudyRunConfig
-from clove_ssl.usage import finetune_page, pretrain_page
 from clove_ssl.weights.config import ExportConfig, ImportConfig
 
 Arguments = Sequence[str]
@@ -100,9 +102,13 @@ def _chosen_pretraining(words: list[str], minutes: float | None) -> PretrainConf
 
     named, _ = data_words(words)
     source = named[0] if named else str(value_of(words, "--data.source"))
-    device = value_of(words, "--device") or "auto"
-    if device not in ("auto", "cpu", "cuda"):
-        device = "auto"  # the parser says what is wrong
+    given = value_of(words, "--device")
+    # A device of another name is refused by the parser.
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    if given == "cpu":
+        device = "cpu"
+    elif given == "cuda":
+        device = "cuda"
     with Console() as console:
         data = DataConfig(source=source, more=tuple(named[1:]))
         suggested = automatic.suggest_run(_ANYWHERE, data, device)
@@ -355,9 +361,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"clove {__version__}")
         return 0
     try:
+        if verb == "--print-completion":
+            print(completion_script(rest, VERBS))
+            return 0
         if verb not in VERBS:
             raise unknown_name("verb", verb, VERBS)
-        VERBS[verb](rest)
+        with answering():
+            VERBS[verb](rest)
         sys.stdout.flush()
     except UserError as error:
         print(f"clove: {escaped(str(as_typed(error, rest)))}", file=sys.stderr)
@@ -384,7 +394,13 @@ def entry() -> None:
 def _usage() -> str:
     lines = [f"  {name:<10} {(verb.__doc__ or '').splitlines()[0]}" for name, verb in VERBS.items()]
     return "\n".join(
-        ["usage: clove <verb> [options]", "", *lines, "", "clove <verb> --help for more"]
+        [
+            "usage: clove <verb> [options]",
+            "",
+            *lines,
+            "",
+            "clove <verb> --help for more; clove --version; clove --print-completion bash|zsh",
+        ]
     )
 
 

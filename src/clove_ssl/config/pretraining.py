@@ -77,7 +77,8 @@ class BackboneConfig:
     zero_init_last: bool = True
     """Start every residual block of a ResNet as the identity (last batch-norm scale zero)."""
     weights: Path | None = None
-    """Start from this backbone file or run instead of random weights."""
+    """Start from this backbone file or run instead of random weights; ``imagenet`` stands for
+    torchvision's own."""
 
 
 @dataclass(frozen=True, kw_only=True)

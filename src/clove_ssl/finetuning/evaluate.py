@@ -18,6 +18,7 @@ from torch import nn
 
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
+from clove_ssl.console import Console
 from clove_ssl.finetuning.finetuned import write_finetuned
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.tasks.base import Reading, Task, TaskData, TaskModel
@@ -36,6 +37,7 @@ class Evaluation:
     reading: Reading
     precision: Precision
     process: Process
+    console: Console
 
     def predict(
         self, model: TaskModel, folder: Path, *, step: int, export: RunDirectory | None = None
@@ -45,7 +47,8 @@ class Evaluation:
         ``export`` is the run into which the very model that predicts is written, too.
         """
         with _left_as_found(model):
-            self.measure_norms(model)
+            with self.console.working("Measuring norm statistics"):
+                self.measure_norms(model)
             if export is not None and self.process.is_first:
                 write_finetuned(export, self.config, model, self.task.vocabulary(self.data))
             predictions = self._predictions(model)
@@ -82,9 +85,16 @@ class Evaluation:
     def _predictions(self, model: TaskModel) -> list[Any]:
         model.eval()
         found: list[Any] = []
-        with torch.no_grad(), self.precision.autocast():
+        share = -(-self.data.test_images // self.process.world_size)
+        with (
+            self.console.working("Evaluating", total=share) as work,
+            torch.no_grad(),
+            self.precision.autocast(),
+        ):
             for batch in self.task.test_batches(self.data, self.reading):
-                found += model.predict(batch.to(self.process.device, non_blocking=True))
+                predicted = model.predict(batch.to(self.process.device, non_blocking=True))
+                found += predicted
+                work.done(len(predicted))
         return found
 
 

@@ -50,8 +50,10 @@ _MOST_PIXELS = 16_000_000  # of an enlarged input
 
 def show(config: ShowConfig) -> Path:
     """Draw a sheet, write it, and say where it is."""
-    path = draw(config)
-    Console().say(str(path))
+    console = Console()
+    with console.working(f"Drawing {config.what}"):
+        path = draw(config)
+    console.say(str(path))
     return path
 
 

@@ -20,8 +20,8 @@ from clove_ssl.config import files
 from clove_ssl.config.pretraining import DataConfig, PretrainConfig
 from clove_ssl.console import Console, counted, duration
 from clove_ssl.cores import describe_cores
+from clove_ssl.data.image_sides import typical_shorter_side
 from clove_ssl.data.sources import ImageSource, open_source
-from clove_ssl.data.survey import typical_side
 from clove_ssl.errors import UserError
 from clove_ssl.methods.recipes import recipe
 from clove_ssl.pretraining.speed import Speed, measure_speed
@@ -86,7 +86,7 @@ class Photos:
     @classmethod
     def of(cls, source: ImageSource, data: DataConfig) -> Photos:
         """Look at some images; refuse a source of which none can be read."""
-        side = typical_side(source)
+        side = typical_shorter_side(source)
         if len(source) < 2 or side is None:
             raise UserError(
                 f"{data.source} has {counted(len(source), 'image')}, of which none of those looked "
@@ -233,7 +233,8 @@ def settle_run(
     """
     photos, machine = suggested.photos, suggested.machine
     asked = config
-    config, length = fit_budget(config, minutes, machine.device, keep_length=keep_length)
+    with console.working("Measuring the speed of this machine"):
+        config, length = fit_budget(config, minutes, machine.device, keep_length=keep_length)
     console.say(f"Chosen for {photos.count:,} photos and {machine.name}:")
     for line in [*_as_asked(suggested, asked), length]:
         console.choice(line.name, line.value, line.reason)

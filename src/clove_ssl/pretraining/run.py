@@ -21,7 +21,7 @@ from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.resuming import ResumeChanges
 from clove_ssl.console import Console, counted
 from clove_ssl.data.bad_files import BadFiles
-from clove_ssl.data.identity import fingerprint
+from clove_ssl.data.identity import SCENES, fingerprint
 from clove_ssl.data.labels.classified import only_labelled
 from clove_ssl.data.sources import ImageSource, open_source, source_warnings
 from clove_ssl.layers.normalization import synchronize_norms
@@ -50,6 +50,7 @@ from clove_ssl.training.observer import Observer
 from clove_ssl.training.processes import Process, joined, owned
 from clove_ssl.training.repeatability import start_repeatably
 from clove_ssl.weights.export.model_card import card_facts, write_model_card
+from clove_ssl.weights.imagenet import imagenet_file, is_imagenet
 from clove_ssl.weights.load import load_weights
 from clove_ssl.weights.safetensors_file import save_backbone
 
@@ -119,7 +120,10 @@ def _prepare(config: PretrainConfig, process: Process) -> Parts:
 def _build_method(config: PretrainConfig, process: Process) -> Method:
     backbone = build_backbone(config.backbone)
     if config.backbone.weights is not None:
-        load_weights(backbone, config.backbone.weights)
+        weights = config.backbone.weights
+        if is_imagenet(weights):
+            weights = imagenet_file(config.backbone.name)
+        load_weights(backbone, weights)
     method = config.method.build(backbone)
     if process.world_size > 1 and config.sync_norm:
         synchronize_norms(method, process.device.type)
@@ -195,7 +199,7 @@ def _announce(parts: Parts, console: Console, *, step: int) -> None:
         return
     console.say(f"Pre-training with {config.method.name}")
     workers = f"{counted(choices.workers.value, 'worker')}: {choices.workers.reason}"
-    say("data", f"{config.data.source}: {len(parts.source):,} images", workers)
+    _announce_data(parts, workers, console)
     for warning in source_warnings(parts.source):
         console.warn(warning)
     say("backbone", config.backbone.name, f"stage {parts.method.backbone.stage}")
@@ -210,6 +214,22 @@ def _announce(parts: Parts, console: Console, *, step: int) -> None:
         console.say(f"Resuming after step {step}")
 
 
+def _announce_data(parts: Parts, workers: str, console: Console) -> None:
+    """Say which images are trained on, above all where they are none of the user's."""
+    data, count = parts.config.data, f"{len(parts.source):,} images"
+    if data.source == SCENES:
+        console.choice("data", f"scenes: {count}", workers)
+        console.say("  These are generated pictures, to try things out; yours: --data PHOTOS")
+    elif data.more:
+        console.choice(
+            "data", f"{1 + len(data.more)} sources as one, in this order: {count}", workers
+        )
+        for each in (data.source, *data.more):
+            console.say(f"    {each}")
+    else:
+        console.choice("data", f"{data.source}: {count}", workers)
+
+
 def _build_observer(run: RunDirectory, loop: TrainingLoop, parts: Parts) -> Observer:
     config, is_first = parts.config, loop.process.is_first
     metrics = Metrics(run, config.logging, start_step=loop.step) if is_first else None
@@ -220,6 +240,10 @@ def _build_observer(run: RunDirectory, loop: TrainingLoop, parts: Parts) -> Obse
         console=loop.console,
         metrics=metrics,
         health=config.health,
+        slow_advice=(
+            "For a run that ends in minutes, leave out the recipe: clove pretrain --data "
+            f"{config.data.source} --out RUN; or give any recipe --minutes 30."
+        ),
     )
 
 

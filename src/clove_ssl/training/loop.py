@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError
+from clove_ssl.interrupts import answered_with
 from clove_ssl.layers.transfers import HostCopy
 from clove_ssl.methods.base import Learner, Progress, StepOutput
 from clove_ssl.training.batches import Batches
@@ -30,6 +31,8 @@ from clove_ssl.training.plan import RunPlan
 from clove_ssl.training.precision import Precision
 from clove_ssl.training.processes import Process
 from clove_ssl.training.repeatability import random_state, set_random_state
+
+AFTER_THIS_STEP = "stopping after this step; again to stop now"
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,8 @@ class StopRequest:
             numbers.append(signal.SIGHUP)
         previous = {number: signal.signal(number, self._handle) for number in numbers}
         try:
-            yield
+            with answered_with(AFTER_THIS_STEP):
+                yield
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
@@ -141,7 +145,7 @@ class TrainingLoop:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         try:
-            output = mean_output(self._accumulate(feed))
+            output = mean_output(self._accumulate(feed, observer))
         except FloatingPointError as error:
             raise self._diverged(str(error)) from None
         verdict = self._signals.verdict()
@@ -159,7 +163,7 @@ class TrainingLoop:
             observer.log(self.step, self.learner, output, lr=lr, norm=norm, feed=feed)
         return verdict.stop
 
-    def _accumulate(self, feed: Batches) -> list[StepOutput]:
+    def _accumulate(self, feed: Batches, observer: Observer) -> list[StepOutput]:
         """Forward and backward over the micro-batches of a step."""
         outputs: list[StepOutput] = []
         for number in range(self.plan.micro_batches):
@@ -172,6 +176,7 @@ class TrainingLoop:
                 if closes:
                     self._signals.send(torch.stack([o.loss.detach() for o in outputs]).sum())
                 self._scaler.scale(output.loss / self.plan.micro_batches).backward()
+            observer.pass_done(self.step)
         return outputs
 
     def _gradients_stay_local(self, *, unless: bool) -> AbstractContextManager[None]:
