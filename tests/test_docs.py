@@ -129,6 +129,7 @@ def only_parse(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (study, "run_study"),
     ):
         monkeypatch.setattr(module, name, noting(name))
+    monkeypatch.setattr(cli, "_chosen_pretraining", lambda *_: recipe("clove-demo", Path("unused")))
     monkeypatch.setattr(files, "load", lambda cls, path, **_: recipe("clove-demo", Path("unused")))
     monkeypatch.setattr(files, "read_values", lambda path: {})
     return reached
@@ -292,7 +293,7 @@ def test_the_python_api_trains_as_shown(
     monkeypatch.setattr(clove_ssl, "recipe", lambda name, out: tiny_config(out))
     exec(blocks(DOCS / "getting-started.md", "python")[2], {})
     assert "True 6" in capsys.readouterr().out
-    assert "source: photos" in (elsewhere / "runs/api/config.yaml").read_text()
+    assert f"source: {elsewhere / 'photos'}" in (elsewhere / "runs/api/config.yaml").read_text()
 
 
 def test_the_parts_work_alone_as_shown() -> None:

@@ -50,7 +50,7 @@ def pretrain(
         minutes: As many epochs as fit, measured on this machine.
         overwrite: Replace a run that lies at ``out``.
         options: Fields of the config, nested ones as mappings: ``epochs=50``,
-            ``backbone={"name": "resnet50"}``.
+            ``backbone={"name": "resnet50"}``; those of ``data`` as ``data_options``.
     """
     from clove_ssl.pretraining import run as pretraining
 
@@ -87,7 +87,8 @@ def _config(
         raise UserError("minutes and epochs or steps both say how long a run is. Leave one out.")
     device = options.get("device", "auto")
     places = {"source": data.source, "more": list(data.more)}
-    changes = {**options, "data": {**options.get("data", {}), **places}}
+    changes = {name: value for name, value in options.items() if name != "data_options"}
+    changes["data"] = {**options.get("data_options", {}), **places}
     with Console() as console:
         if recipe is None:
             suggested = automatic.suggest_run(out, data, device)

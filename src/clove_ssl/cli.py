@@ -204,7 +204,14 @@ def resume(args: Arguments) -> None:
     arguments = tyro.cli(ResumeArguments, prog="clove resume", args=_one_data(args))
     from clove_ssl import resuming
 
-    resuming.resume_with(arguments.run, arguments)
+    resuming.resume(
+        arguments.run,
+        micro_batch=arguments.micro_batch,
+        data=arguments.data,
+        epochs=arguments.epochs,
+        steps=arguments.steps,
+        max_bad=arguments.max_bad,
+    )
 
 
 def _one_data(args: Arguments) -> list[str]:

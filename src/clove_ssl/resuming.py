@@ -42,11 +42,6 @@ def resume(
         steps=steps,
         max_bad=max_bad,
     )
-    return resume_with(path, changes)
-
-
-def resume_with(path: str | Path, changes: ResumeChanges) -> PretrainResult | FinetuneResult:
-    """Continue a run with some changes."""
     if isinstance(read_config(find(Path(path))), FinetuneConfig):
         return finetuning.resume(path, changes)
     return pretraining.resume(path, changes)
