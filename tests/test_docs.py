@@ -138,8 +138,8 @@ def only_parse(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize("command", shown_commands())
 def test_a_shown_command_is_understood(command: str, only_parse: list[str]) -> None:
     arguments = shlex.split(command, comments=True)
-    if "--help" in arguments:
-        arguments.remove("--help")
+    if asked := {"--help", "--help-all"} & set(arguments):
+        arguments = [word for word in arguments if word not in asked]
         arguments += ["--out", "RUN"] if arguments[0] in ("pretrain", "finetune") else []
         arguments += ["--backbone", "random"] if arguments[0] == "finetune" else []
     assert cli.main(arguments) == 0
