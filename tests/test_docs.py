@@ -129,7 +129,8 @@ def only_parse(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (study, "run_study"),
     ):
         monkeypatch.setattr(module, name, noting(name))
-    monkeypatch.setattr(cli, "_chosen_pretraining", lambda *_: recipe("clove-demo", Path("unused")))
+    demo = recipe("clove-demo", Path("unused"))
+    monkeypatch.setattr(cli, "choose_pretraining", lambda *_, **__: demo)
     monkeypatch.setattr(files, "load", lambda cls, path, **_: recipe("clove-demo", Path("unused")))
     monkeypatch.setattr(files, "read_values", lambda path: {})
     return reached

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -28,10 +29,11 @@ from clove_ssl.command_line.arguments import (
     wants_help,
     with_all_data,
 )
+from clove_ssl.command_line.choosing import choose_pretraining, fit_to
 from clove_ssl.command_line.completion import completion_script
 from clove_ssl.command_line.usage import finetune_page, pretrain_page
 from clove_ssl.config.finetuning import FinetuneConfig, protocol, task_summaries
-from clove_ssl.config.pretraining import DataConfig, PretrainConfig
+from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.probing import EmbedConfig, ProbeConfig
 from clove_ssl.config.ranges import as_typed
 from clove_ssl.config.resuming import ResumeChanges
@@ -59,20 +61,27 @@ def pretrain(args: Arguments) -> None:
         return
     minutes, words = minutes_of(words)
     overwrite, words = flag_of(words, "--overwrite")
+    sources, _ = data_words(words)
     words = with_all_data(words)
     if wants_all_help(words):
         _read_pretraining([word for word in words if word != "--help-all"] + ["--help"])
-    names_images = value_of(words, "--data", "--data.source") is not None
-    if names_images and _leading_name(words) is None and value_of(words, "--config") is None:
-        config = _chosen_pretraining(words, minutes)
+    if _leaves_choice(words) and sources not in ([], ["scenes"]):
+        parse = partial(_parsed_pretraining, words=words)
+        config = choose_pretraining(words, sources, parse, minutes=minutes, overwrite=overwrite)
     else:
-        config = _within(minutes, _read_pretraining(words), words)
+        config = fit_to(minutes, _read_pretraining(words), words)
     from clove_ssl.pretraining import run as pretraining
 
     if overwrite:
         pretraining.pretrain(config, overwrite=True)
     else:
         pretraining.pretrain(config)
+
+
+def _leaves_choice(words: list[str]) -> bool:
+    """Whether neither a recipe nor a file says what to do; without --out nothing begins."""
+    given = [value_of(words, option) for option in ("--config", "--data.source")]
+    return _leading_name(words) is None and not any(given) and value_of(words, "--out") is not None
 
 
 def _read_pretraining(words: list[str]) -> PretrainConfig:
@@ -89,59 +98,6 @@ def _parsed_pretraining(base: PretrainConfig, words: list[str]) -> PretrainConfi
         default=base,
         args=words,
     )
-
-
-def _chosen_pretraining(words: list[str], minutes: float | None) -> PretrainConfig:
-    """A run that is made for the images and the machine, but for what the options say."""
-    keep_length = _names_length(words, minutes)
-    out = value_of(words, "--out")
-    if out is None:
-        return _parsed_pretraining(recipe("clove-demo", tyro.MISSING), words)  # which refuses
-    from clove_ssl.console import Console
-    from clove_ssl.pretraining import automatic
-
-    named, _ = data_words(words)
-    source = named[0] if named else str(value_of(words, "--data.source"))
-    given = value_of(words, "--device")
-    # A device of another name is refused by the parser.
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    if given == "cpu":
-        device = "cpu"
-    elif given == "cuda":
-        device = "cuda"
-    with Console() as console:
-        data = DataConfig(source=source, more=tuple(named[1:]))
-        suggested = automatic.suggest_run(_ANYWHERE, data, device)
-        config = _parsed_pretraining(_without_out(suggested.config), words)
-        return automatic.settle_run(
-            suggested, config, console, minutes=minutes, keep_length=keep_length
-        )
-
-
-def _within(minutes: float | None, config: PretrainConfig, words: list[str]) -> PretrainConfig:
-    """The config with as many epochs as fit into some minutes, if they were given."""
-    if minutes is None:
-        return config
-    _names_length(words, minutes)
-    from clove_ssl.console import Console
-    from clove_ssl.pretraining import automatic
-    from clove_ssl.training.processes import choose_device
-
-    with Console() as console:
-        config, line = automatic.fit_budget(config, minutes, choose_device(config.device))
-        console.choice(line.name, line.value, line.reason)
-    return config
-
-
-def _names_length(words: list[str], minutes: float | None) -> bool:
-    """Whether options say how long a run is; refuses two lengths."""
-    given = [name for name in ("--epochs", "--steps") if value_of(words, name) is not None]
-    if given and minutes is not None:
-        raise UserError(
-            f"--minutes {minutes:g} and {given[0]} both say how long the run is. Leave one of them "
-            "out."
-        )
-    return bool(given)
 
 
 def _leading_name(words: list[str]) -> str | None:

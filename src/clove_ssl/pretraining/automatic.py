@@ -282,8 +282,8 @@ def warn_of_few_steps(config: PretrainConfig, images: int, console: Console) -> 
     steps = config.total_steps(images)
     if steps < _FEWEST_STEPS:
         console.warn(
-            f"{steps} steps teach a network next to nothing; {_FEWEST_STEPS} and more show. Give "
-            "it longer: --minutes"
+            f"{counted(steps, 'step')} will teach a network next to nothing; {_FEWEST_STEPS} and "
+            "more show. Give it longer: --minutes"
         )
 
 

@@ -22,6 +22,7 @@ from clove_ssl.optimizers import build_optimizer
 from clove_ssl.pretraining.synthetic import synthetic_batch
 from clove_ssl.training.plan import LARGEST_MICRO_BATCH, fit_micro_batch
 from clove_ssl.training.precision import choose_precision
+from clove_ssl.training.repeatability import start_repeatably
 from clove_ssl.views.batch import ViewBatch
 
 _PROGRESS = Progress(0, 1000)
@@ -44,8 +45,10 @@ class Speed:
 
 def measure_speed(config: PretrainConfig, source: ImageSource, device: torch.device) -> Speed:
     """Time steps of a run and the reading of its images."""
+    start_repeatably(config.seed, device, deterministic=config.deterministic)  # as the run will
     computing = _time_computing(config, device)
     if device.type == "cuda":
+        torch.cuda.empty_cache()  # the run starts with all of the memory
         return Speed(_SLACK * (computing + _GPU_RENDERING))
     return Speed(_SLACK * (computing + _time_rendering(config, source) / available_cores()))
 
@@ -78,6 +81,7 @@ class _Step:
     ) -> None:
         self._method, self._batch, self._device = method, batch, device
         self._precision = choose_precision(config.precision, device)
+        self._precision.prepare()
         self._optimizer = build_optimizer(config.optimizer, method, 1e-6)
 
     def repeat(self, times: int) -> float:
