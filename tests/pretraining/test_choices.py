@@ -101,7 +101,7 @@ def test_long_runs_on_a_gpu_are_compiled(
     device: str, steps: int, asked: Any, decided: Choice[bool]
 ) -> None:
     config = replace(PAPER, steps=steps, compile=asked, precision="fp32")
-    assert decide(config, on(device), images=10_000).compilation == decided
+    assert decide(config, on(device), images=10_000, obstacle="").compilation == decided
 
 
 def test_rendering_on_a_gpu_that_is_not_there_is_refused_before_anything_is_written(

@@ -126,20 +126,28 @@ class Backbone(nn.Module):
         For :meth:`features` and :meth:`maps` a ResNet is cut where it costs least; the maps of
         all stages come from whole blocks.
         """
-        needed = STAGES[: STAGES.index(self.stage) + 1]
-        self._recut = recut(
-            (module for stage in needed for module in self._modules_of(stage)),
-            wanted=[self._modules_of(stage)[-1] for stage in self._wanted],
-        )
+        self._recut = self._recut_resnet()
         pieces = [] if self._recut is None else self._recut.pieces
         for stage in self.parts:
             self._steps[stage], blocks = cut_in_blocks(self._modules_of(stage))
             pieces += blocks
         return pieces
 
+    def fuse(self) -> None:
+        """Let :meth:`features` and :meth:`maps` of a ResNet use kernels of ours from now on."""
+        self._recut = self._recut_resnet()
+
     def join(self) -> None:
         """Run in one piece again, as before :meth:`cut`."""
         self._steps, self._recut = {}, None
+
+    def _recut_resnet(self) -> RecutResNet | None:
+        """The part that :meth:`features` runs in pieces, if it is that of a ResNet."""
+        needed = STAGES[: STAGES.index(self.stage) + 1]
+        return recut(
+            (module for stage in needed for module in self._modules_of(stage)),
+            wanted=[self._modules_of(stage)[-1] for stage in self._wanted],
+        )
 
     def _modules_of(self, stage: str) -> list[nn.Module]:
         """The modules that lead to a stage from the one before."""
@@ -185,6 +193,9 @@ class TimmBackbone(Backbone):
         """
         return [] if self._wanted else [self.body]
 
+    def fuse(self) -> None:
+        """Nothing: timm runs its networks itself."""
+
     def _run(self, images: Tensor, last: str) -> dict[str, Tensor]:
         return dict(zip(self.parts, self.body(images), strict=True))
 
@@ -211,6 +222,13 @@ def build_backbone(config: BackboneConfig) -> Backbone:
     backbone = Backbone(torchvision_body(config), name=config.name, parts=parts, stage=stage)
     backbone.freeze_unused()
     return backbone
+
+
+def fuse_norms(network: nn.Module) -> None:
+    """Let every ResNet in ``network`` run batch norm, sums and ReLU together, on a GPU."""
+    for module in network.modules():
+        if isinstance(module, Backbone):
+            module.fuse()
 
 
 def _family(name: str) -> str:

@@ -143,6 +143,10 @@ class Bench:
         self._console.say(f"time grows with {name} to the power {exponent:.2f}: {times}")
         self._write({"growth": name, "exponent": exponent, "milliseconds": points})
 
+    def say(self, text: str) -> None:
+        """Tell why something is not measured."""
+        self._console.say(text)
+
     def synchronize(self) -> None:
         """Wait for the device."""
         if self.device.type == "cuda":
@@ -218,7 +222,13 @@ class Bench:
 
 def run_bench(config: BenchConfig) -> list[Measurement]:
     """Measure everything and show it."""
-    from clove_ssl.bench.data import measure_reading, measure_rendering, pictures, with_classes
+    from clove_ssl.bench.data import (
+        measure_feed,
+        measure_reading,
+        measure_rendering,
+        pictures,
+        with_classes,
+    )
     from clove_ssl.bench.run import check_cores, measure_runs
     from clove_ssl.bench.step import measure_floor, measure_growth, measure_step
 
@@ -241,6 +251,7 @@ def run_bench(config: BenchConfig) -> list[Measurement]:
         if "data" in config.parts:
             measure_rendering(bench, method, data)
             measure_reading(bench, method, data)
+            measure_feed(bench, method, data)
     RichConsole().print(_table(bench))
     if "growth" in config.parts:
         measure_growth(bench, method)

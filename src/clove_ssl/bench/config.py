@@ -25,6 +25,9 @@ class BenchConfig(Ranged):
     occasion."""
     workers: Workers | None = None
     """Reading processes; by default one per core, 16 at most."""
+    cache: Literal["auto", "gpu", "ram", "off"] = "auto"
+    """Where photos stay in the whole run, as for ``clove pretrain``; reading and rendering are
+    measured with each of them."""
     steps: Steps = 20
     """Steps per measurement, after three to warm up."""
     run_steps: Steps = 60
@@ -41,8 +44,8 @@ class BenchConfig(Ranged):
     """Compile the bare backbones of the floor as whole networks, which takes minutes, or in pieces
     as in training."""
     parts: tuple[Literal["step", "data", "run", "growth"], ...] = ("step", "data", "run")
-    """What to measure: the floor and the step; reading and rendering; a whole run, which comes
-    first; how cost grows with batch, view sizes, small views and grid."""
+    """What to measure: the floor and the step; reading and rendering, photos that stay as well;
+    a whole run, which comes first; how cost grows with batch, view sizes, small views and grid."""
     out: Path | None = None
     """Append one JSON line per measurement to this file."""
     trace: Path | None = None

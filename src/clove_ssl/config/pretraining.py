@@ -56,6 +56,10 @@ class DataConfig(Ranged):
     render: Literal["auto", "cpu", "gpu"] = "auto"
     """Where views are made: by the workers, or on the GPU that trains, which then also decodes
     ordinary JPEGs if it can. ``auto`` takes the GPU where there is one and Triton works."""
+    cache: Literal["auto", "gpu", "ram", "off"] = "auto"
+    """Where photos stay once they are decoded, so that no file is read twice: on the GPU, or in
+    host memory, which the processes of a machine share. ``auto`` keeps them if all fit into 30 % of
+    the free GPU memory (one process) or 50 % of the free host memory, and says so."""
     prefetch: Prefetch = 2
     """Batches each worker prepares ahead."""
     scenes_count: SceneCount = 20_000
@@ -189,6 +193,9 @@ class PretrainConfig(Ranged):
     computed again, which saves memory and costs time."""
     sync_norm: bool = True
     """Share batch-norm statistics between processes."""
+    capture: Literal["auto", "always", "never"] = "auto"
+    """Record a step as CUDA graphs and replay it, so that the host starts it at once; auto does so
+    wherever all steps run the same kernels."""
     deterministic: bool = True
     """Repeat a run bit for bit on the same GPU; off allows faster kernels. CPUs always repeat."""
     seed: Seed = 0

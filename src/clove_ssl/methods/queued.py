@@ -32,6 +32,10 @@ class QueuedMethod(TeacherStudentMethod[Encoder]):
             if isinstance(module, KeyBank):
                 module.advance()
 
+    def why_not_captured(self) -> str:
+        """The host draws who is normalised with whom."""
+        return "keys are shuffled anew in every step"
+
     @property
     def key_groups(self) -> int:
         """Groups in which keys are normalised; outside of training nothing is."""

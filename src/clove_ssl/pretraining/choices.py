@@ -15,7 +15,9 @@ import torch
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.console import Console, counted
 from clove_ssl.data.loading import choose_workers
+from clove_ssl.data.sources import ImageSource
 from clove_ssl.errors import UserError
+from clove_ssl.pretraining.caching import CacheChoice, choose_cache
 from clove_ssl.schedules import Schedule, warmup_cosine
 from clove_ssl.training.plan import LARGEST_MICRO_BATCH, RunPlan, fit_micro_batch
 from clove_ssl.training.precision import Precision, choose_precision
@@ -63,7 +65,9 @@ class Choices:
     precision: Precision
     rendering: Choice[Place]
     compilation: Choice[bool]
+    capture: Choice[bool]
     workers: Choice[int]
+    cache: CacheChoice
 
     @property
     def renders_on_gpu(self) -> bool:
@@ -76,7 +80,9 @@ class Choices:
             "precision": self.precision.values(),
             "rendering": asdict(self.rendering),
             "compilation": asdict(self.compilation),
+            "capture": asdict(self.capture),
             "workers": asdict(self.workers),
+            "cache": asdict(self.cache),
             "plan": self.plan.values(),
         }
 
@@ -87,7 +93,10 @@ class Choices:
         say("device", device, f"torch {torch.__version__}")
         say("precision", self.precision.name, self.precision.reason)
         say("rendering", self.rendering.value)
+        say("photos", self.cache.describe(), self.cache.reason)
         self._announce_compilation(config.activation_memory, console)
+        if self.precision.device_type == "cuda":
+            say("captured steps", "yes" if self.capture.value else "no", self.capture.reason)
         processes = counted(plan.processes, "process", "processes")
         passes = f"{processes} x {plan.micro_batches} x {plan.micro_batch}"
         say("batch", f"{plan.batch_size} images", passes)
@@ -119,21 +128,46 @@ class Choices:
             )
 
 
-def decide(config: PretrainConfig, process: Process, *, images: int) -> Choices:
-    """Make all choices of a start; refuse what does not divide or cannot be done here."""
+def decide(
+    config: PretrainConfig,
+    process: Process,
+    *,
+    images: int,
+    obstacle: str,
+    source: ImageSource | None = None,
+) -> Choices:
+    """Make all choices of a start; refuse what does not divide or cannot be done here.
+
+    ``obstacle`` says why steps of the method cannot be captured, if they cannot. Without a
+    ``source`` to look at, photos are not kept.
+    """
     device = process.device
     plan = plan_run(config, images=images, processes=process.world_size, device_type=device.type)
+    precision = choose_precision(config.precision, device)
+    rendering = _choose_rendering(config, device)
     workers = choose_workers(
         config.data,
         processes_here=process.local_world_size,
         trains_on_cpu=device.type == "cpu",
     )
+    cache = CacheChoice("off", "no photos to look at")
+    if source is not None:
+        cache = choose_cache(
+            config.data,
+            source,
+            process,
+            specs=config.method.view_specs(),
+            renders_on_gpu=rendering.value == "on the GPU",
+            repeats=plan.total_steps * plan.batch_size > images,
+        )
     return Choices(
         plan=plan,
-        precision=choose_precision(config.precision, device),
-        rendering=_choose_rendering(config, device),
+        precision=precision,
+        rendering=rendering,
         compilation=_choose_compilation(config, plan, device),
+        capture=_choose_capture(config, plan, precision, obstacle),
         workers=Choice(*workers),
+        cache=cache,
     )
 
 
@@ -187,3 +221,27 @@ def _choose_compilation(
     repays = plan.total_steps >= STEPS_THAT_REPAY_COMPILATION
     limit = f"{STEPS_THAT_REPAY_COMPILATION:,} steps repay it"
     return Choice(repays, limit if repays else f"only {limit}")
+
+
+def _choose_capture(
+    config: PretrainConfig, plan: PretrainPlan, precision: Precision, obstacle: str
+) -> Choice[bool]:
+    """Steps are captured as CUDA graphs, by default, wherever they can be."""
+    if config.capture == "never":
+        return Choice(False, "as asked")
+    obstacles = {
+        "on a CPU": precision.device_type != "cuda",
+        "fp16 scales the loss anew in every step": precision.name == "fp16",
+        f"{plan.processes} processes share a step": plan.processes > 1,
+        f"a step has {plan.micro_batches} micro-batches": plan.micro_batches > 1,
+        obstacle: bool(obstacle),
+    }
+    found = [reason for reason, applies in obstacles.items() if applies]
+    if not found:
+        return Choice(True, "every step runs the same kernels")
+    if config.capture == "always":
+        raise UserError(
+            f"--capture always cannot be done here: {found[0]}. Leave it out to let such runs "
+            "start their kernels one by one."
+        )
+    return Choice(False, found[0])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -23,8 +23,9 @@ from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.views import ViewSpec
 from clove_ssl.console import Console
 from clove_ssl.data.bad_files import BadFile, BadFiles
+from clove_ssl.data.cache.store import PhotoStore, PhotoTable
 from clove_ssl.data.decode import BatchDecoder, find_batch_decoder
-from clove_ssl.data.loading import end_workers, load_batches
+from clove_ssl.data.loading import WorkersUntilKept, end_workers, load_batches
 from clove_ssl.data.order import ImageOrder, StepPlan
 from clove_ssl.data.reading import (
     BatchReader,
@@ -35,14 +36,17 @@ from clove_ssl.data.reading import (
     view_batch,
 )
 from clove_ssl.data.sources import ImageSource
+from clove_ssl.layers.transfers import map_tensors
+from clove_ssl.pretraining.caching import open_store
 from clove_ssl.pretraining.choices import Choices
+from clove_ssl.pretraining.photos import DevicePhotos
 from clove_ssl.training.batches import WaitingTime
 from clove_ssl.training.processes import Process
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.draw.parameters import ViewParameters
 from clove_ssl.views.pasting import foreground_boxes, paste_views
 from clove_ssl.views.render.gpu import render_batch
-from clove_ssl.views.render.packing import PackedImages
+from clove_ssl.views.render.packing import send_together
 
 T = TypeVar("T")
 
@@ -59,20 +63,27 @@ def open_feed(
 ) -> ViewFeed | DeviceFeed:
     """The views of a run from a step on, rendered where it was decided."""
     load = partial(_load, config, choices, process, start_step=start_step)
+    store = open_store(choices.cache, len(source), process)
     if not choices.renders_on_gpu:
-        views = RenderedViews(source, specs, config.data, seed=config.seed)
+        views = RenderedViews(source, specs, config.data, seed=config.seed, store=store)
         return ViewFeed(load(views), specs, process, bad_files=bad_files)
     decoder = find_batch_decoder()
     images = EncodedImages(
-        source, specs, config.data, seed=config.seed, keeps_jpegs=decoder is not None
+        source,
+        specs,
+        config.data,
+        seed=config.seed,
+        keeps_jpegs=decoder is not None,
+        kept=None if store is None else store.table,
     )
     return DeviceFeed(
-        load(images),
+        load(images, table=None if store is None else store.table),
         images,
         process,
         bad_files=bad_files,
         dtype=choices.precision.dtype,
         decoder=decoder,
+        store=store,
     )
 
 
@@ -83,8 +94,10 @@ def _load(
     reader: BatchReader[T],
     *,
     start_step: int,
-) -> DataLoader[T]:
-    plan = choices.plan
+    table: PhotoTable | None = None,
+) -> Iterable[T]:
+    """Batches by workers, which end once ``table`` has all photos."""
+    plan, workers = choices.plan, choices.workers.value
     order = StepPlan(
         ImageOrder(len(reader.source), config.seed),
         batch_size=plan.batch_size,
@@ -92,14 +105,22 @@ def _load(
         rank=process.rank,
         micro_batch=plan.micro_batch,
     )
-    return load_batches(
-        reader,
-        order,
-        workers=choices.workers.value,
-        prefetch=config.data.prefetch,
-        start_step=start_step,
-        total_steps=plan.total_steps,
-        pin_memory=process.device.type == "cuda",
+
+    def load(start_step: int, workers: int) -> DataLoader[T]:
+        return load_batches(
+            reader,
+            order,
+            workers=workers,
+            prefetch=config.data.prefetch,
+            start_step=start_step,
+            total_steps=plan.total_steps,
+            pin_memory=process.device.type == "cuda",
+        )
+
+    if table is None:
+        return load(start_step, workers)
+    return WorkersUntilKept(
+        load, table, workers=workers, start_step=start_step, micro_batches=plan.micro_batches
     )
 
 
@@ -145,7 +166,7 @@ class ViewFeed(_BadFileReports):
 
     def __init__(
         self,
-        loader: DataLoader[RenderedBatch],
+        loader: Iterable[RenderedBatch],
         specs: tuple[ViewSpec, ...],
         process: Process,
         *,
@@ -174,17 +195,22 @@ class DeviceFeed(_BadFileReports):
 
     def __init__(
         self,
-        loader: DataLoader[EncodedBatch],
+        loader: Iterable[EncodedBatch],
         reader: EncodedImages,
         process: Process,
         *,
         bad_files: BadFiles,
         dtype: torch.dtype,
         decoder: BatchDecoder | None,
+        store: PhotoStore | None = None,
         ahead: int = 2,
     ) -> None:
         super().__init__(process, bad_files)
-        self._renderer = DeviceRenderer(reader, process.device, dtype=dtype, decoder=decoder)
+        self._store = store
+        self._told_of_store = store is None
+        self._renderer = DeviceRenderer(
+            reader, process.device, dtype=dtype, decoder=decoder, store=store
+        )
         self._ready: queue.Queue[_Ready | BaseException] = queue.Queue(maxsize=ahead)
         # Workers start, and kernels are compiled, before there is a second thread.
         batches = iter(loader)
@@ -208,6 +234,21 @@ class DeviceFeed(_BadFileReports):
         self._note(ready.bad)
         return batch
 
+    def report_bad_files(self, console: Console) -> None:
+        """Name the bad files of all processes; say once when no more photos will be kept."""
+        super().report_bad_files(console)
+        if self._told_of_store or self._store is None:
+            return
+        table = self._store.table
+        self._told_of_store = table.is_complete or table.is_full
+        if table.is_complete:
+            console.say(f"All {table.photos:,} photos are kept; the workers have nothing to do")
+        elif table.is_full:
+            console.warn(
+                f"the memory for photos is full with {table.kept:,} of {table.photos:,}, since few "
+                "are as small as those that were looked at; the others are read each time"
+            )
+
     def close(self) -> None:
         """End the thread, which may be waiting for room in the queue."""
         self._closing = True
@@ -229,10 +270,10 @@ class DeviceFeed(_BadFileReports):
 
 
 class _Ready:
-    """A rendered batch whose kernels may still be running."""
+    """A rendered batch whose kernels, on a GPU, may still be running."""
 
     def __init__(
-        self, batch: ViewBatch, bad: tuple[BadFile, ...], finished: torch.cuda.Event
+        self, batch: ViewBatch, bad: tuple[BadFile, ...], finished: torch.cuda.Event | None
     ) -> None:
         self.bad = bad
         self._batch = batch
@@ -240,6 +281,8 @@ class _Ready:
 
     def take(self) -> ViewBatch:
         """The batch for the current stream, which waits for it; the host does not."""
+        if self._finished is None:
+            return self._batch
         stream = torch.cuda.current_stream()
         stream.wait_event(self._finished)
         for tensor in _tensors(self._batch):
@@ -248,7 +291,7 @@ class _Ready:
 
 
 class DeviceRenderer:
-    """Turns encoded batches into views on a stream of its own."""
+    """Turns encoded batches into views; on a GPU, on a stream of its own."""
 
     def __init__(
         self,
@@ -257,65 +300,44 @@ class DeviceRenderer:
         *,
         dtype: torch.dtype,
         decoder: BatchDecoder | None,
+        store: PhotoStore | None = None,
     ) -> None:
-        self._reader = reader
+        self._specs = reader.specs
         self._device = device
         self._dtype = dtype
-        self._decoder = decoder
-        self.stream, self.decoding_stream = (torch.cuda.Stream(device) for _ in range(2))  # type: ignore[no-untyped-call]
+        self._on_gpu = device.type == "cuda"
+        if self._on_gpu:
+            self.stream, self.decoding_stream = (torch.cuda.Stream(device) for _ in range(2))  # type: ignore[no-untyped-call]
+            # The memory of a store may have been somebody's whose kernels still run.
+            self.stream.wait_stream(torch.cuda.current_stream(device))
+        decode = None if decoder is None else partial(self._decode_jpegs, decoder=decoder)
+        self._photos = DevicePhotos(reader, device, decode=decode, store=store)
 
     def render(self, batch: EncodedBatch) -> _Ready:
         """Queue the work for a batch."""
+        if not self._on_gpu:
+            return _Ready(*self._rendered(batch), finished=None)
         with torch.cuda.device(self._device), torch.cuda.stream(self.stream):
-            batch, images = self._decode(batch)
-            pixels = render_batch(images, batch.parameters, self._reader.specs, dtype=self._dtype)
-            pixels = paste_views(pixels, batch.parameters, self._reader.specs)
-            views = tuple(
-                self._view(number, rendered, batch.parameters)
-                for number, rendered in enumerate(pixels)
-            )
-            index = torch.from_numpy(batch.draws.indices)
-            labels = None if batch.labels is None else torch.from_numpy(batch.labels)
-            on_device = ViewBatch(views, index, labels).to(self._device, non_blocking=True)
+            views, bad = self._rendered(batch)
             finished = torch.cuda.Event()  # type: ignore[no-untyped-call]
             finished.record(self.stream)
-        return _Ready(on_device, batch.bad, finished)
+        return _Ready(views, bad, finished)
+
+    def _rendered(self, batch: EncodedBatch) -> tuple[ViewBatch, tuple[BadFile, ...]]:
+        batch, images = self._photos.of(batch)
+        pixels = render_batch(images, batch.parameters, self._specs, dtype=self._dtype)
+        pixels = paste_views(pixels, batch.parameters, self._specs)
+        views = tuple(
+            self._view(number, rendered, batch.parameters) for number, rendered in enumerate(pixels)
+        )
+        index = torch.from_numpy(batch.draws.indices)
+        labels = None if batch.labels is None else torch.from_numpy(batch.labels)
+        return _sent(ViewBatch(views, index, labels), self._device), batch.bad
 
     def _view(self, number: int, pixels: Tensor, parameters: ViewParameters) -> View:
-        spec = self._reader.specs[number]
+        spec = self._specs[number]
         boxes = foreground_boxes(parameters, number, spec)
-        return View(
-            pixels,
-            parameters.geometry(number).pin_memory(),
-            spec.role,
-            None if boxes is None else boxes.pin_memory(),
-        )
-
-    def _decode(self, batch: EncodedBatch) -> tuple[EncodedBatch, PackedImages | list[Tensor]]:
-        """The images on the device; the batch is another one if a file turned out to be bad."""
-        try:
-            return batch, self._decode_together(batch)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:  # nvJPEG refused a file and does not say which
-            if "out of memory" in str(error):
-                raise
-            batch = self._reader.decoded_batch(batch.draws)
-            return batch, self._decode_together(batch)
-
-    def _decode_together(self, batch: EncodedBatch) -> PackedImages | list[Tensor]:
-        if not batch.is_jpeg.any():
-            heights, widths = batch.parameters.image_size.T
-            packed = PackedImages(batch.payload, batch.offsets[:-1], heights, widths)
-            return packed.to(self._device, non_blocking=True)
-        assert self._decoder is not None  # without one, nothing is left encoded
-        jpegs = batch.is_jpeg.nonzero()[0].tolist()
-        decoded = self._decode_jpegs([batch.image(number) for number in jpegs], self._decoder)
-        images = dict(zip(jpegs, decoded, strict=True))
-        return [
-            images[number] if number in images else self._copied(batch, number)
-            for number in range(len(batch.is_jpeg))
-        ]
+        return View(pixels, parameters.geometry(number), spec.role, boxes)
 
     def _decode_jpegs(self, files: list[Tensor], decoder: BatchDecoder) -> list[Tensor]:
         """Pictures for the renderer's stream.
@@ -323,6 +345,8 @@ class DeviceRenderer:
         nvJPEG writes at once, on a stream that nobody else knows, so it must never get memory that
         queued kernels still use. The pool of a stream that does nothing else has no such memory.
         """
+        if not self._on_gpu:
+            return decoder(files, self._device)
         with torch.cuda.stream(self.decoding_stream):
             pictures = decoder(files, self._device)
         self.stream.wait_stream(self.decoding_stream)
@@ -330,10 +354,18 @@ class DeviceRenderer:
             picture.record_stream(self.stream)
         return pictures
 
-    def _copied(self, batch: EncodedBatch, number: int) -> Tensor:
-        height, width = batch.parameters.image_size[number].tolist()
-        pixels = batch.image(number).to(self._device, non_blocking=True)
-        return pixels.view(3, height, width)
+
+def _sent(batch: ViewBatch, device: torch.device) -> ViewBatch:
+    """The batch with what is still on the host, places and flips and numbers, sent in one copy.
+
+    Twenty small copies would keep the host busy for longer.
+    """
+    if device.type == "cpu":
+        return batch
+    here = [tensor for tensor in _tensors(batch) if not tensor.is_cuda]
+    there = send_together([tensor.numpy() for tensor in here], device)
+    arrived = {id(tensor): sent for tensor, sent in zip(here, there, strict=True)}
+    return map_tensors(batch, lambda tensor: arrived.get(id(tensor), tensor))
 
 
 def _tensors(batch: ViewBatch) -> Iterator[Tensor]:

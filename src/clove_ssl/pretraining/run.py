@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from clove_ssl.backbones.build import build_backbone
+from clove_ssl.backbones.build import build_backbone, fuse_norms
 from clove_ssl.config import files
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.resuming import ResumeChanges
@@ -26,6 +26,7 @@ from clove_ssl.data.labels.classified import only_labelled
 from clove_ssl.data.sources import ImageSource, open_source, source_warnings
 from clove_ssl.layers.normalization import synchronize_norms
 from clove_ssl.methods.base import Method
+from clove_ssl.methods.captured import why_not_captured
 from clove_ssl.optimizers import build_optimizer
 from clove_ssl.pretraining.choices import Choices, decide
 from clove_ssl.pretraining.compile.ahead import compile_ahead
@@ -44,6 +45,7 @@ from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import Metrics, last_values, read_metrics
 from clove_ssl.runs.provenance import record_bad_files, record_start
+from clove_ssl.training.captured import CapturedPasses
 from clove_ssl.training.checkpoints import CheckpointStore, State
 from clove_ssl.training.loop import TrainingLoop
 from clove_ssl.training.observer import Observer
@@ -107,11 +109,19 @@ def _prepare(config: PretrainConfig, process: Process) -> Parts:
     if config.method.needs_labels:
         source = only_labelled(source)
         config = replace(config, method=config.method.for_classes(len(source.class_names)))
-    choices = decide(config, process, images=len(source))
-    choices.precision.prepare()
     method = _build_method(config, process)
+    choices = decide(
+        config,
+        process,
+        images=len(source),
+        obstacle=why_not_captured(method),
+        source=source,
+    )
+    choices.precision.prepare()
     if choices.compilation.value:
         compile_method(method, activation_memory=config.activation_memory)
+    elif process.device.type == "cuda":
+        fuse_norms(method)
     largest = max((spec.size for spec in method.views()), default=224)
     probes = RunProbes(config, choices.plan, source, size=largest)
     return Parts(config, source, choices, method, probes)
@@ -163,13 +173,18 @@ def _train(
 def _build_loop(
     run: RunDirectory, process: Process, console: Console, parts: Parts
 ) -> TrainingLoop:
-    config, plan = parts.config, parts.choices.plan
+    config, choices = parts.config, parts.choices
+    plan = choices.plan
+    captured = None
+    if choices.capture.value:
+        captured = CapturedPasses(parts.method, choices.precision, process.device)
     return TrainingLoop(
         learner=parts.method,
         optimizer=build_optimizer(config.optimizer, parts.method, plan.peak_lr),
         lr=plan.lr(),
         plan=plan,
-        precision=parts.choices.precision,
+        precision=choices.precision,
+        captured=captured,
         process=process,
         store=CheckpointStore(run.checkpoints, keep=config.checkpoints.keep, warn=console.warn),
         console=console,

@@ -25,6 +25,7 @@ from clove_ssl.interrupts import answered_with
 from clove_ssl.layers.transfers import HostCopy
 from clove_ssl.methods.base import Learner, Progress, StepOutput
 from clove_ssl.training.batches import Batches
+from clove_ssl.training.captured import CapturedPasses
 from clove_ssl.training.checkpoints import CheckpointStore, State
 from clove_ssl.training.observer import Observer, describe_metrics, gradient_norm, mean_output
 from clove_ssl.training.plan import RunPlan
@@ -108,6 +109,7 @@ class TrainingLoop:
     process: Process
     store: CheckpointStore
     console: Console
+    captured: CapturedPasses | None = None  # for steps of one micro-batch
     advice: str = "Try a smaller --optimizer.lr or --precision fp32 in a new run."
     step: int = 0
     _stop: StopRequest = field(default_factory=StopRequest)
@@ -116,12 +118,14 @@ class TrainingLoop:
         self._model = _distributed(self.learner, self.process)
         self._scaler = self.precision.scaler()
         self._signals = StepSignals(self.process, self._stop)
+        self._after_pass: Callable[[int], None] = lambda step: None
 
     def run(self, feed: Batches, observer: Observer, *, until: int | None = None) -> bool:
         """Train to the end, or to step ``until``; False when asked to stop before the end."""
         goal = self.plan.total_steps if until is None else until
+        self._after_pass = observer.pass_done
         self._model.train()
-        with self._stop.listening():
+        with self._stop.listening(), self._stream():
             while self.step < goal:
                 stopping = self._train_step(feed, observer)
                 if self.plan.writes_checkpoint(self.step) or stopping:
@@ -139,13 +143,16 @@ class TrainingLoop:
         """Catch requests to stop between calls of :meth:`run` as well; the next step heeds them."""
         return self._stop.listening()
 
+    def _stream(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.captured is None else self.captured.own_stream()
+
     def _train_step(self, feed: Batches, observer: Observer) -> bool:
         """One optimizer step; True when the run was asked to stop after it."""
         lr = self.lr(self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         try:
-            output = mean_output(self._accumulate(feed, observer))
+            output = mean_output(self._accumulate(feed))
         except FloatingPointError as error:
             raise self._diverged(str(error)) from None
         verdict = self._signals.verdict()
@@ -163,20 +170,23 @@ class TrainingLoop:
             observer.log(self.step, self.learner, output, lr=lr, norm=norm, feed=feed)
         return verdict.stop
 
-    def _accumulate(self, feed: Batches, observer: Observer) -> list[StepOutput]:
+    def _accumulate(self, feed: Batches) -> list[StepOutput]:
         """Forward and backward over the micro-batches of a step."""
         outputs: list[StepOutput] = []
         for number in range(self.plan.micro_batches):
             closes = number + 1 == self.plan.micro_batches
             progress = Progress(self.step, self.plan.total_steps, closes_step=closes)
+            batch = feed.next()
+            if self.captured is not None and self.captured.covers(batch, progress):
+                return [self.captured.run(batch, progress, check=self._signals.send)]
             with self._gradients_stay_local(unless=closes):
                 with self.precision.autocast():
-                    output = self._model(feed.next(), progress)
+                    output = self._model(batch, progress)
                 outputs.append(output)
                 if closes:
                     self._signals.send(torch.stack([o.loss.detach() for o in outputs]).sum())
                 self._scaler.scale(output.loss / self.plan.micro_batches).backward()
-            observer.pass_done(self.step)
+            self._after_pass(self.step)
         return outputs
 
     def _gradients_stay_local(self, *, unless: bool) -> AbstractContextManager[None]:
