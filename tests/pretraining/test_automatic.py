@@ -13,7 +13,14 @@ import clove_ssl
 from clove_ssl.config import files
 from clove_ssl.config.pretraining import DataConfig, PretrainConfig
 from clove_ssl.errors import UserError
-from clove_ssl.pretraining.automatic import Machine, Photos, choose_run, fit_minutes, suggest_run
+from clove_ssl.pretraining.automatic import (
+    Machine,
+    Photos,
+    choose_run,
+    fit_minutes,
+    suggest_run,
+    usual_minutes,
+)
 from clove_ssl.pretraining.speed import Speed
 from clove_ssl.runs.directory import RunDirectory
 
@@ -72,6 +79,16 @@ def test_few_photos_are_not_repeated_for_ever() -> None:
     fitted, line = fit_minutes(config, 400, Speed(1 / 4000), 60)
     assert fitted.epochs == 800
     assert "would teach little" in line.reason
+
+
+@pytest.mark.parametrize("speed", [Speed(1 / 20), Speed(3.0)])
+def test_a_run_without_a_time_is_long_enough_to_learn(speed: Speed) -> None:
+    config, _ = choose_run(Path("run"), Photos(400, 160), CPU)
+    minutes = usual_minutes(config, speed, CPU.device)
+    assert minutes >= 8
+    fitted, line = fit_minutes(config, 400, speed, minutes)
+    assert fitted.total_steps(400) >= 100
+    assert "about" in line.value
 
 
 def test_one_call_chooses_explains_and_trains(

@@ -30,7 +30,7 @@ from clove_ssl.training.processes import choose_device
 Device = Literal["auto", "cpu", "cuda"]
 
 MINUTES = {"cpu": 8.0, "cuda": 60.0}
-"""How long a run takes that nobody gave a time."""
+"""How long a run takes that nobody gave a time, unless too few steps fit into it."""
 
 _RECIPES = {"cpu": "clove-plus-r18-cpu", "cuda": "clove-plus-r18-small"}
 _BATCHES = {"cpu": 32, "cuda": 256}
@@ -179,7 +179,8 @@ def fit_minutes(
         config = _with_length(config, epochs=1, steps=steps, share=affordable / images)
         whole = duration(images * speed.seconds_per_image)
         why = f"{rate}; once through all {images:,} images would take {whole}"
-        return config, Line("length", f"{counted(steps, 'step')}, {minutes:g} minutes", why)
+        lasts = duration(steps * config.batch_size * speed.seconds_per_image)
+        return config, Line("length", f"{counted(steps, 'step')}, about {lasts}", why)
     epochs = min(_MOST_EPOCHS, int(affordable / images))
     config = _with_length(config, epochs=epochs, steps=None, share=epochs)
     seconds = epochs * images * speed.seconds_per_image
@@ -271,10 +272,17 @@ def fit_budget(
     source = open_source(config.data)
     speed = measure_speed(config, source, device)
     if not keep_length:
-        return fit_minutes(config, len(source), speed, minutes or MINUTES[device.type])
+        minutes = minutes or usual_minutes(config, speed, device)
+        return fit_minutes(config, len(source), speed, minutes)
     steps = config.total_steps(len(source))
     lasts = duration(steps * config.batch_size * speed.seconds_per_image)
     return config, Line("length", f"{counted(steps, 'step')}, about {lasts}", "as asked")
+
+
+def usual_minutes(config: PretrainConfig, speed: Speed, device: torch.device) -> float:
+    """How long a run takes that nobody gave a time: long enough to learn at all."""
+    least = 1.05 * _FEWEST_STEPS * config.batch_size * speed.seconds_per_image / 60
+    return max(MINUTES[device.type], least)
 
 
 def warn_of_few_steps(config: PretrainConfig, images: int, console: Console) -> None:
