@@ -50,17 +50,16 @@ _MOST_PIXELS = 16_000_000  # of an enlarged input
 
 def show(config: ShowConfig) -> Path:
     """Draw a sheet, write it, and say where it is."""
-    console = Console()
-    with console.working(f"Drawing {config.what}"):
-        path = draw(config)
-    console.say(str(path))
+    path = draw(config)
+    Console().say(str(path))
     return path
 
 
 def draw(config: ShowConfig) -> Path:
     """Draw a sheet and write it."""
-    title, rows = _SHEETS[config.what](config)
-    return write_titled_sheet(config.out or _default_out(config), title, rows)
+    with Console().working(f"Drawing {config.what}"):
+        title, rows = _SHEETS[config.what](config)
+        return write_titled_sheet(config.out or _default_out(config), title, rows)
 
 
 def _default_out(config: ShowConfig) -> Path:

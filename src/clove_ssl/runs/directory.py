@@ -21,11 +21,7 @@ from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.errors import UserError
 
 _UNFINISHED_CONFIG = re.compile(r"config\.yaml\.\d+" + re.escape(SUFFIX))
-_OWN_NAMES = {
-    *("config.yaml", "provenance.json", "metrics.jsonl", "log.txt", ".lock"),
-    *("checkpoints", "export", "report.html", "probes.json", "self_check.json", "scenes"),
-    *("predictions", "scores.json", "summary.json", "pictures", "evaluations", "tensorboard"),
-}
+_OTHER_OWN_NAMES = {".lock", "evaluations", "tensorboard", "wandb"}
 _OWN_PATTERN = re.compile(r"run-\d+|config\.yaml\..*|events\.out\.tfevents\..*")
 _CHECKPOINT = re.compile(r"step-(\d+)(-kept)?\.pt")
 
@@ -165,7 +161,10 @@ def make_free(path: Path, *, overwrite: bool) -> None:
 
 def _is_of_a_run(name: str) -> bool:
     """Whether a run, or a command that was given one, writes something of this name."""
-    return name in _OWN_NAMES or _OWN_PATTERN.fullmatch(name) is not None
+    run = RunDirectory(Path())
+    named = [each for each, kind in vars(RunDirectory).items() if isinstance(kind, property)]
+    own = {getattr(run, each).parts[0] for each in named}
+    return name in own | _OTHER_OWN_NAMES or _OWN_PATTERN.fullmatch(name) is not None
 
 
 def _is_left_by_a_kill(entry: Path) -> bool:
