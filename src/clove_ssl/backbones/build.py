@@ -133,6 +133,11 @@ class Backbone(nn.Module):
             pieces += blocks
         return pieces
 
+    @property
+    def can_fuse(self) -> bool:
+        """Whether :meth:`fuse` makes a difference."""
+        return self._recut_resnet() is not None
+
     def fuse(self) -> None:
         """Let :meth:`features` and :meth:`maps` of a ResNet use kernels of ours from now on."""
         self._recut = self._recut_resnet()
@@ -193,8 +198,13 @@ class TimmBackbone(Backbone):
         """
         return [] if self._wanted else [self.body]
 
+    @property
+    def can_fuse(self) -> bool:
+        """Never: timm runs its networks itself."""
+        return False
+
     def fuse(self) -> None:
-        """Nothing: timm runs its networks itself."""
+        """Nothing."""
 
     def _run(self, images: Tensor, last: str) -> dict[str, Tensor]:
         return dict(zip(self.parts, self.body(images), strict=True))
@@ -222,6 +232,12 @@ def build_backbone(config: BackboneConfig) -> Backbone:
     backbone = Backbone(torchvision_body(config), name=config.name, parts=parts, stage=stage)
     backbone.freeze_unused()
     return backbone
+
+
+def can_fuse_norms(network: nn.Module) -> bool:
+    """Whether all networks that see images are ResNets, whose norms :func:`fuse_norms` joins."""
+    backbones = [module for module in network.modules() if isinstance(module, Backbone)]
+    return all(backbone.can_fuse for backbone in backbones)
 
 
 def fuse_norms(network: nn.Module) -> None:

@@ -152,11 +152,11 @@ class Bench:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def build(self, method: MethodConfig) -> Method:
-        """The method on the device, compiled if that is asked for."""
+    def build(self, method: MethodConfig, *, compiles: bool | None = None) -> Method:
+        """The method on the device, compiled if that is asked for here or in the config."""
         torch.manual_seed(0)
         built: Method = self.placed(method.build(self.backbone()))
-        if self.compiles:
+        if self.compiles if compiles is None else compiles:
             compile_method(built, activation_memory=self.config.activation_memory)
         return built
 
@@ -231,6 +231,7 @@ def run_bench(config: BenchConfig) -> list[Measurement]:
     )
     from clove_ssl.bench.run import check_cores, measure_runs
     from clove_ssl.bench.step import measure_floor, measure_growth, measure_step
+    from clove_ssl.bench.ways import measure_ways
 
     if not config.method.trains:
         raise UserError(
@@ -248,6 +249,7 @@ def run_bench(config: BenchConfig) -> list[Measurement]:
             batch = bench.batch(method, config.batch)
             measure_floor(bench, batch)
             measure_step(bench, bench.build(method), batch)
+            measure_ways(bench, method, batch)
         if "data" in config.parts:
             measure_rendering(bench, method, data)
             measure_reading(bench, method, data)

@@ -36,7 +36,8 @@ class BenchConfig(Ranged):
     """Measure the whole run again with only so many CPU cores, once for each number."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     compile: Literal["auto", "always", "never"] = "auto"
-    """Compile the networks; ``auto`` does on a GPU."""
+    """Compile the networks; ``auto`` does for the floor and the step on a GPU, and leaves it to the
+    whole run. Steps that are not compiled are measured beside them."""
     activation_memory: PositiveShare = 1.0
     """Share of the activations that the compiled networks of a method keep for the backward pass,
     as for ``clove pretrain``; the floor keeps all."""

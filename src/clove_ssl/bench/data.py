@@ -113,9 +113,8 @@ def _measure_feed(bench: Bench, method: MethodConfig, data: DataConfig) -> None:
         device=bench.config.device,
     )
     process = Process(0, 1, 0, 1, bench.device)
-    choices = decide(
-        config, process, images=len(source), obstacle="nothing is trained", source=source
-    )
+    built = method.build(bench.backbone())
+    choices = decide(config, process, images=len(source), method=built, source=source)
     feed = open_feed(
         config,
         source,

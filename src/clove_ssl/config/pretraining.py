@@ -187,7 +187,8 @@ class PretrainConfig(Ranged):
     whose factors are rounded to 11 bits (TF32) unless the network is fp32, too."""
     compile: Literal["auto", "always", "never"] = "auto"
     """Compile the networks with torch.compile, one graph per view size: faster steps after a
-    minute or two of waiting. ``auto`` does it on a GPU for runs of 3,000 steps and more."""
+    minute or two of waiting. ``auto`` does it on a GPU where the run is long enough to repay it,
+    and never where steps are captured with kernels of our own."""
     activation_memory: PositiveShare = 1.0
     """Share of the activations that compiled networks keep for the backward pass; the rest is
     computed again, which saves memory and costs time."""
@@ -196,6 +197,9 @@ class PretrainConfig(Ranged):
     capture: Literal["auto", "always", "never"] = "auto"
     """Record a step as CUDA graphs and replay it, so that the host starts it at once; auto does so
     wherever all steps run the same kernels."""
+    share_gpus: bool = False
+    """Let more processes than GPUs share them, to try out a run of several processes; they talk
+    by gloo, which is slower than NCCL."""
     deterministic: bool = True
     """Repeat a run bit for bit on the same GPU; off allows faster kernels. CPUs always repeat."""
     seed: Seed = 0

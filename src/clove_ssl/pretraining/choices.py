@@ -12,11 +12,14 @@ from typing import Any, Generic, Literal, TypeVar
 
 import torch
 
+from clove_ssl.backbones.build import can_fuse_norms
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.console import Console, counted
 from clove_ssl.data.loading import choose_workers
 from clove_ssl.data.sources import ImageSource
 from clove_ssl.errors import UserError
+from clove_ssl.methods.base import Method
+from clove_ssl.methods.captured import why_not_captured
 from clove_ssl.pretraining.caching import CacheChoice, choose_cache
 from clove_ssl.schedules import Schedule, warmup_cosine
 from clove_ssl.training.plan import LARGEST_MICRO_BATCH, RunPlan, fit_micro_batch
@@ -27,8 +30,11 @@ from clove_ssl.views.render.gpu import has_kernels
 T = TypeVar("T")
 Place = Literal["on the GPU", "in the workers"]
 
-# A first start compiles for two minutes and more; a ResNet-50 then saves about 50 ms per step.
-STEPS_THAT_REPAY_COMPILATION = 3000
+# Compiling takes a minute or two. A ResNet-50 in views of 2 x 224 and 6 x 96 pixels, in batches of
+# 256, then saves 80 ms of 225 per step over torch's own kernels, 12 of 153 over ours, and loses 10
+# where ours are captured (docs/results/speed.md).
+STEPS_THAT_REPAY_COMPILATION = 1500
+STEPS_THAT_REPAY_IT_BESIDE_OUR_KERNELS = 10_000
 
 
 @dataclass(frozen=True)
@@ -133,13 +139,12 @@ def decide(
     process: Process,
     *,
     images: int,
-    obstacle: str,
+    method: Method,
     source: ImageSource | None = None,
 ) -> Choices:
     """Make all choices of a start; refuse what does not divide or cannot be done here.
 
-    ``obstacle`` says why steps of the method cannot be captured, if they cannot. Without a
-    ``source`` to look at, photos are not kept.
+    Without a ``source`` to look at, photos are not kept.
     """
     device = process.device
     plan = plan_run(config, images=images, processes=process.world_size, device_type=device.type)
@@ -150,6 +155,7 @@ def decide(
         processes_here=process.local_world_size,
         trains_on_cpu=device.type == "cpu",
     )
+    capture = _choose_capture(config, plan, precision, why_not_captured(method))
     cache = CacheChoice("off", "no photos to look at")
     if source is not None:
         cache = choose_cache(
@@ -164,8 +170,14 @@ def decide(
         plan=plan,
         precision=precision,
         rendering=rendering,
-        compilation=_choose_compilation(config, plan, device),
-        capture=_choose_capture(config, plan, precision, obstacle),
+        compilation=_choose_compilation(
+            config,
+            plan,
+            device,
+            captured=capture.value,
+            fused=process.world_size == 1 and can_fuse_norms(method),
+        ),
+        capture=capture,
         workers=Choice(*workers),
         cache=cache,
     )
@@ -211,15 +223,26 @@ def _choose_rendering(config: PretrainConfig, device: torch.device) -> Choice[Pl
 
 
 def _choose_compilation(
-    config: PretrainConfig, plan: PretrainPlan, device: torch.device
+    config: PretrainConfig,
+    plan: PretrainPlan,
+    device: torch.device,
+    *,
+    captured: bool,
+    fused: bool,
 ) -> Choice[bool]:
-    """Networks are compiled, by default, where the run is long enough to repay it."""
+    """Networks are compiled, by default, where the run is long enough to repay it.
+
+    ``fused`` says whether they run with kernels of ours, if they are not.
+    """
     if config.compile != "auto":
         return Choice(config.compile == "always", "as asked")
     if device.type != "cuda":
         return Choice(False, "on a CPU")
-    repays = plan.total_steps >= STEPS_THAT_REPAY_COMPILATION
-    limit = f"{STEPS_THAT_REPAY_COMPILATION:,} steps repay it"
+    if captured and fused:
+        return Choice(False, "captured steps with our own kernels are faster")
+    enough = STEPS_THAT_REPAY_IT_BESIDE_OUR_KERNELS if fused else STEPS_THAT_REPAY_COMPILATION
+    repays = plan.total_steps >= enough
+    limit = f"{enough:,} steps repay it"
     return Choice(repays, limit if repays else f"only {limit}")
 
 

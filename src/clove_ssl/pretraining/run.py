@@ -26,7 +26,6 @@ from clove_ssl.data.labels.classified import only_labelled
 from clove_ssl.data.sources import ImageSource, open_source, source_warnings
 from clove_ssl.layers.normalization import synchronize_norms
 from clove_ssl.methods.base import Method
-from clove_ssl.methods.captured import why_not_captured
 from clove_ssl.optimizers import build_optimizer
 from clove_ssl.pretraining.choices import Choices, decide
 from clove_ssl.pretraining.compile.ahead import compile_ahead
@@ -81,7 +80,7 @@ class Parts:
 
 def pretrain(config: PretrainConfig, *, overwrite: bool = False) -> PretrainResult:
     """Pre-train a backbone; ``config.out`` must be new, or a run if it may be overwritten."""
-    with joined(config.device) as process:
+    with joined(config.device, share_gpus=config.share_gpus) as process:
         if process.is_first:  # before minutes of looking through the data
             directory.check_is_free(config.out, overwrite=overwrite)
         parts = _prepare(from_anywhere(config), process)
@@ -98,7 +97,7 @@ def resume(
     run = directory.find(Path(path))
     changes = changes or ResumeChanges(micro_batch=micro_batch)
     config = read_continued(run, changes)
-    with joined(config.device) as process:
+    with joined(config.device, share_gpus=config.share_gpus) as process:
         return _train(run, process, _prepare(config, process), changes)
 
 
@@ -110,13 +109,7 @@ def _prepare(config: PretrainConfig, process: Process) -> Parts:
         source = only_labelled(source)
         config = replace(config, method=config.method.for_classes(len(source.class_names)))
     method = _build_method(config, process)
-    choices = decide(
-        config,
-        process,
-        images=len(source),
-        obstacle=why_not_captured(method),
-        source=source,
-    )
+    choices = decide(config, process, images=len(source), method=method, source=source)
     choices.precision.prepare()
     if choices.compilation.value:
         compile_method(method, activation_memory=config.activation_memory)

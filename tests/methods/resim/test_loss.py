@@ -14,7 +14,7 @@ from clove_ssl.methods.contrastive import contrast
 from clove_ssl.methods.resim.loss import averaged_cells, contrast_windows, mean_where
 from clove_ssl.methods.resim.networks import PartialPyramid, forward_parts_shuffled, precise_pool
 from clove_ssl.methods.resim.windows import find_windows, sliding_windows
-from clove_ssl.methods.shuffling import forward_shuffled
+from clove_ssl.methods.shuffling import BatchOrders, forward_shuffled
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -185,8 +185,9 @@ def test_several_outputs_are_shuffled_like_one() -> None:
         maps = norm(group)
         return maps.mean((2, 3)), maps
 
-    rows, maps = forward_parts_shuffled(parts, images, step=3, groups=2)
-    expected = forward_shuffled(norm, images, step=3, groups=2)
+    orders = BatchOrders()
+    rows, maps = forward_parts_shuffled(parts, images, orders=orders, groups=2)
+    expected = forward_shuffled(norm, images, orders=orders, groups=2)
     assert torch.equal(maps, expected)
     torch.testing.assert_close(rows, expected.mean((2, 3)))
     assert not torch.allclose(maps, norm(images))

@@ -85,6 +85,10 @@ class InsCon(QueuedMethod[DenseEncoder]):
         mosaic = self.config.mosaic
         return progress.step % mosaic.photos if mosaic.places == "shifted" else 0
 
+    def step_kind(self, progress: Progress) -> int:
+        """Where the teacher's photos lie."""
+        return self.shift_at(progress)
+
     def compare_cells(self, query: Embedded, key: Embedded, batch: ViewBatch) -> DenseTerm:
         """Pull cells that show the same place together, and push all others of the image away."""
         photos = self.config.mosaic.photos
@@ -108,7 +112,7 @@ class InsCon(QueuedMethod[DenseEncoder]):
     @torch.no_grad()
     def _key(self, pixels: Tensor, progress: Progress) -> Embedded:
         shift = self.shift_at(progress)
-        maps = self.keys_of(self.images_of(pixels, shift), progress)
+        maps = self.keys_of(self.images_of(pixels, shift))
         return self.teacher.module.embed(split_regions(maps, self.layout, shift=shift))
 
     def _contrast_photos(self, query: Tensor, key: Tensor) -> Contrast:

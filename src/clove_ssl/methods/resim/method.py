@@ -80,7 +80,7 @@ class ReSim(QueuedMethod[WindowEncoder]):
         """Loss of a micro-batch."""
         first, second = batch.views
         self.before_targets(progress)
-        key = self._key(second.pixels, progress)
+        key = self._key(second.pixels)
         query = self.encoder(first.pixels)
         images = self._contrast_images(query.image, key.image)
         loss, metrics = images.loss.mean(), contrast_metrics(images)
@@ -97,9 +97,9 @@ class ReSim(QueuedMethod[WindowEncoder]):
             metrics |= window_metrics(result, windows.there.inside, level)
         return StepOutput(loss, metrics, {"embeddings": query.image.detach()})
 
-    def _key(self, images: Tensor, progress: Progress) -> Embedded:
+    def _key(self, images: Tensor) -> Embedded:
         teacher = self.teacher.module
-        return Embedded(*forward_parts_shuffled(teacher, images, **self.shuffling(progress)))
+        return Embedded(*forward_parts_shuffled(teacher, images, **self.shuffling()))
 
     def _contrast_images(self, query: Tensor, key: Tensor) -> Contrast:
         query, key = unit_vectors(query), unit_vectors(key)
