@@ -122,7 +122,7 @@ def test_a_run_of_several_processes_is_not_chosen(
 
 def test_a_single_photo_is_refused(tmp_path: Path) -> None:
     save_photos(tmp_path, 1)
-    with pytest.raises(UserError, match="two readable images at least"):
+    with pytest.raises(UserError, match="1 image, too few. Expected two readable"):
         suggest_run(tmp_path / "run", DataConfig(source=str(tmp_path)), "cpu")
 
 

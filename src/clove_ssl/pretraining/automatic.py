@@ -42,7 +42,8 @@ _FEWEST_STEPS = 100
 
 # Side, number and side of the small views, for photos whose shorter side is at least the first.
 _VIEWS = {"cpu": ((96, 2, 48), (64, 2, 32)), "cuda": ((224, 6, 96), (160, 2, 96), (96, 2, 48))}
-# Measured for two views of 224 and six of 96 pixels in bf16; a ResNet-18 has a quarter.
+# Measured for a ResNet-50 with two views of 224 and six of 96 pixels in bf16; a ResNet-18 is taken
+# to have a quarter.
 _GIB_PER_PIXEL = {"resnet50": 1e-6, "resnet18": 2.5e-7}
 
 
@@ -87,13 +88,13 @@ class Photos:
     def of(cls, source: ImageSource, data: DataConfig) -> Photos:
         """Look at some images; refuse a source of which none can be read."""
         side = typical_shorter_side(source)
-        if len(source) < 2 or side is None:
-            raise UserError(
-                f"{data.source} has {counted(len(source), 'image')}, of which none of those looked "
-                "at gives a run to choose: expected two readable images at least, better some "
-                "hundred. Give --data another folder."
-            )
-        return cls(len(source), side)
+        if len(source) >= 2 and side is not None:
+            return cls(len(source), side)
+        problem = "of which none that was looked at can be read" if side is None else "too few"
+        raise UserError(
+            f"{data.source} has {counted(len(source), 'image')}, {problem}. Expected two readable "
+            "images at least, better some hundred; give --data another folder."
+        )
 
 
 def choose_run(out: Path, photos: Photos, machine: Machine) -> tuple[PretrainConfig, list[Line]]:
@@ -122,7 +123,9 @@ def choose_run(out: Path, photos: Photos, machine: Machine) -> tuple[PretrainCon
 def _choose_network(base: PretrainConfig, photos: Photos, machine: Machine) -> Line:
     method = base.method.name
     if machine.kind == "cpu":
-        return Line("network", base.backbone.name, f"the largest a CPU can train; {method}")
+        return Line(
+            "network", base.backbone.name, f"a CPU trains nothing larger in minutes; {method}"
+        )
     if photos.count < _PHOTOS_FOR_A_LARGE_NETWORK:
         why = f"under {_PHOTOS_FOR_A_LARGE_NETWORK:,} photos teach a larger one little; {method}"
         return Line("network", base.backbone.name, why)
