@@ -49,6 +49,7 @@ from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.study import command as study
 from clove_ssl.study.config import StudyRunConfig
+from clove_ssl.tasks.own import command as own_data
 from clove_ssl.weights.config import ExportConfig, ImportConfig
 from clove_ssl.weights.load import load_backbone
 from clove_ssl.weights.safetensors_file import save_backbone
@@ -116,6 +117,7 @@ def only_parse(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (resuming, "resume"),
         (finetuning, "finetune"),
         (scoring, "score_run"),
+        (own_data, "show_data"),
         (probing, "probe_backbones"),
         (embedding, "write_embeddings"),
         (importing, "import_weights"),

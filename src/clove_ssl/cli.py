@@ -33,6 +33,7 @@ from clove_ssl.command_line.choosing import choose_pretraining, fit_to
 from clove_ssl.command_line.completion import completion_script
 from clove_ssl.command_line.usage import finetune_page, pretrain_page
 from clove_ssl.config.finetuning import FinetuneConfig, protocol, task_summaries
+from clove_ssl.config.own_data import DataConfig
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.probing import EmbedConfig, ProbeConfig
 from clove_ssl.config.ranges import as_typed
@@ -198,6 +199,14 @@ def embed(args: Arguments) -> None:
     write_embeddings(config)
 
 
+def data(args: Arguments) -> None:
+    """Show labels of your own images, and what is wrong with them: clove data DATA [--out DIR]."""
+    config = tyro.cli(DataConfig, prog="clove data", args=args)
+    from clove_ssl.tasks.own.command import show_data
+
+    show_data(config)
+
+
 def import_weights(args: Arguments) -> None:
     """Read a checkpoint of any known program: clove import FILE --out backbone.safetensors."""
     config = tyro.cli(ImportConfig, prog="clove import", args=args)
@@ -299,6 +308,7 @@ VERBS: dict[str, Callable[[Arguments], None]] = {
     "pretrain": pretrain,
     "finetune": finetune,
     "score": score,
+    "data": data,
     "resume": resume,
     "probe": probe,
     "embed": embed,
@@ -392,8 +402,9 @@ def _base_protocol(args: list[str]) -> tuple[FinetuneConfig, list[str]]:
     if wants_help(args):
         return protocol("coco-fpn", tyro.MISSING, tyro.MISSING), args
     raise UserError(
-        f"clove finetune needs a task: {', '.join(task_summaries())}. For example: clove finetune "
-        "voc-c4 --backbone runs/a --data VOCdevkit --out runs/a-voc"
+        f"clove finetune needs a task: {', '.join(task_summaries())}. For classes of your own: "
+        "clove finetune detect --backbone runs/a --data my_data --out runs/a-mine; for a published "
+        "protocol: clove finetune voc-c4 --backbone runs/a --data VOCdevkit --out runs/a-voc"
     )
 
 

@@ -161,7 +161,11 @@ class Work:
 
     def done(self, parts: int = 1) -> None:
         """Count what has been done."""
-        self._count += parts
+        self.reached(self._count + parts)
+
+    def reached(self, count: int) -> None:
+        """So much has been done by now."""
+        self._count = count
         now = time.perf_counter()
         if not self._console.is_live and now - self._told > _INTERVAL:
             self._told = now

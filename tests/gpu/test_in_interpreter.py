@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
-FILES = ("test_render_kernels.py", "test_fused_norm.py", "test_stem_kernel.py")
+FILES = (
+    *("test_render_kernels.py", "test_fused_norm.py", "test_stem_kernel.py"),
+    *("test_pooling_kernel.py", "test_suppression.py"),
+)
 
 
 def has_interpreter() -> bool:
@@ -34,4 +37,4 @@ def test_kernels_agree_with_torch_in_tritons_interpreter() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "9 passed" in done.stdout, done.stdout[-3000:]
+    assert "13 passed" in done.stdout, done.stdout[-3000:]

@@ -79,6 +79,7 @@ class Backbone(nn.Module):
         # Neither is a submodule, so the names of parameters stay.
         self._steps: dict[str, list[nn.Module]] = {}
         self._recut: RecutResNet | None = None
+        self._apart: dict[str, RecutResNet | None] = {}  # stages that run alone
         self.channels, self.strides = self._measure()
 
     @property
@@ -108,6 +109,17 @@ class Backbone(nn.Module):
             return dict(zip(stages, self._recut.maps(images), strict=True))
         maps = self._run(images, self.stage)
         return {stage: maps[stage] for stage in stages}
+
+    def run_stage(self, stage: str, feature_map: Tensor) -> Tensor:
+        """Run one stage alone, on the map of the one before."""
+        if self._recut is not None and stage not in self._apart:
+            self._apart[stage] = recut(self._modules_of(stage))
+        fused = self._apart.get(stage)
+        if fused is not None:
+            return fused(feature_map)
+        for module in self._modules_of(stage):
+            feature_map = module(feature_map)
+        return feature_map
 
     def hand_out(self, stages: Iterable[str]) -> None:
         """Name the stages before ``stage`` whose maps :meth:`maps` gives, too."""
@@ -144,7 +156,7 @@ class Backbone(nn.Module):
 
     def join(self) -> None:
         """Run in one piece again, as before :meth:`cut`."""
-        self._steps, self._recut = {}, None
+        self._steps, self._recut, self._apart = {}, None, {}
 
     def _recut_resnet(self) -> RecutResNet | None:
         """The part that :meth:`features` runs in pieces, if it is that of a ResNet."""

@@ -25,6 +25,7 @@ from clove_ssl.layers.fused_norm.activation import (
     normalize_relu,
     normalize_relu_pool,
 )
+from clove_ssl.layers.ladder import LadderConv2d
 
 Block: TypeAlias = Any  # BasicBlock or Bottleneck; torchvision has no types
 
@@ -49,7 +50,9 @@ class Chain(nn.Module):
         return running
 
     def _step(self, module: nn.Module, running: Tensor) -> Tensor:
-        if is_stem_convolution(module) and not (running.shape[2] % 2 or running.shape[3] % 2):
+        even = running.shape[2] % 2 == running.shape[3] % 2 == 0
+        # One on the ladder knows sizes that are planned already.
+        if even and is_stem_convolution(module) and not isinstance(module, LadderConv2d):
             return convolve_by_depth(running, module.weight)
         result: Tensor = module(running)
         return result

@@ -40,6 +40,7 @@ FINETUNE_OPTIONS = {
     "--data FOLDER": "labelled images; without it, generated scenes",
     "--out RUN": "new folder for everything the run writes",
     "--steps N": "length, with the schedule in proportion (or --iterations)",
+    "--epochs N, --minutes N": "length for your own classes; by default it follows their number",
     "--batch-size N": "images per step; the learning rate follows",
     "--lr X": "peak learning rate, as it is",
     "--fraction X": "share of the training images to learn from",

@@ -6,7 +6,9 @@ like one that is not.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -25,6 +27,8 @@ from clove_ssl.tasks.base import Reading, Task, TaskData, TaskModel
 from clove_ssl.tasks.precise_norm import estimate_statistics
 from clove_ssl.training.precision import Precision
 from clove_ssl.training.processes import Process
+
+_BEGUN = 4  # test batches that wait to be coded; their masks lie on the device
 
 
 @dataclass(frozen=True)
@@ -83,18 +87,26 @@ class Evaluation:
             yield
 
     def _predictions(self, model: TaskModel) -> list[Any]:
+        """Workers read ahead, this thread feeds the device, another one codes what was found."""
         model.eval()
         found: list[Any] = []
+        begun: deque[Future[list[Any]]] = deque()
         share = -(-self.data.test_images // self.process.world_size)
         with (
             self.console.working("Evaluating", total=share) as work,
             torch.no_grad(),
             self.precision.autocast(),
+            ThreadPoolExecutor(1) as coder,
         ):
             for batch in self.task.test_batches(self.data, self.reading):
-                predicted = model.predict(batch.to(self.process.device, non_blocking=True))
-                found += predicted
-                work.done(len(predicted))
+                here = batch.to(self.process.device, non_blocking=True)
+                begun.append(coder.submit(model.begin_prediction(here)))
+                if len(begun) > _BEGUN:
+                    found += begun.popleft().result()
+                    work.reached(len(found))
+            for rest in begun:
+                found += rest.result()
+                work.reached(len(found))
         return found
 
 

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import torch
 
+from clove_ssl.backbones.build import fuse_norms
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.console import Console
 from clove_ssl.data.loading import choose_workers
 from clove_ssl.errors import UserError
+from clove_ssl.finetuning.best import BestModel, after_evaluation
 from clove_ssl.finetuning.evaluate import Evaluation
 from clove_ssl.finetuning.learner import TaskFeed, TaskLearner
 from clove_ssl.finetuning.plan import FinetunePlan, plan_finetuning
@@ -171,6 +173,7 @@ def _build_model(
         synchronize_norms(model, process.device.type)
     if process.device.type == "cuda":
         model = model.to(memory_format=torch.channels_last)
+        fuse_norms(model)
     return model.to(process.device)
 
 
@@ -195,7 +198,13 @@ def _build_loop(
     groups = model.parameter_groups(solver.weight_decay)
     return TrainingLoop(
         learner=TaskLearner(model),
-        optimizer=torch.optim.SGD(groups, lr=plan.peak_lr, momentum=solver.momentum),
+        optimizer=torch.optim.SGD(
+            groups,
+            lr=plan.peak_lr,
+            momentum=solver.momentum,
+            # One kernel, and hardly any work for the host.
+            fused=True if process.device.type == "cuda" else None,
+        ),
         lr=plan.lr(),
         plan=plan,
         precision=parts.precision,
@@ -301,6 +310,7 @@ def _train_and_evaluate(
     )
     feed = TaskFeed(batches, process, images=evaluation.data.train_images)
     with closing(feed), closing(observer):
+        best = BestModel(run, plan, config.evaluation.patience)
         for step in plan.evaluations(loop.step):
             done = loop.run(feed, observer, until=step)
             # After the last step there is still an evaluation, which may take longer than a
@@ -310,6 +320,10 @@ def _train_and_evaluate(
             scores = _evaluated(
                 run, model, evaluation, observer, loop.console, step=step, trained=step > start
             )
+            if config.evaluation.best:
+                scores, ends = after_evaluation(best, process, loop.console, step=step)
+                if ends:
+                    break
         return True, scores
 
 
@@ -325,11 +339,13 @@ def _evaluated(
 ) -> dict[str, float]:
     """Scores after ``step`` iterations, unless an earlier start has left them and none followed."""
     last = step == evaluation.config.total_iterations
-    place = run if last else run.evaluation(step)
+    best = evaluation.config.evaluation.best
+    place = run if last and not best else run.evaluation(step)
     process = evaluation.process
     if not trained and process.gather(place.scores.is_file())[0]:
         return figures_of(place) if process.is_first else {}
-    evaluation.predict(model, place.predictions, step=step, export=run if last else None)
+    export = place if last or best else None
+    evaluation.predict(model, place.predictions, step=step, export=export)
     if not process.is_first:
         return {}
     with console.working("Scoring"):

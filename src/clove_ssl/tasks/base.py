@@ -7,7 +7,7 @@ says about test images into files that are scored later, without a model.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from clove_ssl.backbones.build import Backbone
+from clove_ssl.config.bases import TaskConfig
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.data.order import ImageOrder, StepPlan
@@ -32,6 +33,8 @@ class TaskData:
     class_names: tuple[str, ...]
     notes: tuple[str, ...] = ()
     """What a user should know about the data, such as what was left out."""
+    problems: tuple[str, ...] = ()
+    """What a user should look at, since it may be a mistake."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,15 @@ class TaskModel(nn.Module):
         """What the model says about every image of a test batch, on the host."""
         raise NotImplementedError
 
+    def begin_prediction(self, batch: Any) -> Callable[[], list[Any]]:
+        """Let the device predict a test batch; what this returns gives what :meth:`predict` gives.
+
+        The rest, such as coding masks, is work of the host, and may be done by another thread
+        while the device is at the next batch.
+        """
+        found = self.predict(batch)
+        return lambda: found
+
     def parameter_groups(self, weight_decay: float) -> list[dict[str, Any]]:
         """Trainable parameters with the decay that each of them gets."""
         raise NotImplementedError
@@ -124,6 +136,10 @@ class Task(ABC):
     @abstractmethod
     def read_test(self, config: LabelledDataConfig, scenes: Path) -> Any:
         """The test part alone, which is all that scoring needs."""
+
+    def read_other(self, config: LabelledDataConfig, scenes: Path, vocabulary: Vocabulary) -> Any:
+        """The test part of other data than a model learned from, in the classes of the model."""
+        return self.read_test(config, scenes)
 
     @abstractmethod
     def take_fraction(self, data: TaskData, share: float, *, seed: int) -> TaskData:
@@ -163,6 +179,14 @@ class Task(ABC):
     @abstractmethod
     def paint(self, folder: Path, test: Any, pictures: Path, *, count: int) -> list[Path]:
         """Paint predictions beside the truth for some test images."""
+
+    def adapted(self, data: TaskData, *, on_gpu: bool) -> TaskConfig:
+        """The config of the task with what the data and the device decide; of own tasks alone."""
+        raise NotImplementedError(f"{type(self).__name__} has a protocol that nothing changes")
+
+    def choices(self) -> dict[str, str]:
+        """What was adapted, in words; nothing where a protocol decides."""
+        return {}
 
     def vocabulary(self, data: TaskData) -> Vocabulary:
         """What the outputs of a model that learns from ``data`` mean."""
