@@ -3,10 +3,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 DEMO := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 INSTALL := install --quiet --constraint constraints.txt --editable ".[dev]"
+MINUTES ?= 30
 # Whatever the shell says: without its bytecode, torch takes three times as long to start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo test lint format clean
+.PHONY: setup demo test fuzz chaos soak audit lint format clean
 
 setup: .venv/.ready
 
@@ -26,6 +27,10 @@ demo: setup
 
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 3 --dist worksteal  # one more than cores: some tests wait
+
+# Hostile files against every parser; found ones stay in tests/fuzz/corpus.
+fuzz: setup
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m fuzz --minutes $(MINUTES)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -211,7 +211,7 @@ def _read_palette(path: Path, *, classes: int) -> Tensor:
     try:
         with Image.open(io.BytesIO(data)) as picture:
             mode, numbers = picture.mode, np.array(picture)
-    except (OSError, SyntaxError) as error:
+    except Exception as error:  # Pillow fails in many ways
         raise UserError(
             f"{path} is no readable PNG ({error}). Unpack the VOC archive again."
         ) from None

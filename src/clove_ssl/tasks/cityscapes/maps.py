@@ -83,7 +83,7 @@ def read_instance_map(path: Path) -> InstanceMap:
     try:
         with Image.open(path) as picture:
             numbers = np.array(picture)
-    except (OSError, SyntaxError) as error:
+    except Exception as error:  # Pillow fails in many ways
         raise UserError(f"{path} cannot be read: {error}. {_AGAIN}") from None
     known = np.zeros(1 << 16, bool)
     known[[number for number in LABELS.values() if number >= 0]] = True
