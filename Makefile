@@ -4,6 +4,8 @@ BIN := .venv/bin
 DEMO := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 INSTALL := install --quiet --constraint constraints.txt --editable ".[dev]"
 MINUTES ?= 30
+RUNS ?= 5
+STEPS ?= 20000
 # Whatever the shell says: without its bytecode, torch takes three times as long to start.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -31,6 +33,14 @@ test: setup
 # Hostile files against every parser; found ones stay in tests/fuzz/corpus.
 fuzz: setup
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m fuzz --minutes $(MINUTES)
+
+# Pre-training, fine-tuning and a study under kills, signals, a full disk and failing reads.
+chaos: setup
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m chaos --runs $(RUNS)
+
+# Many tiny steps; nothing may grow.
+soak: setup
+	$(BIN)/python -m benchmarks.soak --steps $(STEPS)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -216,9 +216,17 @@ def _is_plausible(index: ShardIndex, length: int) -> bool:
         and all(_is_list(array) for array in (ends, index.offsets, index.sizes))
         and bool((np.diff(ends, prepend=0) >= 0).all())
         and (ends[-1] if len(ends) else 0) == len(index.names.block)
+        and _are_names(index.names.block, ends)
         and bool((index.offsets >= 0).all() and (index.sizes >= 0).all())
         and bool((index.sizes <= length - index.offsets).all())  # the sum could overflow
     )
+
+
+def _are_names(block: bytes, ends: IntArray) -> bool:
+    """Whether the block is text, and no name ends within a character; if not, this raises."""
+    block.decode("utf-8", "surrogatepass")
+    starts = np.frombuffer(block, np.uint8)[ends[ends < len(block)]]
+    return bool((starts & 0xC0 != 0x80).all())
 
 
 def _is_list(array: IntArray) -> bool:

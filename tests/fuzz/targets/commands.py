@@ -189,6 +189,7 @@ def damaged_line(data: bytes, chance: Random) -> bytes:
     """A command line with other words in it."""
     words = data.decode("utf-8", "surrogateescape").split("\n")
     for _ in range(chance.choice((1, 1, 2, 3))):
+        words = words or ["--help"]
         place = chance.randrange(len(words) + 1)
         kind = chance.random()
         if kind < 0.5:
@@ -242,7 +243,7 @@ LINES = Target(
     _line_seeds,
     _run_line,
     Limit(6.0, 128),
-    damages={"": damaged_line},
+    damages={"": mostly(damaged_line)},
     changed=("words",),
     refusals=(Refused,),
     may_start=True,
