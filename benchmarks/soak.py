@@ -84,9 +84,13 @@ def record(config: PretrainConfig, folder: Path, *, every: float) -> list[Sample
             env=environment,
             start_new_session=True,
         )
-        while process.poll() is None:
-            time.sleep(every)
-            samples += _look(process.pid, config.out, temporary)
+        try:
+            while process.poll() is None:
+                time.sleep(every)
+                samples += _look(process.pid, config.out, temporary)
+        except KeyboardInterrupt:  # what is there is judged
+            process.terminate()
+            process.wait()
     assert process.returncode == 0, (folder / "said.txt").read_text()[-2000:]
     return samples
 
@@ -201,8 +205,8 @@ def main() -> int:
     for quantity, figures in sorted(result.items()):
         print(f"{quantity:<18}", *(f"{key} {value}" for key, value in figures.items()), sep="  ")
     seconds = time.monotonic() - start
-    line = {"steps": options.steps, "device": options.device, "seconds": round(seconds), **result}
-    print(f"{options.steps} steps in {seconds:.0f} s, {len(samples)} samples")
+    line = {"steps": samples[-1]["step"], "device": options.device, "seconds": round(seconds), **result}
+    print(f"{samples[-1]['step']:.0f} steps in {seconds:.0f} s, {len(samples)} samples")
     if options.out is not None:
         with options.out.open("a") as file:
             file.write(json.dumps(line) + "\n")
