@@ -9,7 +9,7 @@ STEPS ?= 20000
 # Whatever the shell says: without its bytecode, torch takes three times as long to start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo test fuzz chaos soak audit lint format clean
+.PHONY: setup setup-checked demo test fuzz chaos soak audit hashes lint format clean
 
 setup: .venv/.ready
 
@@ -20,6 +20,13 @@ setup: .venv/.ready
 	@$(BIN)/pip install --quiet --constraint constraints.txt uv && \
 	  VIRTUAL_ENV=.venv $(BIN)/uv pip $(INSTALL) --compile-bytecode || $(BIN)/pip $(INSTALL)
 	@touch $@
+
+# The same versions, each file compared with its SHA-256 in constraints-hashed.txt.
+setup-checked:
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --require-hashes --no-deps -r constraints-hashed.txt
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch .venv/.ready
 
 demo: setup
 	$(BIN)/clove pretrain clove-demo --out $(DEMO)
@@ -41,6 +48,15 @@ chaos: setup
 # Many tiny steps; nothing may grow.
 soak: setup
 	$(BIN)/python -m benchmarks.soak --steps $(STEPS)
+
+# Known vulnerabilities of the pinned versions; a package that nobody can tell about is an error.
+audit: setup
+	$(BIN)/uv tool run pip-audit --strict --no-deps --disable-pip -r constraints.txt
+
+# After a change of constraints.txt.
+hashes: setup
+	$(BIN)/uv pip compile --quiet --no-deps --generate-hashes --no-header --no-annotate \
+	  --no-emit-index-url --no-emit-find-links constraints.txt -o constraints-hashed.txt
 
 lint: setup
 	$(BIN)/ruff check .

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from clove_ssl.errors import UserError
 
-FEW = {"run directories": 0, "command lines": 5, "yaml": 5}
+FEW = {"run-directories": 0, "command-lines": 5, "yaml": 5}
 SHORT = {name: FEW.get(name, 20) for name in TARGETS}
 """Drawn cases of each target; run directories are made by training, which takes too long here."""
 

@@ -152,7 +152,7 @@ def _use_run(folder: Path) -> None:
 
 
 RUNS = Target(
-    "run directories",
+    "run-directories",
     _run_seeds,
     _use_run,
     Limit(4.0, 128),
@@ -239,7 +239,7 @@ def _without_training() -> Iterator[None]:
 
 
 LINES = Target(
-    "command lines",
+    "command-lines",
     _line_seeds,
     _run_line,
     Limit(6.0, 128),

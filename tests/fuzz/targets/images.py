@@ -154,7 +154,7 @@ def _map_seeds() -> dict[str, Files]:
 
 
 MAPS = Target(
-    "class maps (npz)",
+    "class-maps",
     _map_seeds,
     lambda folder: read_label_maps(folder / "maps.npz") and None,
     Limit(0.5, 32),

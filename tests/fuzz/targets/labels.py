@@ -114,7 +114,7 @@ TARGETS = (
     ),
     _target("voc", _scenes(write_voc_scenes), _read_voc, changed=("xml", "jpg", "txt")),
     _target(
-        "voc pixels", _scenes(write_voc_scenes), _read_voc_pixels, changed=("png", "jpg", "txt")
+        "voc-pixels", _scenes(write_voc_scenes), _read_voc_pixels, changed=("png", "jpg", "txt")
     ),
     _target(
         "lvis",
@@ -129,6 +129,6 @@ TARGETS = (
         lambda folder: _use(open_densepose(folder, "train", faulty="leave out")),
         changed=("json",),
     ),
-    _target("mask folders", _mask_seeds, _read_masks),
+    _target("mask-folders", _mask_seeds, _read_masks),
     _target("detections", _detection_seeds, _read_detections),
 )

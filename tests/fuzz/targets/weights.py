@@ -99,7 +99,7 @@ def _surface_seeds() -> dict[str, Files]:
 
 
 SURFACES = Target(
-    "surfaces (mat, pickle)",
+    "surfaces",
     _surface_seeds,
     lambda folder: open_surface(folder) and None,
     Limit(1.0, 64),
