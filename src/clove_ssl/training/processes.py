@@ -83,33 +83,10 @@ def joined(device: Literal["auto", "cpu", "cuda"]) -> Iterator[Process]:
             timeout=LONGEST_WAIT,
             device_id=process.device if on_gpu else None,
         )
-    try:
-        yield process
-    except RuntimeError as error:
-        if (told := _lost_process(error, process)) is None:
-            raise
-        raise told from error
+    yield process
     # Not after an error: the others may wait elsewhere, and this process has to end to tell them.
     if process.world_size > 1:
         dist.destroy_process_group()
-
-
-_LOST = ("gloo", "nccl", "connection", "socket", "peer")
-"""Words of messages about processes that do not answer any more."""
-
-
-def _lost_process(error: RuntimeError, process: Process) -> UserError | None:
-    """Say that another process has ended, where that is what an error of the network means."""
-    words = str(error).lower()
-    is_lost = isinstance(error, dist.DistError) or any(word in words for word in _LOST)
-    if process.world_size == 1 or not is_lost:
-        return None
-    return UserError(
-        f"Process {process.rank} of {process.world_size} has lost another one, which ended or "
-        "cannot be reached; look at what that one said last, and whether the machine ran out of "
-        "memory. Nothing but the steps since the last checkpoint is lost. To go on, start "
-        "`clove resume RUN` with as many processes as before."
-    )
 
 
 def _describe(device: Literal["auto", "cpu", "cuda"]) -> Process:

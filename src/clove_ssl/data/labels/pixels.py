@@ -6,17 +6,15 @@ label is a position in ``class_names``; 255 marks pixels that nobody judged.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from clove_ssl.data.decode import DecodeError, decode
+from clove_ssl.data.labels.mask_files import mask_numbers
 from clove_ssl.data.scenes import SCENE_CLASSES, SceneSource
 from clove_ssl.data.whole_files import read_whole
 from clove_ssl.errors import UserError, unknown_name
@@ -209,9 +207,8 @@ def _read_palette(path: Path, *, classes: int) -> Tensor:
     """The numbers behind a palette image; its colours mean nothing here."""
     data = _read(path)
     try:
-        with Image.open(io.BytesIO(data)) as picture:
-            mode, numbers = picture.mode, np.array(picture)
-    except Exception as error:  # Pillow fails in many ways
+        mode, numbers = mask_numbers(data)
+    except DecodeError as error:
         raise UserError(
             f"{path} is no readable PNG ({error}). Unpack the VOC archive again."
         ) from None
