@@ -97,3 +97,12 @@ def test_the_attack_notices(read: object, count: str) -> None:
 def test_damage_is_any_bytes_and_follows_from_its_generator(data: bytes, chance: object) -> None:
     assert isinstance(damaged(data, chance), bytes)
     assert isinstance(damaged_json(b'{"a": [1, {"b": "c"}]}', chance), bytes)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_page_states_the_limits(name: str) -> None:
+    limit = TARGETS[name].limit
+    numbers = (limit.seconds, limit.seconds_per_megabyte)
+    numbers += (limit.megabytes, limit.megabytes_per_megabyte)
+    row = f"| {name} | " + " | ".join(f"{number:g}" for number in numbers) + " |"
+    assert row in (Path(__file__).parents[2] / "docs/reliability.md").read_text()

@@ -161,7 +161,7 @@ def visible_things(instances: InstanceMap) -> Iterator[Visible]:
 
 
 def _size(content: Any, path: Path) -> tuple[int, int]:
-    fields = content if isinstance(content, Mapping) else {}
+    fields: Any = content if isinstance(content, Mapping) else {}
     height, width = fields.get("imgHeight"), fields.get("imgWidth")
     is_size = type(height) is int and type(width) is int and min(height, width) > 0
     if not is_size or height * width > MAX_PIXELS:
