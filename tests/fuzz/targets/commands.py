@@ -40,16 +40,15 @@ class Refused(Exception):
 
 def run_command(*arguments: str) -> None:
     """Run a command; whatever is no sentence is raised."""
-    hidden = os.open(os.devnull, os.O_WRONLY)
-    kept, sys.stdout, sys.stderr = (sys.stdout, sys.stderr), open(hidden, "w"), sys.stdout  # noqa: SIM115
-    sys.stderr = sys.stdout
-    try:
-        code = cli.main(arguments)
-    except SystemExit as error:  # of the reader of options
-        code = error.code if isinstance(error.code, int) else 1
-    finally:
-        sys.stdout.close()
-        sys.stdout, sys.stderr = kept
+    kept = sys.stdout, sys.stderr
+    with open(os.devnull, "w") as out, open(os.devnull, "w", errors="backslashreplace") as errors:
+        sys.stdout, sys.stderr = out, errors  # as Python opens them
+        try:
+            code = cli.main(arguments)
+        except SystemExit as error:  # of the reader of options
+            code = error.code if isinstance(error.code, int) else 1
+        finally:
+            sys.stdout, sys.stderr = kept
     if code == 2:
         raise Refused
     assert code in (0, None), f"exit code {code}"
