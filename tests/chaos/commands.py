@@ -54,6 +54,8 @@ class Command:
             torch.set_num_threads(1)
             before()
             code = cli.main(arguments)
+        except SystemExit as error:  # of the reader of options
+            code = error.code if isinstance(error.code, int) else 1
         except BaseException:
             traceback.print_exc()
         finally:
