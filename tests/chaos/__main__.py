@@ -253,6 +253,8 @@ def main() -> int:
             for job in (JOBS[name] for name in options.jobs):
                 for name in options.only or names:
                     _disturb(chaos, job, name)
+                    print(".", end="", flush=True)
+        print()
         print(table(chaos.rows))
         for (job_name, name), row in chaos.rows.items():
             for note in dict.fromkeys(row.notes):

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import pytest
 from fuzz.campaign import Campaign, kept_cases
-from fuzz.mutations import damaged, damaged_json
 from fuzz.target import Case, Limit, Target
 from fuzz.targets.all import TARGETS
-from fuzz.worker import case_of
+from fuzz.worker import Workspace, case_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,10 +97,22 @@ def test_the_attack_notices(read: object, count: str) -> None:
     assert tally.faults == (count != "refused")
 
 
-@given(st.binary(max_size=200), st.randoms(use_true_random=False))
-def test_damage_is_any_bytes_and_follows_from_its_generator(data: bytes, chance: object) -> None:
-    assert isinstance(damaged(data, chance), bytes)
-    assert isinstance(damaged_json(b'{"a": [1, {"b": "c"}]}', chance), bytes)
+@pytest.mark.parametrize("name", ["tars", "weights", "coco"])
+def test_cases_that_hypothesis_draws_are_read_or_refused(name: str, tmp_path: Path) -> None:
+    """The same cases by another generator, which makes those that fail as simple as it can."""
+    target = TARGETS[name]
+    seeds = target.seeds()
+
+    @given(st.randoms(use_true_random=False))
+    def check(chance: Random) -> None:
+        case = target.case(seeds, chance)
+        workspace = Workspace(tmp_path / case.seed, seeds[case.seed])
+        workspace.change(case)
+        with suppress(*target.refusals):
+            target.read(workspace.folder)
+        workspace.restore()
+
+    check()
 
 
 @pytest.mark.parametrize("name", TARGETS)
