@@ -130,7 +130,7 @@ class Campaign:
     def run(self, *, minutes: float, jobs: int, slice_seconds: float) -> None:
         """Attack until the time is over; ``jobs`` processes at once."""
         until = time.monotonic() + 60 * minutes
-        queue = _forever(list(self.targets))
+        queue = _forever([name for name, one in self.targets.items() for _ in range(one.turns)])
         running: set[Slice] = set()
         with selectors.DefaultSelector() as selector:
             while running or time.monotonic() < until:

@@ -68,6 +68,7 @@ class Target:
     changed: tuple[str, ...] = ("",)  # ends of the names of files that are attacked
     refusals: tuple[type[BaseException], ...] = (UserError,)
     size: Callable[[bytes], float] = by_length
+    turns: int = 1  # slices in a round; more where a case takes long
     may_start: bool = False  # whether asking the machine by other programs is its task
 
     def case(self, seeds: Mapping[str, Files], chance: Random) -> Case:

@@ -155,6 +155,7 @@ RUNS = Target(
     _run_seeds,
     _use_run,
     Limit(4.0, 128),
+    turns=3,
     damages={".json": damaged_json, ".yaml": _any_yaml, ".jsonl": damaged},
     changed=(".json", ".jsonl", ".yaml", ".pt", ".sha256", ".txt"),
     refusals=(Refused,),
@@ -217,7 +218,8 @@ def _line_seeds() -> dict[str, Files]:
 
 def _run_line(folder: Path) -> None:
     """A command up to the point where work of minutes would begin."""
-    words = (folder / "words").read_bytes().decode("utf-8", "surrogateescape").split("\n")
+    text = (folder / "words").read_bytes().replace(b"\0", b"")  # which no command line can hold
+    words = text.decode("utf-8", "surrogateescape").split("\n")
     if words[0] in ("watch", "bench", "probe", "embed", "show", "doctor") and "--help" not in words:
         words.append("--help")  # these would begin to work
     with _without_training():
@@ -242,6 +244,7 @@ LINES = Target(
     _line_seeds,
     _run_line,
     Limit(6.0, 128),
+    turns=2,
     damages={"": mostly(damaged_line)},
     changed=("words",),
     refusals=(Refused,),
