@@ -107,7 +107,10 @@ def _matrix(data: bytes, order: str) -> tuple[str, Array | None]:
     """Name and value of a matrix; None for classes that are not read."""
     flags, dimensions, name, *values = _elements(data, order)
     (word,) = struct.unpack_from(f"{order}I", flags.data)
-    shape = tuple(_numbers(dimensions, order).tolist())
+    sides = _numbers(dimensions, order)
+    if sides.dtype.kind not in "iu":
+        raise _Unreadable("the sides of an array are no whole numbers")
+    shape = tuple(sides.tolist())
     title = name.data.decode("latin-1")
     if word & 0xFF == _CELL:
         if len(values) != math.prod(shape):
