@@ -33,7 +33,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torchvision.models.detection import maskrcnn_resnet50_fpn, maskrcnn_resnet50_fpn_v2
 
-from clove_ssl.backbones.build import build_backbone
+from clove_ssl.backbones.build import build_backbone, fuse_norms
 from clove_ssl.config.detection import BoxHeadConfig, DetectorConfig, fpn_detector
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.tasks.labels.polygons import fill_polygons
@@ -104,6 +104,8 @@ def our_loss(
         config, build_backbone(BackboneConfig(zero_init_last=False)), classes=classes
     )
     model.to(device, memory_format=torch.channels_last if device.type == "cuda" else None)
+    if device.type == "cuda":
+        fuse_norms(model)
     here = batch.to(device)
     return model.train(), lambda number: _sum(model.losses(here, step=number))
 
@@ -149,7 +151,9 @@ def our_step(
 ) -> Step:
     """A training step of ours."""
     model, loss = our_loss(config, batch, device=device, classes=classes)
-    optimizer = torch.optim.SGD(parameter_groups(model, 1e-4), lr=1e-4, momentum=0.9)
+    fused = True if device.type == "cuda" else None  # as a run has it
+    groups = parameter_groups(model, 1e-4)
+    optimizer = torch.optim.SGD(groups, lr=1e-4, momentum=0.9, fused=fused)
     return training_step(loss, optimizer, bf16=bf16)
 
 

@@ -1,11 +1,14 @@
-"""How many cores this process may use, without torch: for its workers, helpers and the doctor."""
+"""What of the machine this process may use, cores and memory, without torch."""
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
-QUOTA = Path("/sys/fs/cgroup/cpu.max")
+CONTAINER = Path("/sys/fs/cgroup")
+QUOTA = CONTAINER / "cpu.max"
+MEMORY_FACTS = Path("/proc/meminfo")
 
 
 def allowed_cores() -> int:
@@ -36,3 +39,26 @@ def describe_cores() -> str:
     if available == allowed:
         return f"{allowed} cores"
     return f"{available} of {allowed} cores, which the container grants"
+
+
+def available_memory() -> int | None:
+    """Bytes of memory that can be had, within the limit of a container; ``None`` if unknown."""
+    free = _number(r"MemAvailable:\s+(\d+) kB", MEMORY_FACTS)
+    free = None if free is None else 1024 * free
+    limit = _number(r"(\d+)", CONTAINER / "memory.max")
+    used = _number(r"(\d+)", CONTAINER / "memory.current")
+    if limit is None or used is None:
+        return free
+    # Files that were read count as used, until somebody needs the room.
+    given_back = _number(r"(?m)^inactive_file (\d+)", CONTAINER / "memory.stat") or 0
+    left = max(0, limit - used + given_back)
+    return left if free is None else min(free, left)
+
+
+def _number(pattern: str, path: Path) -> int | None:
+    """The number that the pattern finds in a file of the system, if there is such a file."""
+    try:
+        match = re.search(pattern, path.read_text())
+    except OSError:
+        return None
+    return None if match is None else int(match[1])

@@ -1,46 +1,14 @@
-"""The stem's convolution by depth: the same sums as torch's own."""
+"""Pieces of a backbone compute what the modules in them do."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as F
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 
-from clove_ssl.backbones.pieces import Chain, convolve_by_depth, is_stem_convolution
-
-
-@given(st.integers(1, 20), st.integers(1, 20), st.integers(0, 99))
-def test_it_equals_the_strided_convolution(half_height: int, half_width: int, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    shape = (2, 3, 2 * half_height, 2 * half_width)
-    images = torch.randn(shape, generator=generator, dtype=torch.float64)
-    weight = torch.randn(5, 3, 7, 7, generator=generator, dtype=torch.float64)
-    expected = F.conv2d(images, weight, stride=2, padding=3)
-    torch.testing.assert_close(convolve_by_depth(images, weight), expected)
-
-
-def test_its_gradient_is_exact() -> None:
-    images = torch.randn(1, 3, 8, 6, dtype=torch.float64)
-    weight = torch.randn(2, 3, 7, 7, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda w: convolve_by_depth(images, w), (weight,))
-
-
-@pytest.mark.parametrize(
-    ("convolution", "expected"),
-    [
-        (nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False), True),
-        (nn.Conv2d(3, 64, 7, stride=2, padding=3), False),
-        (nn.Conv2d(4, 64, 7, stride=2, padding=3, bias=False), False),
-        (nn.Conv2d(3, 64, 7, stride=2, padding=2, bias=False), False),
-        (nn.Conv2d(3, 64, 3, stride=2, padding=3, bias=False), False),
-        (nn.ReLU(), False),
-    ],
-)
-def test_only_the_stem_of_a_resnet_is_taken_for_one(convolution, expected) -> None:
-    assert is_stem_convolution(convolution) is expected
+from clove_ssl.backbones.build import build_backbone
+from clove_ssl.backbones.pieces import Chain
+from clove_ssl.config.pretraining import BackboneConfig
 
 
 @pytest.mark.parametrize("sides", [(32, 32), (33, 32), (32, 31)])
@@ -49,3 +17,20 @@ def test_a_chain_gives_what_its_modules_give(sides: tuple[int, int]) -> None:
     modules = [nn.Conv2d(3, 4, 7, stride=2, padding=3, bias=False), nn.BatchNorm2d(4), nn.ReLU()]
     images = torch.randn(2, 3, *sides)
     torch.testing.assert_close(Chain(modules)(images), nn.Sequential(*modules)(images))
+
+
+def test_a_chain_with_a_pooling_gives_what_its_modules_give() -> None:
+    torch.manual_seed(0)
+    modules = [nn.BatchNorm2d(3), nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1)]
+    images = torch.randn(2, 3, 9, 8)
+    assert torch.equal(Chain(modules)(images), nn.Sequential(*modules)(images))
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
+def test_a_fused_backbone_gives_the_same_maps(name: str) -> None:
+    torch.manual_seed(0)
+    backbone = build_backbone(BackboneConfig(name=name))
+    images = torch.randn(4, 3, 64, 64)
+    plain = backbone.features(images)
+    backbone.fuse()
+    torch.testing.assert_close(backbone.features(images), plain, rtol=1e-3, atol=1e-4)

@@ -96,7 +96,12 @@ def test_a_run_that_ends_with_a_probe_is_measured(monkeypatch: pytest.MonkeyPatc
 
 def test_parts_can_be_chosen() -> None:
     measured = run_bench(replace(tiny_bench(), parts=("data",)))
-    assert [one.name.split(",")[0] for one in measured] == ["decode and render", "reading"]
+    parts = [one.name.split(",")[0] for one in measured]
+    assert parts == ["decode and render", "reading", "feed", "feed"]
+    assert [one.name for one in measured[2:]] == [
+        "feed, photos are not kept",
+        "feed, photos stay in host memory",
+    ]
 
 
 def test_a_method_whose_network_gives_several_maps_can_be_measured() -> None:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from clove_ssl import cores
 from clove_ssl.config import files
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.cores import core_quota
@@ -136,11 +137,12 @@ def test_a_container_limits_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, expected: int
 ) -> None:
     (tmp_path / "memory.max").write_text(limit + "\n")
-    (tmp_path / "memory.current").write_text(f"{GIB}\n")
+    (tmp_path / "memory.current").write_text(f"{2 * GIB}\n")
+    (tmp_path / "memory.stat").write_text(f"active_file 7\ninactive_file {GIB}\n")
     (tmp_path / "meminfo").write_text(f"MemTotal: 99 kB\nMemAvailable:   {8 * GIB // 1024} kB\n")
-    monkeypatch.setattr(machine, "CONTAINER", tmp_path)
-    monkeypatch.setattr(machine, "MEMORY_FACTS", tmp_path / "meminfo")
-    assert machine.available_memory() == expected
+    monkeypatch.setattr(cores, "CONTAINER", tmp_path)
+    monkeypatch.setattr(cores, "MEMORY_FACTS", tmp_path / "meminfo")
+    assert cores.available_memory() == expected
 
 
 def test_every_gpu_gets_a_line_and_several_need_nccl(monkeypatch: pytest.MonkeyPatch) -> None:

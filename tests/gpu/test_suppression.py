@@ -46,6 +46,16 @@ def test_a_chain_of_boxes_in_which_every_second_one_survives() -> None:
     compare(boxes[None], [130], 0.6)  # neighbours share two thirds
 
 
+def test_tiny_groups_whose_pairs_are_compared_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clove_ssl.tasks.rcnn.proposals.suppression_kernel.MANY", 60)
+    compare(crowded_boxes(1, 135, side=30), [70, 1, 64], 0.3)
+
+
+@full_size
+def test_the_sizes_of_a_published_c4_detector() -> None:
+    compare(crowded_boxes(16, 12000, side=800), [12000], 0.7)
+
+
 @full_size
 def test_the_sizes_of_a_published_detector() -> None:
     compare(crowded_boxes(16, 8663, side=800), [2000, 2000, 2000, 2000, 663], 0.7)

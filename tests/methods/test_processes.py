@@ -18,7 +18,7 @@ from clove_ssl.config.bases import MethodConfig
 from clove_ssl.layers.normalization import synchronize_norms
 from clove_ssl.methods.base import Progress
 from clove_ssl.methods.resim.windows import find_windows, sliding_windows
-from clove_ssl.methods.shuffling import forward_shuffled
+from clove_ssl.methods.shuffling import BatchOrders, forward_shuffled
 from clove_ssl.methods.slotcon.config import SlotLossConfig
 from clove_ssl.methods.slotcon.layout import gather_keys
 from clove_ssl.methods.slotcon.method import SlotCon
@@ -96,7 +96,9 @@ def shuffled_keys(rank: int, processes: int) -> Tensor:
     torch.manual_seed(0)
     backbone = TinyBackbone().double()
     images = torch.randn(8, 3, 12, 12, dtype=torch.float64).chunk(processes)[rank]
-    return forward_shuffled(backbone.features, images, step=5, groups=2)
+    orders = BatchOrders()
+    orders.begin(5)
+    return forward_shuffled(backbone.features, images, orders=orders, groups=2)
 
 
 def worker(rank: int, folder: str) -> None:

@@ -10,9 +10,16 @@ import pytest
 import torch
 from builders.runs.tiny_runs import tiny_config
 
-from clove_ssl.config.pretraining import CheckpointConfig, OptimizerConfig, PretrainConfig
+from clove_ssl.backbones.build import build_backbone
+from clove_ssl.config.pretraining import (
+    BackboneConfig,
+    CheckpointConfig,
+    OptimizerConfig,
+    PretrainConfig,
+)
 from clove_ssl.errors import UserError
-from clove_ssl.pretraining.choices import Choice, decide, plan_run
+from clove_ssl.methods.slotcon.config import SlotConConfig
+from clove_ssl.pretraining.choices import Choice, Choices, decide, plan_run
 from clove_ssl.pretraining.run import pretrain, resume
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.provenance import read_starts
@@ -87,21 +94,73 @@ def on(device: str) -> Process:
     return Process(0, 1, 0, 1, torch.device(device))
 
 
+OURS = "captured steps with our own kernels are faster"
+
+
 @pytest.mark.parametrize(
     ("device", "steps", "asked", "decided"),
     [
         ("cpu", 5000, "auto", Choice(False, "on a CPU")),
         ("cpu", 1, "always", Choice(True, "as asked")),
-        ("cuda", 2999, "auto", Choice(False, "only 3,000 steps repay it")),
-        ("cuda", 3000, "auto", Choice(True, "3,000 steps repay it")),
+        ("cuda", 50_000, "auto", Choice(False, OURS)),
         ("cuda", 5000, "never", Choice(False, "as asked")),
     ],
 )
-def test_long_runs_on_a_gpu_are_compiled(
+def test_what_can_be_captured_is_not_compiled(
     device: str, steps: int, asked: Any, decided: Choice[bool]
 ) -> None:
-    config = replace(PAPER, steps=steps, compile=asked, precision="fp32")
-    assert decide(config, on(device), images=10_000).compilation == decided
+    config = replace(PAPER, steps=steps, compile=asked, precision="fp32", batch_size=256)
+    assert choices_of(config, device).compilation == decided
+
+
+@pytest.mark.parametrize(
+    ("backbone", "steps", "decided"),
+    [
+        ("resnet18", 9_999, Choice(False, "only 10,000 steps repay it")),
+        ("resnet18", 10_000, Choice(True, "10,000 steps repay it")),
+        ("regnet_y_400mf", 1_499, Choice(False, "only 1,500 steps repay it")),
+        ("regnet_y_400mf", 1_500, Choice(True, "1,500 steps repay it")),
+    ],
+)
+def test_long_runs_that_cannot_be_captured_are_compiled(
+    backbone: str, steps: int, decided: Choice[bool]
+) -> None:
+    config = replace(
+        PAPER,
+        steps=steps,
+        backbone=BackboneConfig(name=backbone),
+        capture="never",
+        precision="fp32",
+    )
+    assert choices_of(config, "cuda").compilation == decided
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, "every step runs the same kernels"),
+        ({"capture": "never"}, "as asked"),
+        ({"precision": "fp16"}, "fp16 scales the loss anew in every step"),
+        ({"method": SlotConConfig()}, "the number of common slots changes from step to step"),
+    ],
+)
+def test_steps_are_captured_where_all_are_alike(changes: dict[str, Any], reason: str) -> None:
+    config = replace(PAPER, batch_size=256, precision="fp32")
+    found = choices_of(replace(config, **changes), "cuda").capture
+    assert found == Choice(not changes, reason)
+
+
+def test_a_capture_that_cannot_be_is_refused() -> None:
+    config = replace(PAPER, capture="always", precision="fp32")
+    with pytest.raises(UserError, match="on a CPU"):
+        choices_of(config, "cpu")
+
+
+def choices_of(config: PretrainConfig, device: str) -> Choices:
+    if config.backbone.name == "resnet50":  # as good as any other ResNet, and larger
+        config = replace(config, backbone=BackboneConfig(name="resnet18"))
+    method = config.method.build(build_backbone(config.backbone))
+    return decide(config, on(device), images=10_000, method=method)
 
 
 def test_rendering_on_a_gpu_that_is_not_there_is_refused_before_anything_is_written(

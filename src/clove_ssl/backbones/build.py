@@ -79,6 +79,7 @@ class Backbone(nn.Module):
         # Neither is a submodule, so the names of parameters stay.
         self._steps: dict[str, list[nn.Module]] = {}
         self._recut: RecutResNet | None = None
+        self._apart: dict[str, RecutResNet | None] = {}  # stages that run alone
         self.channels, self.strides = self._measure()
 
     @property
@@ -109,6 +110,17 @@ class Backbone(nn.Module):
         maps = self._run(images, self.stage)
         return {stage: maps[stage] for stage in stages}
 
+    def run_stage(self, stage: str, feature_map: Tensor) -> Tensor:
+        """Run one stage alone, on the map of the one before."""
+        if self._recut is not None and stage not in self._apart:
+            self._apart[stage] = recut(self._modules_of(stage))
+        fused = self._apart.get(stage)
+        if fused is not None:
+            return fused(feature_map)
+        for module in self._modules_of(stage):
+            feature_map = module(feature_map)
+        return feature_map
+
     def hand_out(self, stages: Iterable[str]) -> None:
         """Name the stages before ``stage`` whose maps :meth:`maps` gives, too."""
         last = STAGES.index(self.stage)
@@ -126,20 +138,33 @@ class Backbone(nn.Module):
         For :meth:`features` and :meth:`maps` a ResNet is cut where it costs least; the maps of
         all stages come from whole blocks.
         """
-        needed = STAGES[: STAGES.index(self.stage) + 1]
-        self._recut = recut(
-            (module for stage in needed for module in self._modules_of(stage)),
-            wanted=[self._modules_of(stage)[-1] for stage in self._wanted],
-        )
+        self._recut = self._recut_resnet()
         pieces = [] if self._recut is None else self._recut.pieces
         for stage in self.parts:
             self._steps[stage], blocks = cut_in_blocks(self._modules_of(stage))
             pieces += blocks
         return pieces
 
+    @property
+    def can_fuse(self) -> bool:
+        """Whether :meth:`fuse` makes a difference."""
+        return self._recut_resnet() is not None
+
+    def fuse(self) -> None:
+        """Let :meth:`features` and :meth:`maps` of a ResNet use kernels of ours from now on."""
+        self._recut = self._recut_resnet()
+
     def join(self) -> None:
         """Run in one piece again, as before :meth:`cut`."""
-        self._steps, self._recut = {}, None
+        self._steps, self._recut, self._apart = {}, None, {}
+
+    def _recut_resnet(self) -> RecutResNet | None:
+        """The part that :meth:`features` runs in pieces, if it is that of a ResNet."""
+        needed = STAGES[: STAGES.index(self.stage) + 1]
+        return recut(
+            (module for stage in needed for module in self._modules_of(stage)),
+            wanted=[self._modules_of(stage)[-1] for stage in self._wanted],
+        )
 
     def _modules_of(self, stage: str) -> list[nn.Module]:
         """The modules that lead to a stage from the one before."""
@@ -185,6 +210,14 @@ class TimmBackbone(Backbone):
         """
         return [] if self._wanted else [self.body]
 
+    @property
+    def can_fuse(self) -> bool:
+        """Never: timm runs its networks itself."""
+        return False
+
+    def fuse(self) -> None:
+        """Nothing."""
+
     def _run(self, images: Tensor, last: str) -> dict[str, Tensor]:
         return dict(zip(self.parts, self.body(images), strict=True))
 
@@ -211,6 +244,19 @@ def build_backbone(config: BackboneConfig) -> Backbone:
     backbone = Backbone(torchvision_body(config), name=config.name, parts=parts, stage=stage)
     backbone.freeze_unused()
     return backbone
+
+
+def can_fuse_norms(network: nn.Module) -> bool:
+    """Whether all networks that see images are ResNets, whose norms :func:`fuse_norms` joins."""
+    backbones = [module for module in network.modules() if isinstance(module, Backbone)]
+    return all(backbone.can_fuse for backbone in backbones)
+
+
+def fuse_norms(network: nn.Module) -> None:
+    """Let every ResNet in ``network`` run batch norm, sums and ReLU together, on a GPU."""
+    for module in network.modules():
+        if isinstance(module, Backbone):
+            module.fuse()
 
 
 def _family(name: str) -> str:

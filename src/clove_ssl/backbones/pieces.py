@@ -7,10 +7,6 @@ backward pass keep a mask of the ReLU beside its result, and write the gradient 
 sum once more. So a piece of a ResNet reaches from the last convolution of one block to
 the last convolution of the next: what crosses the cut is in memory anyway.
 
-A stem gets special treatment: its first convolution sees three channels, for which
-no fast kernel exists. Two by two pixels are therefore moved into channels, where the
-same sum of the same products is a small convolution over sixteen channels.
-
 Dimensions: B images, H x W pixels, D channels.
 """
 
@@ -18,16 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from itertools import groupby, pairwise
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, TypeAlias
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
-Block: TypeAlias = Any  # BasicBlock or Bottleneck; torchvision has no types
+from clove_ssl.backbones.stem import convolve_by_depth, is_stem_convolution
+from clove_ssl.layers.fused_norm.activation import (
+    normalize,
+    normalize_relu,
+    normalize_relu_pool,
+)
+from clove_ssl.layers.ladder import LadderConv2d
 
-STEM_KERNEL = 7
-CHANNELS = 16  # three colours of 2 x 2 pixels, and four empty channels to align them
+Block: TypeAlias = Any  # BasicBlock or Bottleneck; torchvision has no types
 
 
 class Chain(nn.Module):
@@ -40,12 +40,19 @@ class Chain(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """What the last module makes of ``images``."""
         running = images
-        for module in self.chain:
-            running = self._step(module, running)
+        modules = list(self.chain)
+        while modules:
+            if _is_norm_relu_pool(modules[:3]):
+                running = normalize_relu_pool(modules[0], running)
+                del modules[:3]
+            else:
+                running = self._step(modules.pop(0), running)
         return running
 
     def _step(self, module: nn.Module, running: Tensor) -> Tensor:
-        if is_stem_convolution(module) and not (running.shape[2] % 2 or running.shape[3] % 2):
+        even = running.shape[2] % 2 == running.shape[3] % 2 == 0
+        # One on the ladder knows sizes that are planned already.
+        if even and is_stem_convolution(module) and not isinstance(module, LadderConv2d):
             return convolve_by_depth(running, module.weight)
         result: Tensor = module(running)
         return result
@@ -181,10 +188,10 @@ def recut(modules: Iterable[nn.Module], wanted: Iterable[nn.Module] = ()) -> Rec
 
 def open_block(block: Block, inputs: Tensor) -> tuple[Tensor, Tensor]:
     """A block up to its last convolution, and its shortcut up to where that has a norm."""
-    running = F.relu(block.bn1(block.conv1(inputs)))
+    running = normalize_relu(block.bn1, block.conv1(inputs))
     running = block.conv2(running)
     if isinstance(block, Bottleneck):
-        running = block.conv3(F.relu(block.bn2(running)))
+        running = block.conv3(normalize_relu(block.bn2, running))
     side = inputs if block.downsample is None else block.downsample[0](inputs)
     return running, side
 
@@ -193,38 +200,18 @@ def close_block(block: Block, main: Tensor, side: Tensor) -> Tensor:
     """The rest of a block: norms, sum and ReLU."""
     norm = block.bn3 if isinstance(block, Bottleneck) else block.bn2
     if block.downsample is not None:
-        side = block.downsample[1](side)
-    return F.relu(norm(main) + side)
+        side = normalize(block.downsample[1], side)
+    return normalize_relu(norm, main, side)
 
 
-def is_stem_convolution(module: nn.Module) -> TypeGuard[nn.Conv2d]:
-    """Whether a module is the first convolution of a ResNet: 7 x 7, stride 2, three colours."""
-    return (
-        isinstance(module, nn.Conv2d)
-        and module.in_channels == 3
-        and module.kernel_size == (STEM_KERNEL, STEM_KERNEL)
-        and (module.stride, module.padding) == ((2, 2), (3, 3))
-        and (module.groups, module.dilation, module.bias) == (1, (1, 1), None)
-        and module.padding_mode == "zeros"
-    )
-
-
-def convolve_by_depth(images: Tensor, weight: Tensor) -> Tensor:
-    """A 7 x 7 convolution of stride 2 and padding 3, as one of 4 x 4 and stride 1.
-
-    With a zero in front, the kernel has eight taps: tap k meets pixel 2 i + k - 4 for
-    output i. Written as k = 2 a + b, that is row i + a - 2 of the pixels of parity b.
-
-    Args:
-        images: (B, 3, H, W) with even sides.
-        weight: (D, 3, 7, 7).
-    """
-    taps = F.pixel_unshuffle(F.pad(weight, (1, 0, 1, 0)), 2)  # (D, 12, 4, 4)
-    pixels = F.pixel_unshuffle(images, 2)  # (B, 12, H / 2, W / 2)
-    spare = CHANNELS - pixels.shape[1]
-    taps = F.pad(taps, (0, 0, 0, 0, 0, spare))
-    pixels = F.pad(pixels, (2, 1, 2, 1, 0, spare))
-    return F.conv2d(pixels, taps)  # (B, D, H / 2, W / 2)
+def _is_norm_relu_pool(modules: list[nn.Module]) -> bool:
+    """Whether these are what a ResNet has behind its first convolution."""
+    kinds = [type(module) for module in modules]
+    if kinds != [nn.BatchNorm2d, nn.ReLU, nn.MaxPool2d]:
+        return False
+    pool: Any = modules[2]
+    sizes = (pool.kernel_size, pool.stride, pool.padding, pool.dilation, pool.ceil_mode)
+    return sizes == (3, 2, 1, 1, False)
 
 
 def cut_in_blocks(modules: list[nn.Module]) -> tuple[list[nn.Module], list[nn.Module]]:

@@ -143,16 +143,20 @@ class Bench:
         self._console.say(f"time grows with {name} to the power {exponent:.2f}: {times}")
         self._write({"growth": name, "exponent": exponent, "milliseconds": points})
 
+    def say(self, text: str) -> None:
+        """Tell why something is not measured."""
+        self._console.say(text)
+
     def synchronize(self) -> None:
         """Wait for the device."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def build(self, method: MethodConfig) -> Method:
-        """The method on the device, compiled if that is asked for."""
+    def build(self, method: MethodConfig, *, compiles: bool | None = None) -> Method:
+        """The method on the device, compiled if that is asked for here or in the config."""
         torch.manual_seed(0)
         built: Method = self.placed(method.build(self.backbone()))
-        if self.compiles:
+        if self.compiles if compiles is None else compiles:
             compile_method(built, activation_memory=self.config.activation_memory)
         return built
 
@@ -218,9 +222,16 @@ class Bench:
 
 def run_bench(config: BenchConfig) -> list[Measurement]:
     """Measure everything and show it."""
-    from clove_ssl.bench.data import measure_reading, measure_rendering, pictures, with_classes
+    from clove_ssl.bench.data import (
+        measure_feed,
+        measure_reading,
+        measure_rendering,
+        pictures,
+        with_classes,
+    )
     from clove_ssl.bench.run import check_cores, measure_runs
     from clove_ssl.bench.step import measure_floor, measure_growth, measure_step
+    from clove_ssl.bench.ways import measure_ways
 
     if not config.method.trains:
         raise UserError(
@@ -238,9 +249,11 @@ def run_bench(config: BenchConfig) -> list[Measurement]:
             batch = bench.batch(method, config.batch)
             measure_floor(bench, batch)
             measure_step(bench, bench.build(method), batch)
+            measure_ways(bench, method, batch)
         if "data" in config.parts:
             measure_rendering(bench, method, data)
             measure_reading(bench, method, data)
+            measure_feed(bench, method, data)
     RichConsole().print(_table(bench))
     if "growth" in config.parts:
         measure_growth(bench, method)

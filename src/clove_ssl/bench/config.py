@@ -25,6 +25,9 @@ class BenchConfig(Ranged):
     occasion."""
     workers: Workers | None = None
     """Reading processes; by default one per core, 16 at most."""
+    cache: Literal["auto", "gpu", "ram", "off"] = "auto"
+    """Where photos stay in the whole run, as for ``clove pretrain``; reading and rendering are
+    measured with each of them."""
     steps: Steps = 20
     """Steps per measurement, after three to warm up."""
     run_steps: Steps = 60
@@ -33,7 +36,8 @@ class BenchConfig(Ranged):
     """Measure the whole run again with only so many CPU cores, once for each number."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     compile: Literal["auto", "always", "never"] = "auto"
-    """Compile the networks; ``auto`` does on a GPU."""
+    """Compile the networks; ``auto`` does for the floor and the step on a GPU, and leaves it to the
+    whole run. Steps that are not compiled are measured beside them."""
     activation_memory: PositiveShare = 1.0
     """Share of the activations that the compiled networks of a method keep for the backward pass,
     as for ``clove pretrain``; the floor keeps all."""
@@ -41,8 +45,8 @@ class BenchConfig(Ranged):
     """Compile the bare backbones of the floor as whole networks, which takes minutes, or in pieces
     as in training."""
     parts: tuple[Literal["step", "data", "run", "growth"], ...] = ("step", "data", "run")
-    """What to measure: the floor and the step; reading and rendering; a whole run, which comes
-    first; how cost grows with batch, view sizes, small views and grid."""
+    """What to measure: the floor and the step; reading and rendering, photos that stay as well;
+    a whole run, which comes first; how cost grows with batch, view sizes, small views and grid."""
     out: Path | None = None
     """Append one JSON line per measurement to this file."""
     trace: Path | None = None

@@ -7,7 +7,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from PIL import Image
 
 from clove_ssl.config.bases import MethodConfig
-from clove_ssl.config.pretraining import DataConfig
+from clove_ssl.config.pretraining import DataConfig, PretrainConfig
+from clove_ssl.data.bad_files import BadFiles
 from clove_ssl.data.decode import find_batch_decoder
 from clove_ssl.data.labels.classified import only_labelled
 from clove_ssl.data.loading import choose_workers, load_batches
@@ -23,7 +24,12 @@ from clove_ssl.data.order import ImageOrder, StepPlan
 from clove_ssl.data.reading import BatchReader, EncodedImages, RenderedViews
 from clove_ssl.data.scenes import SceneSource
 from clove_ssl.data.sources import ImageSource, open_source
-from clove_ssl.pretraining.feed import DeviceRenderer
+from clove_ssl.errors import UserError
+from clove_ssl.pretraining.caching import CachePlace
+from clove_ssl.pretraining.choices import decide
+from clove_ssl.pretraining.device_renderer import DeviceRenderer
+from clove_ssl.pretraining.feed import open_feed
+from clove_ssl.training.processes import Process
 
 if TYPE_CHECKING:
     from clove_ssl.bench.command import Bench
@@ -82,6 +88,55 @@ def measure_reading(bench: Bench, method: MethodConfig, data: DataConfig) -> Non
     bench.record(f"reading, {workers} workers", images / seconds)
 
 
+def measure_feed(bench: Bench, method: MethodConfig, data: DataConfig) -> None:
+    """What training would get, with photos that are read each time and with photos that stay."""
+    places: tuple[CachePlace, ...] = ("off", "gpu", "ram")
+    for place in places if bench.device.type == "cuda" else ("off", "ram"):
+        try:
+            _measure_feed(bench, method, replace(data, cache=place))
+        except UserError as error:  # they are too many to stay there
+            bench.say(str(error))
+
+
+def _measure_feed(bench: Bench, method: MethodConfig, data: DataConfig) -> None:
+    source, images = open_source(data), bench.config.batch
+    workers, _ = _workers(bench, data)
+    ahead = 2 * workers + 8  # batches that may be ready before they are asked for
+    warm_up = ahead if data.cache == "off" else ahead + len(source) // images
+    config = PretrainConfig(
+        out=Path("unused"),
+        data=data,
+        method=method,
+        # Some are left over at the end, as many as are ready when time begins to be taken.
+        steps=max(warm_up + bench.config.steps + ahead, len(source) // images + 1),
+        batch_size=images,
+        micro_batch=images,
+        device=bench.config.device,
+    )
+    process = Process(0, 1, 0, 1, bench.device)
+    built = method.build(bench.backbone())
+    choices = decide(config, process, images=len(source), method=built, source=source)
+    feed = open_feed(
+        config,
+        source,
+        method.view_specs(),
+        choices,
+        process,
+        bad_files=BadFiles(data, len(source)),
+        start_step=0,
+    )
+    with closing(feed):
+        for _ in range(warm_up):
+            feed.next()
+        bench.synchronize()
+        start = time.perf_counter()
+        for _ in range(bench.config.steps):
+            feed.next()
+        bench.synchronize()
+        seconds = (time.perf_counter() - start) / bench.config.steps
+    bench.record(f"feed, photos {choices.cache.describe()}", images / seconds)
+
+
 def _reader(
     bench: Bench, method: MethodConfig, data: DataConfig, source: ImageSource
 ) -> RenderedViews | EncodedImages:
@@ -107,7 +162,7 @@ def with_classes(method: MethodConfig, data: DataConfig) -> MethodConfig:
 def pictures(bench: Bench) -> Iterator[DataConfig]:
     """The images of the user, or some that are made up and thrown away afterwards."""
     where: Literal["cpu", "gpu"] = "gpu" if bench.device.type == "cuda" else "cpu"
-    data = DataConfig(workers=bench.config.workers, render=where)
+    data = DataConfig(workers=bench.config.workers, render=where, cache=bench.config.cache)
     if bench.config.data is not None:
         yield replace(data, source=bench.config.data)
         return

@@ -89,7 +89,7 @@ def _run_config(bench: Bench, method: MethodConfig, data: DataConfig, out: Path)
         batch_size=bench.config.batch,
         micro_batch=bench.config.batch,
         device=bench.config.device,
-        compile="always" if bench.compiles else "never",
+        compile=bench.config.compile,
         activation_memory=bench.config.activation_memory,
         deterministic=False,
     )

@@ -53,6 +53,10 @@ class DataConfig(Ranged):
     render: Literal["auto", "cpu", "gpu"] = "auto"
     """Where views are made: by the workers, or on the GPU that trains, which then also decodes
     ordinary JPEGs if it can. ``auto`` takes the GPU where there is one and Triton works."""
+    cache: Literal["auto", "gpu", "ram", "off"] = "auto"
+    """Where photos stay once they are decoded, so that no file is read twice: on the GPU, or in
+    host memory, which the processes of a machine share. ``auto`` keeps them if all fit into 10 % of
+    the free GPU memory (one process) or 50 % of the free host memory, and says so."""
     prefetch: Prefetch = 2
     """Batches each worker prepares ahead."""
     scenes_count: SceneCount = 20_000
@@ -179,12 +183,19 @@ class PretrainConfig(Ranged):
     whose factors are rounded to 11 bits (TF32) unless the network is fp32, too."""
     compile: Literal["auto", "always", "never"] = "auto"
     """Compile the networks with torch.compile, one graph per view size: faster steps after a
-    minute or two of waiting. ``auto`` does it on a GPU for runs of 3,000 steps and more."""
+    minute or two of waiting. ``auto`` does it on a GPU where the run is long enough to repay it,
+    and never where steps are captured with kernels of our own."""
     activation_memory: PositiveShare = 1.0
     """Share of the activations that compiled networks keep for the backward pass; the rest is
     computed again, which saves memory and costs time."""
     sync_norm: bool = True
     """Share batch-norm statistics between processes."""
+    capture: Literal["auto", "always", "never"] = "auto"
+    """Record a step as CUDA graphs and replay it, so that the host starts it at once; auto does so
+    wherever all steps run the same kernels."""
+    share_gpus: bool = False
+    """Let more processes than GPUs share them, to try out a run of several processes; they talk
+    by gloo, which is slower than NCCL."""
     deterministic: bool = True
     """Repeat a run bit for bit on the same GPU; off allows faster kernels. CPUs always repeat."""
     seed: Seed = 0

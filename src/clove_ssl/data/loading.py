@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch.utils.data import DataLoader, Sampler
 
 from clove_ssl.cores import available_cores, describe_cores
+from clove_ssl.data.cache.store import PhotoTable
 from clove_ssl.data.order import Draws, StepPlan
 from clove_ssl.data.reading import BatchReader
 
@@ -60,6 +61,45 @@ def load_batches(
         worker_init_fn=start_worker,
         generator=torch.Generator(),  # else starting an iterator would move the global one
     )
+
+
+class WorkersUntilKept(Generic[Batch]):
+    """Batches that workers read until every photo is kept, and this process from then on.
+
+    Args:
+        load: The loader from a step on, with this many workers.
+        table: Which photos are kept.
+        workers: To begin with.
+        start_step: The first step.
+        micro_batches: Batches of a step.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[int, int], DataLoader[Batch]],
+        table: PhotoTable,
+        *,
+        workers: int,
+        start_step: int,
+        micro_batches: int,
+    ) -> None:
+        self._load = load
+        self._table = table
+        self._workers = workers
+        self._start_step = start_step
+        self._micro_batches = micro_batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        taken = 0
+        batches = iter(self._load(self._start_step, self._workers))
+        try:
+            for taken, batch in enumerate(batches, 1):
+                yield batch
+                if self._table.is_complete and taken % self._micro_batches == 0:
+                    break
+        finally:
+            end_workers(batches)
+        yield from self._load(self._start_step + taken // self._micro_batches, 0)
 
 
 def choose_workers(

@@ -147,6 +147,23 @@ def view_uniforms(seed: int, epoch: int, index: int, count: int) -> npt.NDArray[
     return generator.random(count)
 
 
+def many_view_uniforms(seed: int, draws: Draws, count: int) -> npt.NDArray[np.float64]:
+    """The numbers that ``view_uniforms`` gives for each of several images: (N, count).
+
+    One generator is put from place to place, a quarter of the time that new ones take.
+    """
+    philox = _philox(seed, _VIEWS_STREAM, epoch=0)
+    generator, state = np.random.Generator(philox), philox.state
+    counter = state["state"]["counter"]
+    numbers = np.empty((len(draws.indices), count))
+    places = zip(draws.epochs.tolist(), draws.indices.tolist(), strict=True)
+    for row, (epoch, index) in zip(numbers, places, strict=True):
+        counter[2:] = index, epoch
+        philox.state = state
+        generator.random(out=row)
+    return numbers
+
+
 def _philox(seed: int, stream: int, *, epoch: int, index: int = 0) -> np.random.Philox:
     """A generator with a place of its own: it counts in the lowest of the four words only."""
     key = np.array([seed, stream], np.uint64)

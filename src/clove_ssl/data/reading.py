@@ -10,12 +10,14 @@ Two readers share this. ``RenderedViews`` does everything on the CPU and sends
 pixels of views. ``EncodedImages`` leaves the work to a GPU: it sends JPEG files
 as they are, other images decoded, and the random numbers of their views.
 
+Photos that a store keeps (``data/cache``) are not read again; that changes no pixel.
+
 Dimensions: B images of a micro-batch, V views per image.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, NamedTuple, TypeVar
@@ -29,10 +31,11 @@ from torch.utils.data import Dataset
 from clove_ssl.config.pretraining import DataConfig
 from clove_ssl.config.views import ViewSpec
 from clove_ssl.data.bad_files import BadFile, forgiven_files
+from clove_ssl.data.cache.store import PhotoStore, PhotoTable
 from clove_ssl.data.decode import DecodeError, decode
 from clove_ssl.data.jpeg_header import JpegHeader, read_header
 from clove_ssl.data.labels.classified import labels_at
-from clove_ssl.data.order import Draws, view_uniforms
+from clove_ssl.data.order import Draws, many_view_uniforms
 from clove_ssl.data.sources import ImageSource
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.draw.crops import UNIFORMS_PER_VIEW
@@ -87,20 +90,16 @@ class BatchReader(Dataset[Batch], Generic[Batch]):
         """The pixels of a file, uint8 (3, H, W)."""
         return decode(data, max_pixels=self.max_pixels)
 
-    def draw(self, draws: Draws, sizes: Sequence[tuple[int, int]]) -> ViewParameters:
-        """The parameters of all views, for images of these heights and widths."""
-        uniforms = np.stack(
-            [self._uniforms(int(epoch), int(index)) for epoch, index in zip(*draws, strict=True)]
-        )  # (B, R, K)
-        heights, widths = np.array(sizes, dtype=np.int64).T
-        return draw_views(uniforms, heights, widths, self.specs)
-
-    def _uniforms(self, epoch: int, index: int) -> npt.NDArray[np.float64]:
+    def draw(self, draws: Draws, sizes: npt.ArrayLike) -> ViewParameters:
+        """The parameters of all views, for images of these heights and widths, (B, 2)."""
         rows = rows_of_numbers(self.specs)
-        return view_uniforms(self._seed, epoch, index, rows * UNIFORMS_PER_VIEW).reshape(rows, -1)
+        uniforms = many_view_uniforms(self._seed, draws, rows * UNIFORMS_PER_VIEW)
+        heights, widths = np.asarray(sizes, dtype=np.int64).T
+        return draw_views(uniforms.reshape(len(uniforms), rows, -1), heights, widths, self.specs)
 
 
 BLANK = torch.zeros(3, 8, 8, dtype=torch.uint8)
+_NOTHING = torch.empty(0, dtype=torch.uint8)
 
 
 @dataclass(frozen=True)
@@ -125,18 +124,31 @@ class Picture(NamedTuple):
     height: int
     width: int
     reduction: int = 1
+    is_for_one_draw: bool = False  # whether other views of it may want another reduction
 
 
 class RenderedViews(BatchReader[RenderedBatch]):
-    """Reads, decodes and renders on the CPU."""
+    """Reads, decodes and renders on the CPU.
+
+    Args:
+        store: Keeps what is decoded at full size, in memory of the host.
+    """
+
+    def __init__(
+        self,
+        source: ImageSource,
+        specs: tuple[ViewSpec, ...],
+        config: DataConfig,
+        *,
+        seed: int,
+        store: PhotoStore | None = None,
+    ) -> None:
+        super().__init__(source, specs, config, seed=seed)
+        self._store = store
 
     def __getitem__(self, draws: Draws) -> RenderedBatch:
         bad: list[BadFile] = []
-        blank = Picture(BLANK, *BLANK.shape[1:])
-        found = [
-            self.readable(int(index), bad, partial(self._picture, draw), blank=blank)
-            for index, draw in zip(draws.indices, _one_by_one(draws), strict=True)
-        ]
+        found = [self._find(draw, bad) for draw in _one_by_one(draws)]
         parameters = self.draw(draws, [(each.image.height, each.image.width) for each in found])
         rendered = [
             render_views(
@@ -152,20 +164,40 @@ class RenderedViews(BatchReader[RenderedBatch]):
         labels = labels_at(self.source, [each.position for each in found])
         return RenderedBatch(pixels, parameters, draws.indices, labels, tuple(bad))
 
+    def _find(self, draw: Draws, bad: list[BadFile]) -> Found[Picture]:
+        """The picture of one image, kept from before or read."""
+        index, store = int(draw.indices[0]), self._store
+        if store is not None and store.table.has(draw.indices)[0]:
+            position = int(store.table.positions(draw.indices)[0])
+            return Found(position, _whole(store.image(index)))
+        found = self.readable(index, bad, partial(self._picture, draw), blank=_whole(BLANK))
+        if store is not None and not found.image.is_for_one_draw:
+            store.keep(draw.indices, [found.image.pixels], np.array([found.position]))
+        return found
+
     def _picture(self, draw: Draws, data: bytes) -> Picture:
         """A file, decoded with as little detail as the views of this draw can do with."""
         header = read_header(data)
-        if header is None or not header.is_ordinary or not self._is_large(header):
-            pixels = self.decoded(data)
-            return Picture(pixels, *pixels.shape[1:])
+        if header is None or not header.is_ordinary:
+            return _whole(self.decoded(data))
         size = (header.height, header.width)
+        if not may_be_reduced(*size, self.specs):
+            return _whole(self.decoded(data))
         reduction = possible_reduction(self.draw(draw, [size]), self.specs)
         pixels = decode(data, max_pixels=self.max_pixels, reduce=reduction)
-        return Picture(pixels, *size, reduction)
+        return Picture(pixels, *size, reduction, is_for_one_draw=True)
 
-    def _is_large(self, header: JpegHeader) -> bool:
-        """Whether it is worth a look: half the size could be enough for every view."""
-        return min(header.height, header.width) >= 2 * max(spec.size for spec in self.specs)
+
+def may_be_reduced(height: int, width: int, specs: tuple[ViewSpec, ...]) -> bool:
+    """Whether half the size of a photo could be enough for every view, so that it is worth a look.
+
+    Such a JPEG is decoded on the CPU with as little detail as each draw of its views can do with.
+    """
+    return min(height, width) >= 2 * max(spec.size for spec in specs)
+
+
+def _whole(pixels: Tensor) -> Picture:
+    return Picture(pixels, *pixels.shape[1:])
 
 
 def _one_by_one(draws: Draws) -> list[Draws]:
@@ -191,14 +223,16 @@ class EncodedBatch:
     payload: Tensor  # (bytes,) uint8, image after image
     offsets: Integers  # (B + 1,)
     is_jpeg: npt.NDArray[np.bool_]  # (B,)
+    is_kept: npt.NDArray[np.bool_]  # (B,) images that a store has; they are no part of the payload
     parameters: ViewParameters  # (B, V), with the sizes of the images
     draws: Draws
+    positions: Integers  # (B,) where in the source the images were found
     labels: Integers | None  # (B,) classes of the images, where the source knows them
     bad: tuple[BadFile, ...]
 
     def pin_memory(self) -> EncodedBatch:
         """The same batch in page-locked memory; the data loader calls this by its name."""
-        return replace(self, payload=self.payload.pin_memory())
+        return replace(self, payload=self.payload.pin_memory()) if len(self.payload) else self
 
     def image(self, number: int) -> Tensor:
         """The bytes of one image."""
@@ -210,6 +244,7 @@ class EncodedImages(BatchReader[EncodedBatch]):
 
     Args:
         keeps_jpegs: Leave ordinary JPEG files as they are; otherwise every image is decoded here.
+        kept: Images that need not be read.
     """
 
     def __init__(
@@ -220,36 +255,60 @@ class EncodedImages(BatchReader[EncodedBatch]):
         *,
         seed: int,
         keeps_jpegs: bool,
+        kept: PhotoTable | None = None,
     ) -> None:
         super().__init__(source, specs, config, seed=seed)
         self._keeps_jpegs = keeps_jpegs
+        self._kept = kept
 
     def __getitem__(self, draws: Draws) -> EncodedBatch:
-        return self._batch(draws, self._encoded) if self._keeps_jpegs else self.decoded_batch(draws)
+        return self.batch(draws)
 
     def decoded_batch(self, draws: Draws) -> EncodedBatch:
-        """The same batch with every image decoded here, for when the GPU gave up on one."""
-        return self._batch(draws, lambda data: _pixels(self.decoded(data)))
+        """The same batch with every image that is read decoded here."""
+        return self.batch(draws, refused=range(len(draws.indices)))
 
-    def _batch(self, draws: Draws, make: Callable[[bytes], EncodedImage]) -> EncodedBatch:
+    def batch(self, draws: Draws, *, refused: Collection[int] = ()) -> EncodedBatch:
+        """A batch in which the images that the GPU ``refused`` are decoded here."""
         bad: list[BadFile] = []
-        blank = _pixels(BLANK)
-        found = [self.readable(int(index), bad, make, blank=blank) for index in draws.indices]
-        images = [each.image for each in found]
+        sizes, positions, is_kept = self._known(draws.indices)
+        lengths, is_jpeg = np.zeros(len(is_kept), np.int64), np.zeros(len(is_kept), np.bool_)
+        payloads = [_NOTHING]
+        for number in np.flatnonzero(~is_kept).tolist():
+            decodes = number in refused or not self._keeps_jpegs
+            make = self._decoded if decodes else self._encoded
+            index = int(draws.indices[number])
+            position, image = self.readable(index, bad, make, blank=_pixels(BLANK))
+            payloads.append(image.payload)
+            lengths[number], is_jpeg[number] = len(image.payload), image.is_jpeg
+            sizes[number], positions[number] = (image.height, image.width), position
         return EncodedBatch(
-            payload=torch.cat([image.payload for image in images]),
-            offsets=np.cumsum([0, *(len(image.payload) for image in images)]),
-            is_jpeg=np.array([image.is_jpeg for image in images]),
-            parameters=self.draw(draws, [(image.height, image.width) for image in images]),
+            payload=torch.cat(payloads),
+            offsets=np.concatenate([[0], np.cumsum(lengths)]),
+            is_jpeg=is_jpeg,
+            is_kept=is_kept,
+            parameters=self.draw(draws, sizes),
             draws=draws,
-            labels=labels_at(self.source, [each.position for each in found]),
+            positions=positions,
+            labels=labels_at(self.source, positions.tolist()),
             bad=tuple(bad),
         )
+
+    def _known(self, indices: Integers) -> tuple[Integers, Integers, npt.NDArray[np.bool_]]:
+        """Sizes and positions of the images that are kept, and which ones that are."""
+        if self._kept is None:
+            count = len(indices)
+            return np.zeros((count, 2), np.int64), indices.copy(), np.zeros(count, np.bool_)
+        is_kept = self._kept.has(indices)  # first, since another process may be keeping right now
+        return self._kept.sizes(indices), self._kept.positions(indices), is_kept
+
+    def _decoded(self, data: bytes) -> EncodedImage:
+        return _pixels(self.decoded(data))
 
     def _encoded(self, data: bytes) -> EncodedImage:
         header = read_header(data)
         if header is None or not header.is_ordinary or self._is_too_large(header):
-            return _pixels(self.decoded(data))
+            return self._decoded(data)
         payload = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         return EncodedImage(payload, header.height, header.width, is_jpeg=True)
 

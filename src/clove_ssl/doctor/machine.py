@@ -19,12 +19,10 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Literal
 
-from clove_ssl.cores import allowed_cores, core_quota
+from clove_ssl.cores import allowed_cores, available_memory, core_quota
 
 GIB = 2**30
 SHARED_MEMORY = Path("/dev/shm")
-MEMORY_FACTS = Path("/proc/meminfo")
-CONTAINER = Path("/sys/fs/cgroup")
 FORMATS = {"JPEG": "jpg", "PNG": "zlib", "WebP": "webp"}  # with Pillow's names of their decoders
 NOT_FOR_USERS = frozenset({"dev"})
 
@@ -164,17 +162,6 @@ def judge_cores(cores: int, quota: float | None) -> Check:
     return Check("CPU cores", "ok", text)
 
 
-def available_memory() -> int | None:
-    """Bytes of memory that can be had, within the limit of a container."""
-    match = re.search(r"MemAvailable:\s+(\d+) kB", _read(MEMORY_FACTS) or "")
-    free = int(match[1]) * 1024 if match else None
-    limit, used = (_read(CONTAINER / name) for name in ("memory.max", "memory.current"))
-    if limit and used and limit.strip().isdigit():
-        left = int(limit) - int(used)
-        return left if free is None else min(free, left)
-    return free
-
-
 def judge_memory(free: int | None) -> Check:
     """Every worker is a process with its own copy of Python and torch."""
     if free is None:
@@ -266,13 +253,6 @@ def _extras(asked: Sequence[str]) -> dict[str, list[str]]:
         if match and match[2] not in NOT_FOR_USERS:
             extras.setdefault(match[2], []).append(match[1])
     return extras
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text()
-    except OSError:
-        return None
 
 
 State = Literal["ok", "look", "problem"]

@@ -6,7 +6,9 @@ like one that is not.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -24,6 +26,8 @@ from clove_ssl.tasks.base import Reading, Task, TaskData, TaskModel
 from clove_ssl.tasks.precise_norm import estimate_statistics
 from clove_ssl.training.precision import Precision
 from clove_ssl.training.processes import Process
+
+_BEGUN = 4  # test batches that wait to be coded; their masks lie on the device
 
 
 @dataclass(frozen=True)
@@ -80,11 +84,18 @@ class Evaluation:
             yield
 
     def _predictions(self, model: TaskModel) -> list[Any]:
+        """Workers read ahead, this thread feeds the device, another one codes what was found."""
         model.eval()
         found: list[Any] = []
-        with torch.no_grad(), self.precision.autocast():
+        begun: deque[Future[list[Any]]] = deque()
+        with torch.no_grad(), self.precision.autocast(), ThreadPoolExecutor(1) as coder:
             for batch in self.task.test_batches(self.data, self.reading):
-                found += model.predict(batch.to(self.process.device, non_blocking=True))
+                here = batch.to(self.process.device, non_blocking=True)
+                begun.append(coder.submit(model.begin_prediction(here)))
+                if len(begun) > _BEGUN:
+                    found += begun.popleft().result()
+            for rest in begun:
+                found += rest.result()
         return found
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from clove_ssl.backbones.build import fuse_norms
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.console import Console
 from clove_ssl.data.loading import choose_workers
@@ -169,6 +170,7 @@ def _build_model(
         synchronize_norms(model, process.device.type)
     if process.device.type == "cuda":
         model = model.to(memory_format=torch.channels_last)
+        fuse_norms(model)
     return model.to(process.device)
 
 
@@ -193,7 +195,13 @@ def _build_loop(
     groups = model.parameter_groups(solver.weight_decay)
     return TrainingLoop(
         learner=TaskLearner(model),
-        optimizer=torch.optim.SGD(groups, lr=plan.peak_lr, momentum=solver.momentum),
+        optimizer=torch.optim.SGD(
+            groups,
+            lr=plan.peak_lr,
+            momentum=solver.momentum,
+            # One kernel, and hardly any work for the host.
+            fused=True if process.device.type == "cuda" else None,
+        ),
         lr=plan.lr(),
         plan=plan,
         precision=parts.precision,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
+from itertools import accumulate
 from typing import Any, TypeVar, cast
 
 import torch
@@ -34,6 +35,24 @@ def send_tensor(tensor: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda" and not tensor.is_cuda:
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
+
+
+def pad_rows(parts: Sequence[Tensor]) -> Tensor:
+    """Tensors (N_b, ...) as one (B, N, ...) with zeros behind the shorter ones.
+
+    It takes the host a few operations, where ``pad_sequence`` takes some for every tensor.
+    """
+    counts = [len(part) for part in parts]
+    longest, total = max(counts), sum(counts)
+    if longest == 0:
+        return parts[0].new_zeros(len(parts), 0, *parts[0].shape[1:])
+    ends = accumulate(counts)
+    places = [
+        [*range(end - count, end), *[total] * (longest - count)]
+        for count, end in zip(counts, ends, strict=True)
+    ]
+    joined = torch.cat([*parts, parts[0].new_zeros(1, *parts[0].shape[1:])])  # (total + 1, ...)
+    return joined[send(places, joined.device, dtype=torch.int64)]
 
 
 def map_tensors(value: T, change: Callable[[Tensor], Tensor]) -> T:

@@ -28,6 +28,7 @@ class Progress:
     step: int  # optimizer steps done before this one
     total_steps: int
     closes_step: bool = True  # the optimizer steps right after this micro-batch
+    prepared: bool = False  # ``before_forward`` was called already
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,12 @@ class Learner(nn.Module):
     headline: tuple[str, ...] = ()
     """Metrics worth a place on the progress line, besides the loss."""
 
+    def before_forward(self, progress: Progress) -> None:
+        """What a micro-batch begins with, if it is more than its forward pass.
+
+        The forward pass calls this itself, unless ``progress`` says that it was done.
+        """
+
     def after_step(self, progress: Progress) -> None:
         """Called once per optimizer step, right after it."""
 
@@ -56,7 +63,8 @@ class Learner(nn.Module):
 class Method(Learner):
     """A pre-training method: what it looks at, what it learns from that, and what is kept.
 
-    It may also be :class:`~clove_ssl.methods.compiled.Compilable`.
+    It may also be :class:`~clove_ssl.methods.compiled.Compilable` and
+    :class:`~clove_ssl.methods.captured.Capturable`.
     """
 
     backbone: Backbone

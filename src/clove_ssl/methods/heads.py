@@ -10,6 +10,8 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from clove_ssl.layers.fused_norm.activation import normalize, normalize_relu
+
 
 class ConvProjector(nn.Module):
     """Two 1x1 convolutions with batch norm between and, usually, after them.
@@ -42,9 +44,8 @@ class ConvProjector(nn.Module):
 
     def forward(self, feature_map: Tensor) -> Tensor:
         """(B, C, h, w) -> (B, D, h, w)."""
-        hidden = F.relu(self.norm1(self.conv1(feature_map)))
-        projected: Tensor = self.norm2(self.conv2(hidden))
-        return projected
+        hidden = normalize_relu(self.norm1, self.conv1(feature_map))
+        return normalize(self.norm2, self.conv2(hidden))
 
 
 class MLPHead(nn.Module):

@@ -60,14 +60,14 @@ class KeyBank(FeatureQueue):
         super().__init__(size, dim)
         self.entries.copy_(unit_vectors(torch.randn(size, dim)))
         self.filled.fill_(size)
-        self._waiting: list[Tensor] = []
+        self.waiting: list[Tensor] = []
 
     def collect(self, rows: Tensor) -> None:
         """Keep the (N, D) keys of a micro-batch for :meth:`advance`."""
-        self._waiting.append(rows.detach())
+        self.waiting.append(rows.detach())
 
     def advance(self) -> None:
         """Put in what was collected, over the oldest entries."""
-        for rows in self._waiting:
+        for rows in self.waiting:
             self.enqueue(rows)
-        self._waiting.clear()
+        self.waiting.clear()

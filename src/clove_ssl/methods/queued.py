@@ -12,7 +12,7 @@ from clove_ssl.methods.base import Progress
 from clove_ssl.methods.compiled import EncoderInputs
 from clove_ssl.methods.config import QueuedConfig
 from clove_ssl.methods.queue import KeyBank
-from clove_ssl.methods.shuffling import Shuffling, forward_shuffled, groups_here
+from clove_ssl.methods.shuffling import BatchOrders, Shuffling, forward_shuffled, groups_here
 from clove_ssl.methods.teacher_student import Encoder, TeacherStudentMethod
 from clove_ssl.views.batch import ViewBatch
 
@@ -24,6 +24,12 @@ class QueuedMethod(TeacherStudentMethod[Encoder]):
         super().__init__(config, encoder)
         self._shuffle_groups = config.shuffle_groups
         self.groups_together = 1
+        self._orders = BatchOrders()
+
+    def before_forward(self, progress: Progress) -> None:
+        """Follow the student, where it is done here, and draw who is normalised with whom."""
+        super().before_forward(progress)
+        self._orders.begin(progress.step)
 
     def after_step(self, progress: Progress) -> None:
         """Let the teacher and all queues move on."""
@@ -32,19 +38,23 @@ class QueuedMethod(TeacherStudentMethod[Encoder]):
             if isinstance(module, KeyBank):
                 module.advance()
 
+    def left_by_forward(self) -> list[list[Tensor]]:
+        """What the queues get."""
+        return [bank.waiting for bank in self.modules() if isinstance(bank, KeyBank)]
+
     @property
     def key_groups(self) -> int:
         """Groups in which keys are normalised; outside of training nothing is."""
         return self._shuffle_groups if self.training else 0
 
-    def keys_of(self, images: Tensor, progress: Progress) -> Tensor:
+    def keys_of(self, images: Tensor) -> Tensor:
         """What the teacher makes of images, in shuffled groups: (B, 3, H, W) -> (B, ...)."""
-        return forward_shuffled(self.teacher, images, **self.shuffling(progress))
+        return forward_shuffled(self.teacher, images, **self.shuffling())
 
-    def shuffling(self, progress: Progress) -> Shuffling:
-        """How keys are shuffled in a step."""
+    def shuffling(self) -> Shuffling:
+        """How keys are shuffled in this step."""
         together = self.groups_together > 1
-        return {"step": progress.step, "groups": self.key_groups, "together": together}
+        return {"orders": self._orders, "groups": self.key_groups, "together": together}
 
     def before_compilation(self) -> None:
         """Let all groups of keys pass together, each normalised on its own as before.

@@ -25,10 +25,33 @@ from clove_ssl.layers.collectives import gather_rows, processes, rank
 from clove_ssl.layers.transfers import send_tensor
 
 
+class BatchOrders:
+    """The permutations of a step, on the device, at the same place in every step.
+
+    So a captured step, which knows places only, finds those of its own step there.
+    """
+
+    def __init__(self) -> None:
+        self._step = 0
+        self._orders: dict[tuple[int, torch.device], Tensor] = {}
+
+    def begin(self, step: int) -> None:
+        """Draw anew what earlier steps have asked for."""
+        self._step = step
+        for (images, device), order in self._orders.items():
+            order.copy_(send_tensor(batch_order(images, step), device))
+
+    def of(self, images: int, device: torch.device) -> Tensor:
+        """A permutation of so many images, (R,)."""
+        if (images, device) not in self._orders:
+            self._orders[images, device] = send_tensor(batch_order(images, self._step), device)
+        return self._orders[images, device]
+
+
 class Shuffling(TypedDict):
     """The options of :func:`forward_shuffled`, to hand on."""
 
-    step: int
+    orders: BatchOrders
     groups: int
     together: NotRequired[bool]
 
@@ -38,7 +61,7 @@ def forward_shuffled(
     network: Callable[[Tensor], Tensor],
     images: Tensor,
     *,
-    step: int,
+    orders: BatchOrders,
     groups: int,
     together: bool = False,
 ) -> Tensor:
@@ -47,7 +70,7 @@ def forward_shuffled(
     Args:
         network: Images to rows or maps, one per image.
         images: The share of this process; all processes have equally many.
-        step: Decides who meets whom.
+        orders: Of the step, which decides who meets whom.
         groups: Groups over all processes; each process computes at least one. 0 for one plain pass.
         together: All groups of this process go through ``network`` at once, one after the other
             along the batch; it tells them apart.
@@ -62,7 +85,7 @@ def forward_shuffled(
             f"--method.shuffle-groups {processes() * _fitting(share, len(images))}, or 0 for none."
         )
     everything = gather_rows(images)  # (R, ...)
-    order = send_tensor(batch_order(len(everything), step), images.device)  # (R,)
+    order = orders.of(len(everything), images.device)  # (R,)
     mine = everything[order.chunk(processes())[rank()]]  # (B, ...)
     try:
         computed = torch.cat([network(part) for part in mine.chunk(1 if together else share)])

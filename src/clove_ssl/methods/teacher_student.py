@@ -18,6 +18,7 @@ from clove_ssl.config.views import ViewSpec
 from clove_ssl.layers.view_norm import normalize_by_view
 from clove_ssl.methods import health
 from clove_ssl.methods.base import Method, Progress, StepOutput
+from clove_ssl.methods.captured import Capturable
 from clove_ssl.methods.compiled import Compilable, EncoderInputs
 from clove_ssl.methods.config import TeacherConfig
 from clove_ssl.methods.contrastive import Contrast
@@ -68,7 +69,7 @@ class PooledEncoder(BackboneEncoder):
 Encoder = TypeVar("Encoder", bound=BackboneEncoder)
 
 
-class TeacherStudentMethod(Method, Compilable, Generic[Encoder]):
+class TeacherStudentMethod(Method, Compilable, Capturable, Generic[Encoder]):
     """A student, and a teacher that is its moving average."""
 
     def __init__(self, config: TeacherStudentConfig, encoder: Encoder) -> None:
@@ -111,6 +112,11 @@ class TeacherStudentMethod(Method, Compilable, Generic[Encoder]):
         That pass comes before the student's: what it needs is free again before the maps that the
         student keeps for its backward pass pile up.
         """
+        if not progress.prepared:
+            self.before_forward(progress)
+
+    def before_forward(self, progress: Progress) -> None:
+        """Follow the student, where it is done here."""
         if progress.closes_step and self._options.teacher.update == "before-forward":
             self.update_teacher(progress)
 

@@ -12,10 +12,15 @@ from typing import Any, Generic, Literal, TypeVar
 
 import torch
 
+from clove_ssl.backbones.build import can_fuse_norms
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.console import Console, counted
 from clove_ssl.data.loading import choose_workers
+from clove_ssl.data.sources import ImageSource
 from clove_ssl.errors import UserError
+from clove_ssl.methods.base import Method
+from clove_ssl.methods.captured import why_not_captured
+from clove_ssl.pretraining.caching import CacheChoice, choose_cache
 from clove_ssl.schedules import Schedule, warmup_cosine
 from clove_ssl.training.plan import LARGEST_MICRO_BATCH, RunPlan, fit_micro_batch
 from clove_ssl.training.precision import Precision, choose_precision
@@ -25,8 +30,11 @@ from clove_ssl.views.render.gpu import has_kernels
 T = TypeVar("T")
 Place = Literal["on the GPU", "in the workers"]
 
-# A first start compiles for two minutes and more; a ResNet-50 then saves about 50 ms per step.
-STEPS_THAT_REPAY_COMPILATION = 3000
+# Compiling takes a minute or two. A ResNet-50 in views of 2 x 224 and 6 x 96 pixels, in batches of
+# 256, then saves 80 ms of 225 per step over torch's own kernels, 12 of 153 over ours, and loses 10
+# where ours are captured (docs/results/speed.md).
+STEPS_THAT_REPAY_COMPILATION = 1500
+STEPS_THAT_REPAY_IT_BESIDE_OUR_KERNELS = 10_000
 
 
 @dataclass(frozen=True)
@@ -63,7 +71,9 @@ class Choices:
     precision: Precision
     rendering: Choice[Place]
     compilation: Choice[bool]
+    capture: Choice[bool]
     workers: Choice[int]
+    cache: CacheChoice
 
     @property
     def renders_on_gpu(self) -> bool:
@@ -76,7 +86,9 @@ class Choices:
             "precision": self.precision.values(),
             "rendering": asdict(self.rendering),
             "compilation": asdict(self.compilation),
+            "capture": asdict(self.capture),
             "workers": asdict(self.workers),
+            "cache": asdict(self.cache),
             "plan": self.plan.values(),
         }
 
@@ -87,7 +99,10 @@ class Choices:
         say("device", device, f"torch {torch.__version__}")
         say("precision", self.precision.name, self.precision.reason)
         say("rendering", self.rendering.value)
+        say("photos", self.cache.describe(), self.cache.reason)
         self._announce_compilation(config.activation_memory, console)
+        if self.precision.device_type == "cuda":
+            say("captured steps", "yes" if self.capture.value else "no", self.capture.reason)
         processes = counted(plan.processes, "process", "processes")
         passes = f"{processes} x {plan.micro_batches} x {plan.micro_batch}"
         say("batch", f"{plan.batch_size} images", passes)
@@ -119,21 +134,52 @@ class Choices:
             )
 
 
-def decide(config: PretrainConfig, process: Process, *, images: int) -> Choices:
-    """Make all choices of a start; refuse what does not divide or cannot be done here."""
+def decide(
+    config: PretrainConfig,
+    process: Process,
+    *,
+    images: int,
+    method: Method,
+    source: ImageSource | None = None,
+) -> Choices:
+    """Make all choices of a start; refuse what does not divide or cannot be done here.
+
+    Without a ``source`` to look at, photos are not kept.
+    """
     device = process.device
     plan = plan_run(config, images=images, processes=process.world_size, device_type=device.type)
+    precision = choose_precision(config.precision, device)
+    rendering = _choose_rendering(config, device)
     workers = choose_workers(
         config.data,
         processes_here=process.local_world_size,
         trains_on_cpu=device.type == "cpu",
     )
+    capture = _choose_capture(config, plan, precision, why_not_captured(method))
+    cache = CacheChoice("off", "no photos to look at")
+    if source is not None:
+        cache = choose_cache(
+            config.data,
+            source,
+            process,
+            specs=config.method.view_specs(),
+            renders_on_gpu=rendering.value == "on the GPU",
+            repeats=plan.total_steps * plan.batch_size > images,
+        )
     return Choices(
         plan=plan,
-        precision=choose_precision(config.precision, device),
-        rendering=_choose_rendering(config, device),
-        compilation=_choose_compilation(config, plan, device),
+        precision=precision,
+        rendering=rendering,
+        compilation=_choose_compilation(
+            config,
+            plan,
+            device,
+            captured=capture.value,
+            fused=process.world_size == 1 and can_fuse_norms(method),
+        ),
+        capture=capture,
         workers=Choice(*workers),
+        cache=cache,
     )
 
 
@@ -177,13 +223,47 @@ def _choose_rendering(config: PretrainConfig, device: torch.device) -> Choice[Pl
 
 
 def _choose_compilation(
-    config: PretrainConfig, plan: PretrainPlan, device: torch.device
+    config: PretrainConfig,
+    plan: PretrainPlan,
+    device: torch.device,
+    *,
+    captured: bool,
+    fused: bool,
 ) -> Choice[bool]:
-    """Networks are compiled, by default, where the run is long enough to repay it."""
+    """Networks are compiled, by default, where the run is long enough to repay it.
+
+    ``fused`` says whether they run with kernels of ours, if they are not.
+    """
     if config.compile != "auto":
         return Choice(config.compile == "always", "as asked")
     if device.type != "cuda":
         return Choice(False, "on a CPU")
-    repays = plan.total_steps >= STEPS_THAT_REPAY_COMPILATION
-    limit = f"{STEPS_THAT_REPAY_COMPILATION:,} steps repay it"
+    if captured and fused:
+        return Choice(False, "captured steps with our own kernels are faster")
+    enough = STEPS_THAT_REPAY_IT_BESIDE_OUR_KERNELS if fused else STEPS_THAT_REPAY_COMPILATION
+    repays = plan.total_steps >= enough
+    limit = f"{enough:,} steps repay it"
     return Choice(repays, limit if repays else f"only {limit}")
+
+
+def _choose_capture(
+    config: PretrainConfig, plan: PretrainPlan, precision: Precision, obstacle: str
+) -> Choice[bool]:
+    """Steps are captured as CUDA graphs, by default, wherever they can be."""
+    if config.capture == "never":
+        return Choice(False, "as asked")
+    obstacles = {
+        "on a CPU": precision.device_type != "cuda",
+        "fp16 scales the loss anew in every step": precision.name == "fp16",
+        f"{plan.processes} processes share a step": plan.processes > 1,
+        obstacle: bool(obstacle),
+    }
+    found = [reason for reason, applies in obstacles.items() if applies]
+    if not found:
+        return Choice(True, "every step runs the same kernels")
+    if config.capture == "always":
+        raise UserError(
+            f"--capture always cannot be done here: {found[0]}. Leave it out to let such runs "
+            "start their kernels one by one."
+        )
+    return Choice(False, found[0])

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from clove_ssl.backbones.build import build_backbone
+from clove_ssl.backbones.build import build_backbone, fuse_norms
 from clove_ssl.config import files
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.console import Console, counted
@@ -37,6 +37,7 @@ from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import Metrics, last_values, read_metrics
 from clove_ssl.runs.provenance import record_bad_files, record_start
+from clove_ssl.training.captured import CapturedPasses
 from clove_ssl.training.checkpoints import CheckpointStore, State
 from clove_ssl.training.loop import TrainingLoop
 from clove_ssl.training.observer import Observer
@@ -71,7 +72,7 @@ class Parts:
 
 def pretrain(config: PretrainConfig) -> PretrainResult:
     """Pre-train a backbone; the run directory ``config.out`` must be new."""
-    with joined(config.device) as process:
+    with joined(config.device, share_gpus=config.share_gpus) as process:
         if process.is_first:
             directory.check_is_new(config.out)  # before minutes of looking through the data
         parts = _prepare(config, process)
@@ -92,7 +93,7 @@ def resume(path: str | Path, *, micro_batch: int | None = None) -> PretrainResul
     config = files.load(PretrainConfig, run.config)
     if micro_batch is not None:
         config = replace(config, micro_batch=micro_batch)
-    with joined(config.device) as process:
+    with joined(config.device, share_gpus=config.share_gpus) as process:
         return _train(run, process, _prepare(config, process))
 
 
@@ -103,11 +104,13 @@ def _prepare(config: PretrainConfig, process: Process) -> Parts:
     if config.method.needs_labels:
         source = only_labelled(source)
         config = replace(config, method=config.method.for_classes(len(source.class_names)))
-    choices = decide(config, process, images=len(source))
-    choices.precision.prepare()
     method = _build_method(config, process)
+    choices = decide(config, process, images=len(source), method=method, source=source)
+    choices.precision.prepare()
     if choices.compilation.value:
         compile_method(method, activation_memory=config.activation_memory)
+    elif process.device.type == "cuda":
+        fuse_norms(method)
     largest = max((spec.size for spec in method.views()), default=224)
     probes = RunProbes(config, choices.plan, source, size=largest)
     return Parts(config, source, choices, method, probes)
@@ -152,13 +155,20 @@ def _train(run: RunDirectory, process: Process, parts: Parts) -> PretrainResult:
 def _build_loop(
     run: RunDirectory, process: Process, console: Console, parts: Parts
 ) -> TrainingLoop:
-    config, plan = parts.config, parts.choices.plan
+    config, choices = parts.config, parts.choices
+    plan = choices.plan
+    captured = None
+    if choices.capture.value:
+        captured = CapturedPasses(
+            parts.method, choices.precision, process.device, micro_batches=plan.micro_batches
+        )
     return TrainingLoop(
         learner=parts.method,
         optimizer=build_optimizer(config.optimizer, parts.method, plan.peak_lr),
         lr=plan.lr(),
         plan=plan,
-        precision=parts.choices.precision,
+        precision=choices.precision,
+        captured=captured,
         process=process,
         store=CheckpointStore(run.checkpoints, keep=config.checkpoints.keep, warn=console.warn),
         console=console,

@@ -7,7 +7,7 @@ says about test images into files that are scored later, without a model.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -96,6 +96,15 @@ class TaskModel(nn.Module):
     def predict(self, batch: Any) -> list[Any]:
         """What the model says about every image of a test batch, on the host."""
         raise NotImplementedError
+
+    def begin_prediction(self, batch: Any) -> Callable[[], list[Any]]:
+        """Let the device predict a test batch; what this returns gives what :meth:`predict` gives.
+
+        The rest, such as coding masks, is work of the host, and may be done by another thread
+        while the device is at the next batch.
+        """
+        found = self.predict(batch)
+        return lambda: found
 
     def parameter_groups(self, weight_decay: float) -> list[dict[str, Any]]:
         """Trainable parameters with the decay that each of them gets."""

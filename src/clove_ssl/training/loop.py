@@ -24,12 +24,14 @@ from clove_ssl.errors import UserError
 from clove_ssl.layers.transfers import HostCopy
 from clove_ssl.methods.base import Learner, Progress, StepOutput
 from clove_ssl.training.batches import Batches
+from clove_ssl.training.captured import CapturedPasses
 from clove_ssl.training.checkpoints import CheckpointStore, State
 from clove_ssl.training.observer import Observer, describe_metrics, gradient_norm, mean_output
 from clove_ssl.training.plan import RunPlan
 from clove_ssl.training.precision import Precision
 from clove_ssl.training.processes import Process
 from clove_ssl.training.repeatability import random_state, set_random_state
+from clove_ssl.views.batch import ViewBatch
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,7 @@ class TrainingLoop:
     process: Process
     store: CheckpointStore
     console: Console
+    captured: CapturedPasses | None = None
     advice: str = "Try a smaller --optimizer.lr or --precision fp32 in a new run."
     step: int = 0
     _stop: StopRequest = field(default_factory=StopRequest)
@@ -117,7 +120,7 @@ class TrainingLoop:
         """Train to the end, or to step ``until``; False when asked to stop before the end."""
         goal = self.plan.total_steps if until is None else until
         self._model.train()
-        with self._stop.listening():
+        with self._stop.listening(), self._stream():
             while self.step < goal:
                 stopping = self._train_step(feed, observer)
                 if self.plan.writes_checkpoint(self.step) or stopping:
@@ -134,6 +137,9 @@ class TrainingLoop:
     def listening(self) -> AbstractContextManager[None]:
         """Catch requests to stop between calls of :meth:`run` as well; the next step heeds them."""
         return self._stop.listening()
+
+    def _stream(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.captured is None else self.captured.own_stream()
 
     def _train_step(self, feed: Batches, observer: Observer) -> bool:
         """One optimizer step; True when the run was asked to stop after it."""
@@ -165,14 +171,29 @@ class TrainingLoop:
         for number in range(self.plan.micro_batches):
             closes = number + 1 == self.plan.micro_batches
             progress = Progress(self.step, self.plan.total_steps, closes_step=closes)
+            batch = feed.next()
+            if self.captured is not None and self.captured.covers(batch, progress, number=number):
+                outputs.append(self._replay(batch, progress, outputs))
+                continue
             with self._gradients_stay_local(unless=closes):
                 with self.precision.autocast():
-                    output = self._model(feed.next(), progress)
+                    output = self._model(batch, progress)
                 outputs.append(output)
                 if closes:
                     self._signals.send(torch.stack([o.loss.detach() for o in outputs]).sum())
                 self._scaler.scale(output.loss / self.plan.micro_batches).backward()
         return outputs
+
+    def _replay(self, batch: ViewBatch, progress: Progress, before: list[StepOutput]) -> StepOutput:
+        """One micro-batch of a captured step, after ``before``."""
+        assert self.captured is not None
+
+        def check(loss: Tensor) -> None:
+            if progress.closes_step:
+                losses = [output.loss for output in before]
+                self._signals.send(torch.stack([*losses, loss]).sum())
+
+        return self.captured.run(batch, progress, check=check, number=len(before))
 
     def _gradients_stay_local(self, *, unless: bool) -> AbstractContextManager[None]:
         if unless or not isinstance(self._model, DistributedDataParallel):

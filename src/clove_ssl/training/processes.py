@@ -71,13 +71,18 @@ class Process:
 
 
 @contextmanager
-def joined(device: Literal["auto", "cpu", "cuda"]) -> Iterator[Process]:
-    """Join the process group for the duration of a run."""
-    process = _describe(device)
+def joined(
+    device: Literal["auto", "cpu", "cuda"], *, share_gpus: bool = False
+) -> Iterator[Process]:
+    """Join the process group for the duration of a run.
+
+    Processes that ``share_gpus`` talk by gloo, as NCCL wants a GPU for each.
+    """
+    process = _describe(device, share_gpus=share_gpus)
     if process.device.type == "cuda":
         torch.cuda.set_device(process.device)
     if process.world_size > 1:
-        on_gpu = process.device.type == "cuda"
+        on_gpu = process.device.type == "cuda" and not share_gpus
         dist.init_process_group(
             "nccl" if on_gpu else "gloo",
             timeout=LONGEST_WAIT,
@@ -89,14 +94,16 @@ def joined(device: Literal["auto", "cpu", "cuda"]) -> Iterator[Process]:
         dist.destroy_process_group()
 
 
-def _describe(device: Literal["auto", "cpu", "cuda"]) -> Process:
+def _describe(device: Literal["auto", "cpu", "cuda"], *, share_gpus: bool) -> Process:
     local_rank = int(os.environ.get("LOCAL_RANK", 0))
+    gpus = torch.cuda.device_count()
+    place = local_rank % gpus if share_gpus and gpus else local_rank
     return Process(
         rank=int(os.environ.get("RANK", 0)),
         world_size=int(os.environ.get("WORLD_SIZE", 1)),
         local_rank=local_rank,
         local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", 1)),
-        device=choose_device(device, local_rank=local_rank),
+        device=choose_device(device, local_rank=place),
     )
 
 
@@ -114,7 +121,7 @@ def choose_device(device: Literal["auto", "cpu", "cuda"], *, local_rank: int = 0
         raise UserError(
             f"Process {local_rank} of this machine has no GPU of its own; torch sees "
             f"{torch.cuda.device_count()}. Start torchrun with --nproc-per-node "
-            f"{torch.cuda.device_count()}."
+            f"{torch.cuda.device_count()}, or give --share-gpus."
         )
     return torch.device("cuda", local_rank)
 

@@ -7,13 +7,8 @@ operations then stretch that. Everything else agrees to a hundredth.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -199,29 +194,6 @@ def test_parameters_of_other_images_are_refused() -> None:
 def test_kernels_are_for_cuda_devices() -> None:
     assert not has_kernels("cpu")
     assert has_kernels("cuda") == (find_spec("triton") is not None)
-
-
-def has_interpreter() -> bool:
-    """Whether Triton is here, in a version whose interpreter works with today's NumPy."""
-    if find_spec("triton") is None:
-        return False
-    return tuple(int(part) for part in version("triton").split(".")[:2]) >= (3, 9)
-
-
-@pytest.mark.skipif(not has_interpreter(), reason="needs Triton 3.9 or newer")
-def test_kernels_agree_with_torch_in_tritons_interpreter() -> None:
-    """Here the kernels are checked without a GPU; the interpreter has to be chosen at import."""
-    tests = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-k", "tiny", "gpu/test_render_kernels.py"],
-        cwd=tests,
-        env={**os.environ, "TRITON_INTERPRET": "1", "PYTEST_ADDOPTS": "-p no:cacheprovider"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "2 passed" in done.stdout, done.stdout[-3000:]
 
 
 # --- the parts

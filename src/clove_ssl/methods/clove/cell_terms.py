@@ -32,6 +32,8 @@ from clove_ssl.methods.queue import FeatureQueue
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.geometry import match_cells
 
+DRAWS_CELLS = "the cells that enter the queue are drawn anew in every step"
+
 
 class EncodedViews(NamedTuple):
     """Embeddings of the views of one role, and where those views lie."""
@@ -61,7 +63,7 @@ class CellTerms:
         self.queue = FeatureQueue(loss.queue_size, config.projector.out) if queued else None
         self._matching = config.matching
         self._loss = loss
-        self._to_enqueue: list[Tensor] = []
+        self.to_enqueue: list[Tensor] = []
 
     def compare(
         self, targets: Tensor, projected: Sequence[Tensor], roles: Sequence[Sequence[View]]
@@ -93,14 +95,19 @@ class CellTerms:
             rows = targets.flatten(2).take_along_dim(cells[:, None, None], dim=2).squeeze(2)
         # Image by image, so that the order over processes is that of a single one.
         by_image = rows.reshape(-1, len(index), rows.shape[1]).transpose(0, 1).flatten(0, 1)
-        self._to_enqueue.append(unit_vectors(by_image))
+        self.to_enqueue.append(unit_vectors(by_image))
+
+    @property
+    def draws_cells(self) -> bool:
+        """Whether the host draws in every step which cells the queue gets."""
+        return self.queue is not None and self._loss.negatives == "inter"
 
     def enqueue(self) -> None:
         """Let the queue move on by what a step has collected."""
         if self.queue is not None:
-            for rows in self._to_enqueue:
+            for rows in self.to_enqueue:
                 self.queue.enqueue(rows)
-            self._to_enqueue.clear()
+            self.to_enqueue.clear()
 
     def _place(self, maps: Tensor, views: Sequence[View]) -> EncodedViews:
         """Split joined maps into views and put the views' boxes beside them."""

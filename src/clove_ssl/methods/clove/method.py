@@ -20,6 +20,7 @@ from clove_ssl.backbones.build import Backbone
 from clove_ssl.methods import health
 from clove_ssl.methods.base import Progress, StepOutput
 from clove_ssl.methods.clove.cell_terms import (
+    DRAWS_CELLS,
     CellTerms,
     Comparison,
     build_projector,
@@ -90,6 +91,14 @@ class CLoVE(TeacherStudentMethod[Encoder]):
         """Follow the student, where it is done here, and let the queue move on."""
         super().after_step(progress)
         self._terms.enqueue()
+
+    def why_not_captured(self) -> str:
+        """With cells of other images, which of them is drawn by the host."""
+        return DRAWS_CELLS if self._terms.draws_cells else ""
+
+    def left_by_forward(self) -> list[list[Tensor]]:
+        """What the queue gets."""
+        return [self._terms.to_enqueue]
 
     def health(self, output: StepOutput) -> dict[str, Tensor]:
         """Spread and rank of local embeddings, softness of attention, lag of the teacher."""

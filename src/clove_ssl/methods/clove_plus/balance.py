@@ -37,7 +37,7 @@ class GradientBalance(nn.Module):
         self.register_buffer("measurements", torch.zeros((), dtype=torch.int64))
         self._every = every
         self._keep = keep
-        self._squares: list[Tensor] = []
+        self.squares: list[Tensor] = []
 
     def wants(self, step: int) -> bool:
         """Whether the step that begins after ``step`` steps is measured."""
@@ -45,15 +45,15 @@ class GradientBalance(nn.Module):
 
     def note(self, one: Tensor, other: Tensor, maps: Sequence[Tensor]) -> None:
         """Measure two losses of a micro-batch; their graphs stay, for the step's own pass."""
-        self._squares.append(torch.stack([squared_norm(loss, maps) for loss in (one, other)]))
+        self.squares.append(torch.stack([squared_norm(loss, maps) for loss in (one, other)]))
 
     @torch.no_grad()
     def update(self) -> None:
         """Take the measurements of all micro-batches into the ratio, once in a step."""
-        if not self._squares:
+        if not self.squares:
             return
-        squares = torch.stack(self._squares).sum(0)  # (2,)
-        self._squares.clear()
+        squares = torch.stack(self.squares).sum(0)  # (2,)
+        self.squares.clear()
         squares = mean_over_processes(squares)
         found = (squares[0] / squares[1]).sqrt().to(self.ratio.dtype)
         # In fp16 a gradient can be infinite for once, as the step's own; such a one says nothing.

@@ -28,6 +28,7 @@ from clove_ssl.layers.collectives import gather_with_gradient
 from clove_ssl.methods import health
 from clove_ssl.methods.base import Progress, StepOutput
 from clove_ssl.methods.clove.cell_terms import (
+    DRAWS_CELLS,
     CellTerms,
     Comparison,
     build_projector,
@@ -143,7 +144,7 @@ class CLoVEPlus(TeacherStudentMethod[StagesEncoder]):
         cells = torch.stack(list(by_stage.values())).mean()
         whole, whole_metrics = self._whole_loss(students, roles)
         self._note(batch, targets, progress)
-        if self.training and self.goes_back_twice and self.balance.wants(progress.step):
+        if self.step_kind(progress):
             self.balance.note(cells, whole, students[0].first_maps)
         loss = cells + beta_at(self.config.whole, progress) * self.balance.ratio * whole
         metrics = {
@@ -160,6 +161,20 @@ class CLoVEPlus(TeacherStudentMethod[StagesEncoder]):
         self.balance.update()
         for terms in self._terms.values():
             terms.enqueue()
+
+    def why_not_captured(self) -> str:
+        """Where the host decides something in every step."""
+        if self.config.whole.schedule != "constant":
+            return "the weight of the loss on whole images changes in every step"
+        return DRAWS_CELLS if any(terms.draws_cells for terms in self._terms.values()) else ""
+
+    def step_kind(self, progress: Progress) -> bool:
+        """Whether the balance is measured."""
+        return self.training and self.goes_back_twice and self.balance.wants(progress.step)
+
+    def left_by_forward(self) -> list[list[Tensor]]:
+        """What was measured, and what the queues get."""
+        return [self.balance.squares, *(terms.to_enqueue for terms in self._terms.values())]
 
     def health(self, output: StepOutput) -> dict[str, Tensor]:
         """As CLoVE's, of the last stage with a local loss, and how well cells know their place."""

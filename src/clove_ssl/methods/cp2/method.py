@@ -69,7 +69,7 @@ class CP2(QueuedMethod[PyramidEncoder]):
         """Loss of a micro-batch."""
         first, second = batch.views
         self.before_targets(progress)
-        key = foreground_of(second, self.keys_of(second.pixels, progress))
+        key = foreground_of(second, self.keys_of(second.pixels))
         embedded = self.encoder(first.pixels)  # (B, D, h, w)
         query = foreground_of(first, embedded)
         negatives, temperature = self.queue.entries, self.config.temperature

@@ -83,7 +83,7 @@ class DenseCL(QueuedMethod[DenseEncoder]):
         """Loss of a micro-batch."""
         first, second = batch.views
         self.before_targets(progress)
-        key = self._key(second.pixels, progress)
+        key = self._key(second.pixels)
         query = self.encoder.embeddings(first.pixels)
         images = self._contrast(query.image, key.image, self.queue)
         cells = self.compare_cells(query, key, batch)
@@ -108,14 +108,18 @@ class DenseCL(QueuedMethod[DenseEncoder]):
         metrics = {f"{name}_dense": value for name, value in contrast_metrics(result).items()}
         return DenseTerm(result.loss.mean(), metrics)
 
+    def step_kind(self, progress: Progress) -> float:
+        """The weight of the dense loss, which is 0 at first where the config says so."""
+        return self.dense_weight(progress)
+
     def dense_weight(self, progress: Progress) -> float:
         """Lambda at a step."""
         started = progress.step >= self.config.dense_from_step
         return self.config.dense_weight if started else 0.0
 
     @torch.no_grad()
-    def _key(self, images: Tensor, progress: Progress) -> Embedded:
-        return self.teacher.module.embed(self.keys_of(images, progress))
+    def _key(self, images: Tensor) -> Embedded:
+        return self.teacher.module.embed(self.keys_of(images))
 
     def _contrast(self, query: Tensor, positive: Tensor, queue: KeyBank) -> Contrast:
         query, positive = unit_vectors(query), unit_vectors(positive)

@@ -98,7 +98,7 @@ class DetCo(QueuedMethod[LevelsEncoder]):
         """Loss of a micro-batch."""
         (first, first_patches), (second, second_patches) = self._split(batch)
         self.before_targets(progress)
-        key = Embedded(self._keys(second, progress), self._keys(second_patches, progress))
+        key = Embedded(self._keys(second), self._keys(second_patches))
         embedded = self.encoder(first)  # (B, M, D)
         query = Embedded(unit_vectors(embedded), unit_vectors(self.encoder(first_patches)))
         contrasts = {
@@ -121,8 +121,8 @@ class DetCo(QueuedMethod[LevelsEncoder]):
             pairs.append((batch.views[number].pixels, patches))
         return pairs
 
-    def _keys(self, images: Tensor, progress: Progress) -> Tensor:
-        return unit_vectors(self.keys_of(images, progress))
+    def _keys(self, images: Tensor) -> Tensor:
+        return unit_vectors(self.keys_of(images))
 
     def _contrast(self, query: Tensor, key: Tensor, queues: LevelQueues) -> Contrast:
         temperature = self.config.temperature

@@ -36,7 +36,7 @@ class MoCo(QueuedMethod[PooledEncoder]):
         """Loss of a micro-batch."""
         first, second = batch.views
         self.before_targets(progress)
-        keys = unit_vectors(self.keys_of(second.pixels, progress))  # (B, D)
+        keys = unit_vectors(self.keys_of(second.pixels))  # (B, D)
         embedded = self.encoder(first.pixels)  # (B, D)
         negatives, temperature = self.queue.entries, self.config.temperature
         result = contrast(unit_vectors(embedded), keys, negatives, temperature=temperature)

@@ -242,6 +242,10 @@ class SlotCon(TeacherStudentMethod[Encoder]):
         loss = weight * compared.group_loss + (1 - weight) * found.loss
         return StepOutput(loss, metrics, samples)
 
+    def why_not_captured(self) -> str:
+        """Images bring slots along as they like."""
+        return "the number of common slots changes from step to step"
+
     def after_step(self, progress: Progress) -> None:
         """Move the centre towards the mean score of the step, and follow the student."""
         super().after_step(progress)

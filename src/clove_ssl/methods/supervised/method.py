@@ -16,12 +16,13 @@ from clove_ssl.config.views import ViewSpec
 from clove_ssl.errors import UserError
 from clove_ssl.methods import health
 from clove_ssl.methods.base import Method, Progress, StepOutput
+from clove_ssl.methods.captured import Capturable
 from clove_ssl.methods.compiled import Compilable
 from clove_ssl.methods.supervised.config import SupervisedConfig
 from clove_ssl.views.batch import ViewBatch
 
 
-class Supervised(Method, Compilable):
+class Supervised(Method, Compilable, Capturable):
     """Cross entropy on class labels."""
 
     headline = ("accuracy",)

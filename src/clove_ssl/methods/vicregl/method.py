@@ -20,6 +20,7 @@ from clove_ssl.config.views import ViewSpec
 from clove_ssl.layers.collectives import gather_with_gradient
 from clove_ssl.methods import health
 from clove_ssl.methods.base import Method, Progress, StepOutput
+from clove_ssl.methods.captured import Capturable
 from clove_ssl.methods.compiled import Compilable
 from clove_ssl.methods.heads import build_expander
 from clove_ssl.methods.teacher_student import BackboneEncoder
@@ -54,7 +55,7 @@ class Encoder(BackboneEncoder):
         return Embeddings(self.expander(maps.mean((2, 3))), expanded.reshape(*cells.shape[:3], -1))
 
 
-class VICRegL(Method, Compilable):
+class VICRegL(Method, Compilable, Capturable):
     """Self-supervised learning of local visual features (Bardes et al., 2022)."""
 
     headline = ("loss_global", "loss_local")

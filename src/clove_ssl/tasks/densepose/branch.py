@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from clove_ssl.layers.ladder import by_rows
 from clove_ssl.tasks.densepose.config import DensePoseHeadConfig
 from clove_ssl.tasks.densepose.surfaces import PART_COUNT
 from clove_ssl.tasks.rcnn.detectron2_names import detectron2_name
@@ -111,7 +112,7 @@ class DensePoseHead(nn.Module):
 
     def predict(self, maps: Tensor) -> SurfaceMaps:
         """(R, width, S, S) -> (R, 2 or 25, 4S, 4S)."""
-        return SurfaceMaps(*(_enlarged(layer(maps)) for layer in self.predictors))
+        return SurfaceMaps(*(_enlarged(by_rows(layer, maps)) for layer in self.predictors))
 
     @property
     def predictors(self) -> tuple[nn.ConvTranspose2d, ...]:

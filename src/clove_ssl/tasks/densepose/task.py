@@ -6,12 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from torch import Tensor
+
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.base import TaskData
 from clove_ssl.tasks.densepose.config import COCODensePoseConfig
-from clove_ssl.tasks.densepose.detector import DensePoseDetector, build_densepose_detector
+from clove_ssl.tasks.densepose.detector import (
+    DensePoseDetections,
+    DensePoseDetector,
+    build_densepose_detector,
+)
 from clove_ssl.tasks.densepose.loading import DensePoseImages
 from clove_ssl.tasks.densepose.reader import DensePoseDataset, labels_of, open_densepose
 from clove_ssl.tasks.densepose.records import IUV, encode_surface, image_persons, paint_surfaces
@@ -27,8 +33,8 @@ from clove_ssl.tasks.detection.task import FAULTY, FILE, SPLITS, DetectionTask, 
 from clove_ssl.tasks.labels.samples import DetectionDataset
 from clove_ssl.tasks.loading.images import InputSizes
 from clove_ssl.tasks.loading.order import GroupedOrder
-from clove_ssl.tasks.predictions import Predictions, Record, detection_records, read_detections
-from clove_ssl.tasks.rcnn.instances import DetectionBatch
+from clove_ssl.tasks.predictions import Predictions, Record, read_detections
+from clove_ssl.tasks.rcnn.instances import ImageDetections
 from clove_ssl.tasks.scoring.judging import score_predictions
 from clove_ssl.tasks.scoring.scores import Scores, ScoreTable
 
@@ -184,15 +190,13 @@ class DensePoseNetwork(DetectionNetwork):
     def __init__(self, detector: DensePoseDetector, test: DensePoseDataset) -> None:
         super().__init__(detector, test)
 
-    def predict(self, batch: DetectionBatch) -> list[Record]:
-        """The persons of all images of a test batch."""
-        assert isinstance(self.detector, DensePoseDetector)
+    def records(self, keys: Tensor, found: Sequence[ImageDetections]) -> list[Record]:
+        """The persons of the test images with these keys (B,), on the host."""
         records: list[Record] = []
-        for key, found in zip(batch.keys.tolist(), self.detector.detect(batch), strict=True):
-            own = detection_records(
-                found, self._test.samples[key], category_ids=self._test.category_ids
-            )
-            for record, surface in zip(own, found.surfaces, strict=False):  # only the best have one
+        for key, each in zip(keys.tolist(), found, strict=True):
+            assert isinstance(each, DensePoseDetections)
+            own = super().records(keys.new_tensor([key]), [each])
+            for record, surface in zip(own, each.surfaces, strict=False):  # only the best have one
                 record[IUV] = encode_surface(surface)
             records += own
         return records

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -12,7 +12,7 @@ from clove_ssl.tasks.base import TaskModel
 from clove_ssl.tasks.labels.samples import DetectionDataset
 from clove_ssl.tasks.predictions import Record, detection_records
 from clove_ssl.tasks.rcnn.detector import Detector
-from clove_ssl.tasks.rcnn.instances import DetectionBatch
+from clove_ssl.tasks.rcnn.instances import DetectionBatch, ImageDetections
 from clove_ssl.tasks.training_parts import parameter_groups
 
 _STAGES = ("stem", "c2", "c3", "c4", "c5")
@@ -47,10 +47,19 @@ class DetectionNetwork(TaskModel):
 
     def predict(self, batch: DetectionBatch) -> list[Record]:
         """The detections of all images of a test batch."""
+        return self.begin_prediction(batch)()
+
+    def begin_prediction(self, batch: DetectionBatch) -> Callable[[], list[Record]]:
+        """Find the objects of a test batch; the result turns them into records."""
+        found = self.detector.detect(batch)
+        return lambda: self.records(batch.keys, found)
+
+    def records(self, keys: Tensor, found: Sequence[ImageDetections]) -> list[Record]:
+        """The detections of the test images with these keys (B,), on the host."""
         records: list[Record] = []
-        for key, found in zip(batch.keys.tolist(), self.detector.detect(batch), strict=True):
+        for key, each in zip(keys.tolist(), found, strict=True):
             sample = self._test.samples[key]
-            records += detection_records(found, sample, category_ids=self._test.category_ids)
+            records += detection_records(each, sample, category_ids=self._test.category_ids)
         return records
 
     def parameter_groups(self, weight_decay: float) -> list[dict[str, Any]]:

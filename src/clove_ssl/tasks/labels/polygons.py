@@ -23,7 +23,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from clove_ssl.layers.transfers import send_tensor
+from clove_ssl.layers.transfers import HostCopy, send_tensor
 
 Polygon = npt.NDArray[np.float64]  # (2k,) x0, y0, x1, y1, ... in pixels
 Mask = npt.NDArray[np.bool_]
@@ -95,10 +95,27 @@ def masks_in_boxes(
 
     A side of a box counts as 0.1 pixels at least.
     """
+    totals = outlines.object_sizes[:, objects].sum(dim=1).tolist()
+    return begin_masks(outlines, objects, boxes, size=size, totals=totals).read()
+
+
+def begin_masks(
+    outlines: PackedOutlines,
+    objects: Tensor,  # (R,) which object a region shows
+    boxes: Tensor,  # (R, 4)
+    *,
+    size: int,
+    totals: Sequence[int],
+) -> PendingMasks:
+    """As :func:`masks_in_boxes`, where it is known how many corners and polygons R regions have.
+
+    How often edges pass from a column to the next is known to the device alone. That number is
+    sent for at once and read by ``read``, so that work queued in between hides the wait.
+    """
+    corners, polygons = totals
     sizes = outlines.object_sizes[:, objects]  # (2, R)
     firsts = (outlines.object_sizes.cumsum(1) - outlines.object_sizes)[0, objects]  # (R,)
     before = sizes.cumsum(1) - sizes  # (2, R) corners and polygons of the regions before
-    corners, polygons = sizes.sum(dim=1).tolist()
     region = torch.repeat_interleave(sizes[0], output_size=corners)  # (V,)
     corner = torch.arange(corners, device=region.device) + (firsts - before[0])[region]  # (V,)
     low = boxes[:, :2]  # (R, 2)
@@ -108,16 +125,28 @@ def masks_in_boxes(
         for each in (corner, corner + outlines.following[corner])
     )  # (V, 2)
     number = outlines.polygon[corner] + before[1, region]  # (V,)
-    filled = _fill(start, end, number, polygons, height=size, width=size)  # (Q, size, size)
+    filling = _Filling(start, end, number, polygons, height=size, width=size)
     owner = torch.repeat_interleave(sizes[1], output_size=polygons)  # (Q,)
-    union = torch.zeros(len(boxes), size, size, dtype=torch.int32, device=boxes.device)
-    return union.index_add_(0, owner, filled.int()) > 0
+    return PendingMasks(filling, owner, len(boxes))
+
+
+class PendingMasks:
+    """Masks of R regions that have been begun."""
+
+    def __init__(self, filling: _Filling, owner: Tensor, regions: int) -> None:
+        self._filling, self._owner, self._regions = filling, owner, regions
+
+    def read(self) -> Tensor:
+        """The union of the polygons of every region: (R, height, width) bool."""
+        filled = self._filling.finish()  # (Q, height, width)
+        union = filled.new_zeros(self._regions, *filled.shape[1:], dtype=torch.int32)
+        return union.index_add_(0, self._owner, filled.int()) > 0
 
 
 def fill_polygons(polygons: Sequence[Polygon], *, height: int, width: int) -> Mask:
     """The union of some polygons: (height, width)."""
     outlines = pack_outlines([polygons])
-    filled = _fill(
+    filling = _Filling(
         outlines.corners,
         outlines.corners[torch.arange(len(outlines.corners)) + outlines.following],
         outlines.polygon,
@@ -125,32 +154,44 @@ def fill_polygons(polygons: Sequence[Polygon], *, height: int, width: int) -> Ma
         height=height,
         width=width,
     )
-    union: Mask = filled.any(dim=0).numpy()
+    union: Mask = filling.finish().any(dim=0).numpy()
     return union
 
 
-def _fill(
-    start: Tensor,  # (V, 2)
-    end: Tensor,  # (V, 2)
-    polygon: Tensor,  # (V,) of each edge
-    polygons: int,
-    *,
-    height: int,
-    width: int,
-) -> Tensor:
-    """Switch between outside and inside at every crossing, down the columns: (Q, h, w) bool."""
-    edges = _draw(start, end, width=width)
-    edge = torch.repeat_interleave(edges.columns)  # (E,)
-    before = edges.columns.cumsum(0) - edges.columns  # (V,)
-    column = torch.arange(len(edge), device=edge.device) + (edges.first_column - before)[edge]
-    row = (_heights(_Edges(*(each[edge] for each in edges)), column) + 0.5) / FINER - 0.5
-    # A switch below the last row begins the next column, hence one place more than pixels.
-    places = height * width + 1
-    switch = polygon[edge] * places + column * height + row.clamp(0, height).ceil().long()
-    count = torch.zeros(polygons * places, dtype=torch.int32, device=edge.device)
-    count.index_add_(0, switch, torch.ones_like(switch, dtype=torch.int32))
-    inside = count.view(polygons, places)[:, :-1].cumsum(dim=1, dtype=torch.int32) % 2 == 1
-    return inside.view(polygons, width, height).mT
+class _Filling:
+    """Polygons that are filled as soon as the number of their crossings is there."""
+
+    def __init__(
+        self,
+        start: Tensor,  # (V, 2)
+        end: Tensor,  # (V, 2)
+        polygon: Tensor,  # (V,) of each edge
+        polygons: int,
+        *,
+        height: int,
+        width: int,
+    ) -> None:
+        self._edges = _draw(start, end, width=width)
+        self._polygon, self._polygons = polygon, polygons
+        self._height, self._width = height, width
+        self._crossings = HostCopy(self._edges.columns.sum()[None])
+
+    def finish(self) -> Tensor:
+        """Switch between outside and inside at every crossing, down the columns: (Q, h, w) bool."""
+        edges, height, width = self._edges, self._height, self._width
+        (crossings,) = self._crossings.read()
+        edge = torch.repeat_interleave(edges.columns, output_size=crossings)  # (E,)
+        before = edges.columns.cumsum(0) - edges.columns  # (V,)
+        column = torch.arange(crossings, device=edge.device) + (edges.first_column - before)[edge]
+        row = (_heights(_Edges(*(each[edge] for each in edges)), column) + 0.5) / FINER - 0.5
+        # A switch below the last row begins the next column, hence one place more than pixels.
+        places = height * width + 1
+        switch = self._polygon[edge] * places + column * height + row.clamp(0, height).ceil().long()
+        count = torch.zeros(self._polygons * places, dtype=torch.int32, device=edge.device)
+        count.index_add_(0, switch, torch.ones_like(switch, dtype=torch.int32))
+        switches = count.view(self._polygons, places)[:, :-1]
+        inside = switches.cumsum(dim=1, dtype=torch.int32) % 2 == 1
+        return inside.view(self._polygons, width, height).mT
 
 
 def _draw(start: Tensor, end: Tensor, *, width: int) -> _Edges:

@@ -24,7 +24,7 @@ from clove_ssl.tasks.rcnn.draws import Priorities, RandomPriorities
 from clove_ssl.tasks.rcnn.features import C4Features, PyramidFeatures
 from clove_ssl.tasks.rcnn.instances import DetectionBatch, ImageDetections
 from clove_ssl.tasks.rcnn.pixels import resize_boxes, stack_images
-from clove_ssl.tasks.rcnn.proposals.choose import Proposals
+from clove_ssl.tasks.rcnn.proposals.choose import Proposals, ProposalTable, table_of
 from clove_ssl.tasks.rcnn.proposals.stage import RegionProposer, Scored
 from clove_ssl.tasks.rcnn.regions.keypoints import find_keypoints
 from clove_ssl.tasks.rcnn.regions.losses import (
@@ -43,7 +43,7 @@ from clove_ssl.tasks.rcnn.regions.roi_heads import (
     MaskHead,
     detect,
 )
-from clove_ssl.tasks.rcnn.regions.targets import TrainingRegions, draw_regions
+from clove_ssl.tasks.rcnn.regions.targets import DrawnRegions, TrainingRegions, draw_regions
 from clove_ssl.tasks.training_parts import freeze_norms, freeze_stages
 
 
@@ -97,6 +97,9 @@ class Detector(nn.Module):
         """The losses of a batch by name; their sum is what is trained."""
         levels = self.maps(batch)
         scored: Scored = self.proposer(levels)
+        # Regions first: their numbers travel to the host while the device works on what follows.
+        proposals = self.proposer.propose_table(scored, batch.sizes)
+        drawn = self._draw(batch, proposals, step=step)
         anchors = sum(len(each) for each in scored.anchors)
         first = self.proposer.losses(
             scored,
@@ -105,7 +108,7 @@ class Detector(nn.Module):
                 batch.keys, anchors, step=step, stage="anchors", device=levels[0].device
             ),
         )
-        regions = self.draw_regions(batch, self.proposer.propose(scored, batch.sizes), step=step)
+        regions = drawn.read()
         return {
             "loss_rpn_cls": first.objectness,
             "loss_rpn_loc": first.offsets,
@@ -132,23 +135,28 @@ class Detector(nn.Module):
         self, batch: DetectionBatch, proposals: Sequence[Proposals], *, step: int
     ) -> TrainingRegions:
         """The regions of a training step."""
-        most = max(
-            len(proposed.logits) + len(objects)
-            for proposed, objects in zip(proposals, batch.targets, strict=True)
-        )
+        return self._draw(batch, table_of(proposals), step=step).read()
+
+    def _draw(self, batch: DetectionBatch, proposals: ProposalTable, *, step: int) -> DrawnRegions:
+        count = proposals.boxes.shape[1] + max(map(len, batch.targets))
         priority = self.priorities(
-            batch.keys, most, step=step, stage="regions", device=proposals[0].boxes.device
+            batch.keys, count, step=step, stage="regions", device=proposals.boxes.device
         )
         return draw_regions(
-            proposals, batch.targets, priority, config=self.config.box, num_classes=self.classes
+            proposals,
+            batch.targets,
+            priority,
+            config=self.config.box,
+            num_classes=self.classes,
+            masks=self.mask_head is not None,
+            keypoints=self.keypoint_head is not None,
         )
 
     def region_losses(
         self, levels: Sequence[Tensor], regions: TrainingRegions, batch: DetectionBatch
     ) -> dict[str, Tensor]:
         """The losses of the second stage."""
-        # First all whose size depends on values, for which the host waits; then the networks,
-        # which it can queue without a pause.
+        # What is begun here is read behind the networks, when the device has had time for it.
         task = plan_losses(
             regions,
             batch.targets,

@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from clove_ssl.backbones.build import STAGES, Backbone
 from clove_ssl.config.detection import DetectorConfig
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.rcnn.layers import Norm, NormedConv, start_linear
+from clove_ssl.layers.fused_norm.activation import normalize
+from clove_ssl.layers.ladder import put_on_ladder
+from clove_ssl.tasks.rcnn.layers import WORTH_FUSING, Norm, NormedConv, start_linear
 from clove_ssl.tasks.rcnn.regions.pooling import ALIGNED, LEGACY, pool_pyramid, pool_regions
 from clove_ssl.tasks.rcnn.regions.roi_heads import BoxHead
 
@@ -50,6 +52,7 @@ class C4Features(nn.Module):
         self.backbone = Backbone(
             backbone.body, name=backbone.name, parts=backbone.parts, stage="c4"
         )
+        put_on_ladder(backbone.body)  # the canvas is not rounded up, as it is for a pyramid
         channels = backbone.channels["c5"]
         self.norm = nn.BatchNorm2d(channels) if config.neck_norm == "batch" else None
         self.rule = ALIGNED if config.box.pooling == "aligned" else LEGACY
@@ -59,16 +62,17 @@ class C4Features(nn.Module):
 
     def forward(self, pixels: Tensor) -> list[Tensor]:
         """(B, 3, H, W) -> the map of stride 16 (B, C, H / 16, W / 16)."""
-        return [self.backbone.features(pixels)]
+        if _worth_fusing(pixels):
+            return [self.backbone.features(pixels)]
+        return [self.backbone(pixels, "c4")["c4"]]
 
     def region_maps(self, levels: Sequence[Tensor], regions: Tensor) -> Tensor:
         """Regions (R, 5) as the box head sees them: (R, C, 7, 7)."""
         maps = pool_regions(
             levels[0], regions, stride=self.strides[0], size=HEAD_SIDE, rule=self.rule
         )
-        for path in self.backbone.parts["c5"]:
-            maps = self.backbone.body.get_submodule(path)(maps)
-        return maps if self.norm is None else self.norm(maps)
+        maps = self.backbone.run_stage("c5", maps)
+        return maps if self.norm is None else normalize(self.norm, maps)
 
     def region_vectors(self, maps: Tensor) -> Tensor:
         """(R, C, 7, 7) -> (R, vector_length)."""
@@ -96,6 +100,8 @@ class PyramidFeatures(nn.Module):
         super().__init__()
         _check_strides(backbone)
         self.backbone = backbone
+        if backbone.stage == STAGES[-1]:
+            backbone.hand_out(STAGES)
         channels = {stage: backbone.channels[stage] for stage in STAGES}
         self.pyramid = FeaturePyramid(channels, width=config.pyramid_width, norm=config.neck_norm)
         self.box_head = BoxHead(
@@ -109,7 +115,9 @@ class PyramidFeatures(nn.Module):
 
     def forward(self, pixels: Tensor) -> list[Tensor]:
         """(B, 3, H, W) -> the five maps of the pyramid, the finest first."""
-        maps = self.backbone(pixels)
+        backbone = self.backbone
+        hands_out = backbone.stage == STAGES[-1] and _worth_fusing(pixels)
+        maps = backbone.maps(pixels) if hands_out else backbone(pixels)
         levels: list[Tensor] = self.pyramid(maps)
         return levels
 
@@ -131,6 +139,12 @@ class PyramidFeatures(nn.Module):
         return pool_pyramid(
             levels[:-1], regions, strides=self.strides[:-1], size=size, rule=self.rule
         )
+
+
+def _worth_fusing(pixels: Tensor) -> bool:
+    """Whether images (B, 3, H, W) are so large that most maps are; see ``WORTH_FUSING``."""
+    # The maps of the first stages have half to five times as many values.
+    return pixels.numel() >= WORTH_FUSING // 2
 
 
 def _check_strides(backbone: Backbone) -> None:

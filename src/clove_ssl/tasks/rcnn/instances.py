@@ -179,24 +179,32 @@ class PackedTensors:
     block: Tensor  # (bytes,) uint8
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[torch.dtype, ...]
+    strides: tuple[tuple[int, ...], ...]
 
     def tensors(self) -> list[Tensor]:
-        """The tensors, as views of the block."""
-        lengths = _lengths(self.shapes, self.dtypes)
-        parts = zip(self.shapes, self.dtypes, _starts(lengths), lengths, strict=True)
+        """The tensors, as views of the block; one operation for each, as there may be hundreds."""
+        starts = _starts(_lengths(self.shapes, self.dtypes))
+        whole = {dtype: self._as(dtype) for dtype in set(self.dtypes)}
         return [
-            self.block[start : start + length].view(dtype).view(shape)
-            for shape, dtype, start, length in parts
+            whole[dtype].as_strided(
+                shape, strides, whole[dtype].storage_offset() + start // dtype.itemsize
+            )
+            for shape, dtype, strides, start in zip(
+                self.shapes, self.dtypes, self.strides, starts, strict=True
+            )
         ]
+
+    def _as(self, dtype: torch.dtype) -> Tensor:
+        """The block as numbers of a type; its last bytes may belong to a smaller one."""
+        return self.block[: len(self.block) // dtype.itemsize * dtype.itemsize].view(dtype)
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> PackedTensors:
         """The tensors on ``device``."""
-        block = self.block.to(device, non_blocking=non_blocking)
-        return PackedTensors(block, self.shapes, self.dtypes)
+        return replace(self, block=self.block.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> PackedTensors:
         """The tensors in page-locked memory."""
-        return PackedTensors(self.block.pin_memory(), self.shapes, self.dtypes)
+        return replace(self, block=self.block.pin_memory())
 
 
 def pack(tensors: Sequence[Tensor]) -> PackedTensors:
@@ -205,10 +213,25 @@ def pack(tensors: Sequence[Tensor]) -> PackedTensors:
     dtypes = tuple(each.dtype for each in tensors)
     lengths = _lengths(shapes, dtypes)
     size = _starts([*lengths, 0])[-1]
-    packed = PackedTensors(torch.empty(size, dtype=torch.uint8), shapes, dtypes)
+    strides = tuple(_strides(each) for each in tensors)
+    packed = PackedTensors(torch.empty(size, dtype=torch.uint8), shapes, dtypes, strides)
     for place, tensor in zip(packed.tensors(), tensors, strict=True):
         place.copy_(tensor)
     return packed
+
+
+def _strides(tensor: Tensor) -> tuple[int, ...]:
+    """Distances of neighbours on every axis, in the order in which the tensor lies in memory.
+
+    Images are decoded with channels side by side; turning them round would cost a worker more than
+    mirroring them.
+    """
+    order = sorted(range(tensor.ndim), key=tensor.stride, reverse=True)
+    strides, distance = [0] * tensor.ndim, 1
+    for axis in reversed(order):
+        strides[axis] = distance
+        distance *= tensor.shape[axis]
+    return tuple(strides)
 
 
 def _lengths(shapes: Sequence[tuple[int, ...]], dtypes: Sequence[torch.dtype]) -> list[int]:

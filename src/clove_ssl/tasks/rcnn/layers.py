@@ -10,7 +10,14 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from clove_ssl.layers.fused_norm.activation import normalize, normalize_relu
+from clove_ssl.layers.ladder import by_rows
+
 Norm = Literal["batch", "none"]
+
+WORTH_FUSING = 1 << 25
+"""Values of a map from which on kernels of ours save a GPU more time than they cost the host, which
+has several of them to start for every norm."""
 
 
 class NormedConv(nn.Conv2d):
@@ -37,7 +44,9 @@ class NormedConv(nn.Conv2d):
 
     def forward(self, feature_map: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, out_channels, H, W)."""
-        result = super().forward(feature_map)
+        result = by_rows(super().forward, feature_map)
+        if self.norm is not None and result.numel() >= WORTH_FUSING:
+            return normalize_relu(self.norm, result) if self.relu else normalize(self.norm, result)
         if self.norm is not None:
             result = self.norm(result)
         return F.relu(result) if self.relu else result

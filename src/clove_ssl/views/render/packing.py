@@ -63,6 +63,13 @@ class PackedImages:
         )
         return self.buffer[start : start + 3 * height * width].view(3, height, width)
 
+    def gathered(self, *, pin_memory: bool) -> PackedImages:
+        """Copies of these images alone, one after the other, in memory of the host."""
+        lengths = 3 * self.heights * self.widths
+        buffer = torch.empty(int(lengths.sum()), dtype=torch.uint8, pin_memory=pin_memory)
+        torch.cat([self.image(number).reshape(-1) for number in range(len(self))], out=buffer)
+        return replace(self, buffer=buffer, offsets=np.cumsum(lengths) - lengths)
+
     def pin_memory(self) -> PackedImages:
         """The same images in page-locked memory; data loaders call this by its name."""
         return replace(self, buffer=self.buffer.pin_memory())

@@ -13,13 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torchvision.ops import nms
 
+from clove_ssl.layers.fused_norm.activation import has_triton
+from clove_ssl.layers.transfers import pad_rows, send
 from clove_ssl.tasks.rcnn.boxes import RPN_WEIGHTS, clip_to_images, decode_boxes, has_area
 
 # The logit of a probability that differs from 1 by 1e-10, as float64 rounds it.
@@ -31,6 +32,39 @@ class Proposals(NamedTuple):
 
     boxes: Tensor  # (P, 4)
     logits: Tensor  # (P,)
+
+
+class ProposalTable(NamedTuple):
+    """Regions of B images, best first, in tables of one length: nothing of it was asked for yet."""
+
+    boxes: Tensor  # (B, P, 4), anything beyond the count of an image
+    logits: Tensor  # (B, P)
+    counts: Tensor  # (B,) int64
+    finite: Tensor  # () bool, whether all numbers were finite that they were chosen from
+
+    def split(self, *, not_finite: Literal["raise", "drop"]) -> list[Proposals]:
+        """The regions image by image; waits for the device."""
+        all_finite, *counts = torch.cat([self.finite[None], self.counts]).tolist()
+        if not_finite == "raise":
+            refuse_divergence(bool(all_finite))
+        return [
+            Proposals(image[:count], scores[:count])
+            for image, scores, count in zip(self.boxes, self.logits, counts, strict=True)
+        ]
+
+
+def refuse_divergence(all_finite: bool) -> None:
+    """Stop a training whose proposals are not numbers any more."""
+    if not all_finite:
+        raise FloatingPointError("Training diverged: a proposed box or its score is not finite")
+
+
+def table_of(proposals: Sequence[Proposals]) -> ProposalTable:
+    """The regions of all images as one table."""
+    logits = pad_rows([each.logits for each in proposals])  # (B, P)
+    counts = send([len(each.logits) for each in proposals], logits.device, dtype=torch.int64)
+    boxes = pad_rows([each.boxes for each in proposals])
+    return ProposalTable(boxes, logits, counts, torch.ones_like(counts[0], dtype=torch.bool))
 
 
 class _Ranked(NamedTuple):
@@ -64,8 +98,25 @@ def propose(
 ) -> list[Proposals]:
     """The best regions of every image, best first; no gradient flows through them.
 
-    Non-maximum suppression works inside a level; then all levels compete. Numbers that are not
-    finite mean a diverged training (``raise``) or a region less (``drop``).
+    Numbers that are not finite mean a diverged training (``raise``) or a region less (``drop``).
+    """
+    table = propose_table(logits, offsets, anchors=anchors, image_sizes=image_sizes, limits=limits)
+    return table.split(not_finite=not_finite)
+
+
+@torch.no_grad()
+def propose_table(
+    logits: Sequence[Tensor],  # levels x (B, N_l)
+    offsets: Sequence[Tensor],  # levels x (B, N_l, 4)
+    *,
+    anchors: Sequence[Tensor],  # levels x (N_l, 4)
+    image_sizes: Sequence[tuple[int, int]],
+    limits: ProposalLimits,
+) -> ProposalTable:
+    """The best regions of every image, without a question to the device.
+
+    Non-maximum suppression works inside a level; then all levels compete. What is not finite is
+    left out.
     """
     best = _best_of_levels(logits, offsets, anchors, count=limits.before_nms)
     boxes = clip_to_images(best.boxes, image_sizes)  # (B, P, 4)
@@ -73,16 +124,10 @@ def propose(
     usable = finite & has_area(boxes)  # (B, P)
     boxes = boxes.where(usable[..., None], 0)  # what has no area suppresses nothing
     kept = usable & survivors(boxes, best.level_sizes, limits.nms_overlap)  # (B, P)
-    # The only numbers that the host must know, read at once.
-    all_finite, *counts = torch.cat([finite.all()[None], kept.sum(dim=1)]).tolist()
-    if not_finite == "raise" and not all_finite:
-        raise FloatingPointError("Training diverged: a proposed box or its score is not finite")
-    ranked = best.logits.where(kept, -math.inf).topk(min(limits.after_nms, kept.shape[1]), dim=1)
+    count = min(limits.after_nms, kept.shape[1])
+    ranked = best.logits.where(kept, -math.inf).topk(count, dim=1)
     chosen = boxes.gather(1, ranked.indices[..., None].expand(-1, -1, 4))
-    return [
-        Proposals(image[:count], scores[:count])
-        for image, scores, count in zip(chosen, ranked.values, counts, strict=True)
-    ]
+    return ProposalTable(chosen, ranked.values, kept.sum(dim=1).clamp_(max=count), finite.all())
 
 
 def append_ground_truth(proposals: Proposals, truth: Tensor) -> Proposals:
@@ -116,7 +161,7 @@ def survivors(boxes: Tensor, level_sizes: Sequence[int], overlap: float) -> Tens
     Returns:
         (B, P) bool.
     """
-    if boxes.is_cuda and find_spec("triton") is not None:
+    if boxes.is_cuda and has_triton():
         from clove_ssl.tasks.rcnn.proposals.suppression_kernel import survivors_on_gpu
 
         return survivors_on_gpu(boxes, level_sizes, overlap)

@@ -21,9 +21,8 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 
-from clove_ssl.layers.transfers import send
+from clove_ssl.layers.transfers import pad_rows, send
 from clove_ssl.tasks.rcnn.boxes import (
     RPN_WEIGHTS,
     Candidates,
@@ -189,7 +188,7 @@ def _offset_targets(
     foreground: Candidates, *, anchors: Tensor, matched: Tensor, truth: Sequence[Tensor]
 ) -> Tensor:
     """Where foreground anchors should move; 0 for candidates that only fill up: (B, k, 4)."""
-    boxes = pad_sequence(list(truth), batch_first=True)  # (B, G, 4)
+    boxes = pad_rows(truth)  # (B, G, 4)
     if boxes.shape[1] == 0:
         return boxes.new_zeros(*foreground.rows.shape, 4)
     objects = matched.gather(1, foreground.rows)[..., None].expand(-1, -1, 4)  # (B, k, 4)

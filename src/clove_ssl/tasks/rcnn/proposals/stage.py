@@ -14,7 +14,12 @@ from torch import Tensor, nn
 from clove_ssl.config.detection import ProposalConfig
 from clove_ssl.layers.fp32 import at_least_fp32
 from clove_ssl.tasks.rcnn.instances import ImageTargets
-from clove_ssl.tasks.rcnn.proposals.choose import ProposalLimits, Proposals, propose
+from clove_ssl.tasks.rcnn.proposals.choose import (
+    ProposalLimits,
+    Proposals,
+    ProposalTable,
+    propose_table,
+)
 from clove_ssl.tasks.rcnn.proposals.rpn import (
     AnchorLayout,
     RPNHead,
@@ -23,6 +28,8 @@ from clove_ssl.tasks.rcnn.proposals.rpn import (
     rpn_losses,
     sample_anchors,
 )
+
+_REMEMBERED = 32  # sizes of images whose anchors stay; 4 MB each where images are large
 
 
 class Scored(NamedTuple):
@@ -52,6 +59,7 @@ class RegionProposer(nn.Module):
         of_level = (sizes,) if len(strides) == 1 else tuple((size,) for size in sizes)
         self.layout = AnchorLayout(strides=strides, sizes=of_level, ratios=config.anchor_ratios)
         self.head = RPNHead(in_channels, self.layout.anchors_per_cell()[0])
+        self._known_anchors: dict[tuple[object, torch.device], list[Tensor]] = {}
 
     def forward(self, levels: Sequence[Tensor]) -> Scored:
         """Maps (B, C, H, W) of all levels -> scores and offsets of their anchors."""
@@ -60,8 +68,18 @@ class RegionProposer(nn.Module):
         return Scored(
             logits=[at_least_fp32(logits) for logits, _ in outputs],
             offsets=[at_least_fp32(offsets) for _, offsets in outputs],
-            anchors=self.layout.grids(grids, device=levels[0].device),
+            anchors=self._anchors(tuple(grids), levels[0].device),
         )
+
+    def _anchors(self, grids: tuple[tuple[int, int], ...], device: torch.device) -> list[Tensor]:
+        """The anchors of maps of these sizes, which are made once."""
+        found = self._known_anchors.get((grids, device))
+        if found is None:
+            found = self.layout.grids(grids, device=device)
+            if len(self._known_anchors) == _REMEMBERED:
+                self._known_anchors.clear()
+            self._known_anchors[grids, device] = found
+        return found
 
     def losses(
         self, scored: Scored, targets: Sequence[ImageTargets], *, priority: Tensor
@@ -83,13 +101,19 @@ class RegionProposer(nn.Module):
 
     def propose(self, scored: Scored, image_sizes: Sequence[tuple[int, int]]) -> list[Proposals]:
         """The best regions of every image, by the counts of training or of tests."""
-        return propose(
+        table = self.propose_table(scored, image_sizes)
+        return table.split(not_finite="raise" if self.training else "drop")
+
+    def propose_table(
+        self, scored: Scored, image_sizes: Sequence[tuple[int, int]]
+    ) -> ProposalTable:
+        """The same, without waiting for the device."""
+        return propose_table(
             [logits.detach() for logits in scored.logits],
             [offsets.detach() for offsets in scored.offsets],
             anchors=scored.anchors,
             image_sizes=image_sizes,
             limits=self.limits(),
-            not_finite="raise" if self.training else "drop",
         )
 
     def limits(self) -> ProposalLimits:

@@ -3,6 +3,10 @@
 A block of boxes first meets all blocks before it, whose survivors are known. Inside the
 block every box waits for the better ones, so the rule is applied to the whole block until
 nothing changes: after k rounds the first k boxes are final.
+
+A c4 detector has one level of up to 12,000 boxes, and a few programs would compare them for longer
+than the rest of the GPU works on anything else. There all pairs are compared at once at first, by
+many programs, which leave one bit per pair; the program that goes through the boxes only reads.
 """
 # mypy: ignore-errors
 
@@ -18,7 +22,8 @@ from torch import Tensor
 
 from clove_ssl.layers.transfers import send
 
-BLOCK = 64  # boxes that are compared with as many others at once
+BLOCK = 64  # boxes that are compared with as many others at once, and bits of a word
+MANY = 3000  # boxes of a level from which on all pairs are compared ahead
 
 
 def survivors_on_gpu(boxes: Tensor, level_sizes: Sequence[int], overlap: float) -> Tensor:
@@ -26,8 +31,19 @@ def survivors_on_gpu(boxes: Tensor, level_sizes: Sequence[int], overlap: float) 
     images, count = boxes.shape[:2]
     kept = torch.zeros(images, count, dtype=torch.int8, device=boxes.device)
     starts = send([0, *accumulate(level_sizes)], boxes.device, dtype=torch.int32)
+    boxes = boxes.float().contiguous()
     grid = (images, len(level_sizes))
-    _suppress[grid](boxes.float().contiguous(), kept, starts, count, overlap, BLOCK=BLOCK)
+    if max(level_sizes, default=0) < MANY:
+        _suppress[grid](boxes, kept, starts, count, overlap, BLOCK=BLOCK)
+        return kept.bool()
+    words = triton.cdiv(max(level_sizes), BLOCK)  # a bit for every box of a level
+    covers = torch.empty(images, count, words, dtype=torch.int64, device=boxes.device)
+    blocks = (images * len(level_sizes), words, words)
+    _compare[blocks](
+        boxes, covers, starts, count, words, overlap, LEVELS=len(level_sizes), BLOCK=BLOCK
+    )
+    gone = torch.zeros(*grid, words, dtype=torch.int64, device=boxes.device)
+    _go_through[grid](covers, gone, kept, starts, count, words, BLOCK=BLOCK)
     return kept.bool()
 
 
@@ -83,4 +99,65 @@ def _suppress(boxes, kept, starts, count, overlap, BLOCK: tl.constexpr):
             changed = tl.sum((again != survives).to(tl.int32), axis=0)
             survives = again
         tl.store(kept + here, survives.to(tl.int8), mask=inside)
+        tl.debug_barrier()  # the next block reads what all threads of this one wrote
+
+
+@triton.jit(do_not_specialize=["count", "words"])
+def _compare(
+    boxes, covers, starts, count, words, overlap, LEVELS: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Which boxes of a block the boxes of an earlier block, or of the same, cover."""
+    image, level = tl.program_id(0) // LEVELS, tl.program_id(0) % LEVELS
+    row, column = tl.program_id(1), tl.program_id(2)
+    first, last = tl.load(starts + level), tl.load(starts + level + 1)
+    here = first + row * BLOCK + tl.arange(0, BLOCK)
+    there = first + column * BLOCK + tl.arange(0, BLOCK)
+    if column >= row and first + column * BLOCK < last:
+        boxes += image.to(tl.int64) * count * 4
+        a0, b0, a1, b1, area = _load(boxes, here, here < last)
+        c0, d0, c1, d1, other_area = _load(boxes, there, there < last)
+        covered = _covers(a0, b0, a1, b1, area, c0, d0, c1, d1, other_area, overlap)
+        covered &= here[:, None] < there[None, :]  # nobody but a better one counts
+        bits = covered.to(tl.int64) << tl.arange(0, BLOCK)[None, :].to(tl.int64)
+        place = (image.to(tl.int64) * count + here) * words + column
+        tl.store(covers + place, tl.sum(bits, axis=1), mask=here < last)
+
+
+@triton.jit
+def _either(one, other):
+    return one | other
+
+
+@triton.jit(do_not_specialize=["count", "words"])
+def _go_through(covers, gone, kept, starts, count, words, BLOCK: tl.constexpr):
+    """Mark the survivors of one level of one image, given who covers whom."""
+    image, level = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    first, last = tl.load(starts + level), tl.load(starts + level + 1)
+    covers += image * count * words
+    kept += image * count
+    gone += (image * tl.num_programs(1) + level) * words
+    lane = tl.arange(0, BLOCK)
+    bit = lane.to(tl.int64)
+    for block in range(tl.cdiv(last - first, BLOCK)):
+        here = first + block * BLOCK + lane
+        inside = here < last
+        row = here.to(tl.int64) * words
+        possible = inside.to(tl.int64) & (1 - ((tl.load(gone + block) >> bit) & 1))
+        own = tl.load(covers + row + block, mask=inside, other=0)
+        # As above: boxes covered by a survivor go, others come back, until that holds for all.
+        survives = possible
+        changed = 1
+        while changed > 0:
+            beaten = tl.reduce(tl.where(survives != 0, own, 0), 0, _either)
+            again = possible & (1 - ((beaten >> bit) & 1))
+            changed = tl.sum((again != survives).to(tl.int32), axis=0)
+            survives = again
+        tl.store(kept + here, survives.to(tl.int8), mask=inside)
+        for start in range(block + 1, words, BLOCK):
+            word = start + lane
+            use = (survives != 0)[:, None] & (word < words)[None, :]
+            # Beyond the last block of a level nothing was written, and nobody will look.
+            rows = tl.load(covers + row[:, None] + word[None, :], mask=use, other=0)
+            before = tl.load(gone + word, mask=word < words, other=0)
+            tl.store(gone + word, before | tl.reduce(rows, 0, _either), mask=word < words)
         tl.debug_barrier()  # the next block reads what all threads of this one wrote

@@ -25,15 +25,16 @@ from clove_ssl.tasks.rcnn.regions.keypoints import (
     KeypointTargets,
     keypoint_loss,
     keypoint_targets,
-    regions_with_keypoints,
 )
 from clove_ssl.tasks.rcnn.regions.masks import mask_loss
 from clove_ssl.tasks.rcnn.regions.roi_heads import box_losses
 from clove_ssl.tasks.rcnn.regions.targets import (
+    ObjectMasks,
+    RegionRows,
     TrainingRegions,
     object_boxes,
     object_keypoints,
-    object_masks,
+    rows_of,
 )
 
 
@@ -45,7 +46,7 @@ class RegionTask:
     objects: Sequence[ImageTargets]
     foreground: Tensor  # (F,) rows of ``regions``
     on_objects: TrainingRegions  # F
-    masks: Tensor | None  # (F, M, M) bool
+    masks: ObjectMasks | None  # (F, M, M)
     with_keypoints: TrainingRegions | None  # V
     keypoints: KeypointTargets | None  # (V, P)
     counts: Tensor  # (3,) R, F and visible keypoints, the mean over processes
@@ -65,17 +66,23 @@ def plan_losses(
     keypoints: bool,
 ) -> RegionTask:
     """Find the regions that the mask and the keypoint head learn from, and their targets."""
-    foreground = torch.nonzero(regions.classes < num_classes).squeeze(1)  # (F,)
-    on_objects = regions.take(foreground)
-    shown, cells = _with_keypoints(on_objects, objects) if keypoints else (None, None)
-    visible = foreground.new_zeros(()) if cells is None else cells.valid.sum()
-    known = send_like([len(regions.classes), len(foreground)], foreground)  # (2,)
+    rows = rows_of(
+        regions,
+        objects,
+        num_classes=num_classes,
+        masks=mask_side is not None,
+        keypoints=keypoints,
+    )
+    on_objects = regions.take(rows.foreground)
+    shown, cells = _with_keypoints(regions, rows, objects) if keypoints else (None, None)
+    visible = regions.classes.new_zeros(()) if cells is None else cells.valid.sum()
+    known = send_like([len(regions.classes), len(rows.foreground)], regions.classes)  # (2,)
     return RegionTask(
         regions=regions,
         objects=objects,
-        foreground=foreground,
+        foreground=rows.foreground,
         on_objects=on_objects,
-        masks=None if mask_side is None else object_masks(objects, on_objects, size=mask_side),
+        masks=None if mask_side is None else ObjectMasks(objects, on_objects, rows, size=mask_side),
         with_keypoints=shown,
         keypoints=cells,
         counts=mean_count(torch.cat([known, visible[None]])),
@@ -106,7 +113,7 @@ def mask_term(head: nn.Module, maps: Tensor, task: RegionTask) -> Tensor:
         return idle_loss(head)
     logits = at_least_fp32(head(maps, task.on_objects.classes))  # (F, M, M)
     assert task.masks is not None
-    return mask_loss(logits, task.masks, normalizer=task.divisors[1])
+    return mask_loss(logits, task.masks.read(), normalizer=task.divisors[1])
 
 
 def keypoint_term(head: nn.Module, maps: Tensor, task: RegionTask) -> Tensor:
@@ -121,12 +128,11 @@ def idle_loss(head: nn.Module) -> Tensor:
 
 
 def _with_keypoints(
-    on_objects: TrainingRegions, objects: Sequence[ImageTargets]
+    regions: TrainingRegions, rows: RegionRows, objects: Sequence[ImageTargets]
 ) -> tuple[TrainingRegions, KeypointTargets]:
-    keypoints = object_keypoints(objects, on_objects)  # (F, P, 3)
-    chosen = torch.nonzero(regions_with_keypoints(keypoints, on_objects.boxes)).squeeze(1)
-    shown = on_objects.take(chosen)  # V
-    return shown, keypoint_targets(keypoints[chosen], shown.boxes)
+    assert rows.visible is not None
+    shown = regions.take(rows.visible)  # V
+    return shown, keypoint_targets(object_keypoints(objects, shown), shown.boxes)
 
 
 def _shares_statistics(head: nn.Module) -> bool:

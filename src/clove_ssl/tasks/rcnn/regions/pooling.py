@@ -19,10 +19,12 @@ from torch import Tensor
 from torchvision.ops import roi_align
 
 from clove_ssl.layers.fp32 import all_at_least_fp32
+from clove_ssl.layers.fused_norm.activation import has_triton
 from clove_ssl.tasks.rcnn.boxes import box_areas
 
 CANONICAL_SIDE = 224.0
 CANONICAL_LEVEL = 4
+_MOST_LEVELS = 4  # of the kernel
 
 
 class RoIAlignRule(NamedTuple):
@@ -46,6 +48,8 @@ def pool_regions(
     rule: RoIAlignRule = ALIGNED,
 ) -> Tensor:
     """Pool regions from one map: (R, C, S, S)."""
+    if has_kernel([features], regions):
+        return _pool_on_gpu([features], regions, None, stride=stride, size=size, rule=rule)
     # There is no kernel for bf16, whose numbers could not place a box anyway.
     pooled: Tensor = roi_align(
         *all_at_least_fp32(features, regions),
@@ -68,6 +72,8 @@ def pool_pyramid(
 ) -> Tensor:
     """Pool every region from the level that suits its size: (R, C, S, S)."""
     levels = assign_levels(regions[:, 1:], levels=len(features), lowest_level=lowest_level)
+    if has_kernel(features, regions) and _halves(strides):
+        return _pool_on_gpu(features, regions, levels, stride=strides[0], size=size, rule=rule)
     order = levels.argsort(stable=True)  # (R,) the finest level first
     places = torch.arange(len(features), device=levels.device)
     # One question to the device instead of one per level.
@@ -81,6 +87,51 @@ def pool_pyramid(
         ]
     )  # (R, C, S, S)
     return torch.empty_like(sorted_maps).index_copy_(0, order, sorted_maps)
+
+
+def has_kernel(features: Sequence[Tensor], regions: Tensor) -> bool:
+    """Whether a kernel of our own pools from these maps.
+
+    It is for GPUs, and not for those who ask for results that repeat themselves bit for bit.
+    """
+    dtypes = {each.dtype for each in features}
+    return (
+        len(regions) > 0
+        and all(each.is_cuda for each in features)
+        and len(dtypes) == 1
+        and dtypes <= {torch.float32, torch.float16, torch.bfloat16}
+        and len(features) <= _MOST_LEVELS
+        and not torch.are_deterministic_algorithms_enabled()
+        and has_triton()
+    )
+
+
+def _halves(strides: Sequence[int]) -> bool:
+    """Whether every map has half the cells per side of the one before."""
+    return all(stride == strides[0] << level for level, stride in enumerate(strides))
+
+
+def _pool_on_gpu(
+    features: Sequence[Tensor],
+    regions: Tensor,
+    levels: Tensor | None,
+    *,
+    stride: int,
+    size: int,
+    rule: RoIAlignRule,
+) -> Tensor:
+    from clove_ssl.tasks.rcnn.regions.pooling_kernel import pool_on_gpu
+
+    pooled: Tensor = pool_on_gpu(
+        features,
+        regions,
+        levels,
+        stride=stride,
+        size=size,
+        sampling=rule.sampling,
+        aligned=rule.aligned,
+    )
+    return pooled
 
 
 def assign_levels(boxes: Tensor, *, levels: int = 4, lowest_level: int = 2) -> Tensor:

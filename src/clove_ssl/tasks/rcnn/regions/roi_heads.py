@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torchvision.ops import batched_nms
 
 from clove_ssl.config.detection import BoxHeadConfig, KeypointHeadConfig, MaskHeadConfig
+from clove_ssl.layers.ladder import by_rows
 from clove_ssl.tasks.rcnn.boxes import (
     FOREGROUND,
     ROI_WEIGHTS,
@@ -87,7 +88,7 @@ class MaskHead(nn.Module):
 
         With a thousand classes, the maps of all of them would take most of a training step.
         """
-        maps = F.relu(self.deconv(self.convs(regions)))  # (R, C, 2S, 2S)
+        maps = F.relu(by_rows(self.deconv, self.convs(regions)))  # (R, C, 2S, 2S)
         weights = self.predictor.weight[classes].flatten(1).to(maps.dtype)  # (R, C)
         bias = self.predictor.bias
         assert bias is not None
@@ -112,7 +113,7 @@ class KeypointHead(nn.Module):
 
     def forward(self, regions: Tensor) -> Tensor:
         """(R, C, S, S) -> logits (R, P, 4S, 4S)."""
-        maps = self.deconv(self.convs(regions))  # (R, P, 2S, 2S)
+        maps = by_rows(self.deconv, self.convs(regions))  # (R, P, 2S, 2S)
         return F.interpolate(maps, scale_factor=2, mode="bilinear", align_corners=False)
 
 

@@ -9,24 +9,37 @@ P keypoints.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from torchvision.ops import roi_align
 
 from clove_ssl.config.detection import BoxHeadConfig
-from clove_ssl.layers.transfers import send
+from clove_ssl.layers.transfers import HostCopy, pad_rows, send
 from clove_ssl.tasks.labels.polygons import (
     PackedOutlines,
+    begin_masks,
     join_outlines,
-    masks_in_boxes,
     pack_outlines,
 )
 from clove_ssl.tasks.rcnn.instances import ImageTargets
-from clove_ssl.tasks.rcnn.proposals.choose import Proposals, append_ground_truth
+from clove_ssl.tasks.rcnn.proposals.choose import ProposalTable, refuse_divergence
+from clove_ssl.tasks.rcnn.regions.keypoints import regions_with_keypoints
 from clove_ssl.tasks.rcnn.regions.roi_heads import LabelledRegions, label_regions, sample_regions
+
+_ANY_CLASS = 1 << 62
+
+
+@dataclass(frozen=True)
+class RegionRows:
+    """Which regions of a step show objects, and how much there is to draw for them."""
+
+    foreground: Tensor  # (F,) rows of the regions
+    visible: Tensor | None  # (V,) rows of those with a visible keypoint, if there are keypoints
+    of_images: tuple[int, ...]  # F of every image
+    outline_sizes: tuple[int, int]  # corners and polygons of F objects
 
 
 class TrainingRegions(NamedTuple):
@@ -35,71 +48,160 @@ class TrainingRegions(NamedTuple):
     regions: Tensor  # (R, 5) image, x1, y1, x2, y2
     classes: Tensor  # (R,) K = background
     objects: Tensor  # (R,) rows of the batch's objects; anything for background
+    rows: RegionRows | None = None  # which of them show what, where that is known already
 
     @property
     def boxes(self) -> Tensor:
         """(R, 4)."""
         return self.regions[:, 1:]
 
-    def take(self, chosen: Tensor) -> TrainingRegions:
+    def take(self, chosen: Tensor | slice) -> TrainingRegions:
         """The chosen rows."""
-        return TrainingRegions(*(column[chosen] for column in self))
+        return TrainingRegions(self.regions[chosen], self.classes[chosen], self.objects[chosen])
+
+
+@dataclass(frozen=True)
+class DrawnRegions:
+    """Regions of a step in tables of fixed length, those that are used first.
+
+    Their numbers are on the way to the host, and what is queued until they are read keeps the
+    device busy.
+    """
+
+    table: TrainingRegions
+    foreground: Tensor  # rows of the table, those that show objects first
+    visible: Tensor | None  # the same, with a visible keypoint
+    numbers: HostCopy
+
+    def read(self) -> TrainingRegions:
+        """The regions that are used; refuses proposals that were not finite."""
+        finite, used, visible, corners, polygons, *of_images = self.numbers.read()
+        refuse_divergence(bool(finite))
+        rows = RegionRows(
+            self.foreground[: sum(of_images)],
+            None if self.visible is None else self.visible[:visible],
+            tuple(of_images),
+            (corners, polygons),
+        )
+        return self.table.take(slice(used))._replace(rows=rows)
 
 
 def draw_regions(
-    proposals: Sequence[Proposals],
+    proposals: ProposalTable,
     targets: Sequence[ImageTargets],
-    priority: Tensor,  # (B, at least as many as an image has proposals and objects)
+    priority: Tensor,  # (B, as many as there are proposals, and objects of an image)
     *,
     config: BoxHeadConfig,
     num_classes: int,
-) -> TrainingRegions:
-    """Sample regions of every image, the ground truth among them."""
-    candidates = [
-        append_ground_truth(proposed, objects.boxes).boxes
-        for proposed, objects in zip(proposals, targets, strict=True)
-    ]
-    labelled = _label_all(candidates, targets, num_classes=num_classes)  # (B, N)
+    masks: bool,
+    keypoints: bool,
+) -> DrawnRegions:
+    """Sample regions of every image, the ground truth among them, without a wait."""
+    labelled = _label_all(proposals, targets, num_classes=num_classes)  # (B, N)
     sampled = sample_regions(
         labelled,
-        priority[:, : labelled.classes.shape[1]],
+        priority,
         num_classes=num_classes,
         count=config.regions_per_image,
         foreground_share=config.foreground_share,
     )  # (B, k)
-    image, place = torch.nonzero(sampled.valid, as_tuple=True)  # (R,)
-    row = sampled.rows[image, place]  # (R,)
-    boxes, classes, objects = (column[image, row] for column in labelled)
-    return TrainingRegions(
-        torch.cat([image[:, None].to(boxes.dtype), boxes], dim=1), classes, objects
+    image = torch.arange(len(priority), device=priority.device)[:, None].expand_as(sampled.rows)
+    boxes, classes, objects = (
+        column[image, sampled.rows].flatten(0, 1) for column in labelled
+    )  # (B * k, ...)
+    table = TrainingRegions(
+        torch.cat([image.reshape(-1, 1).to(boxes.dtype), boxes], dim=1), classes, objects
     )
+    used = sampled.valid.flatten()  # (B * k,)
+    order = used.argsort(descending=True, stable=True)
+    return find_rows(
+        table.take(order),
+        targets,
+        used=used[order],
+        finite=proposals.finite,
+        num_classes=num_classes,
+        masks=masks,
+        keypoints=keypoints,
+    )
+
+
+def find_rows(
+    table: TrainingRegions,  # T, those that are used first
+    targets: Sequence[ImageTargets],
+    *,
+    used: Tensor,  # (T,) bool
+    finite: Tensor,  # () bool, whether the proposals were
+    num_classes: int,
+    masks: bool,
+    keypoints: bool,
+) -> DrawnRegions:
+    """Find the regions that show objects, and send their numbers to the host."""
+    shows = used & (table.classes < num_classes)  # (T,)
+    image = table.regions[:, 0]
+    places = torch.arange(len(targets), device=image.device)[:, None]
+    of_images = (shows & (image == places)).sum(dim=1)  # (B,)
+    seen = shows & _seen_keypoints(targets, table) if keypoints else None
+    outlines = outline_sizes(targets, table.objects) if masks else used.new_zeros(2, 1).long()
+    numbers = [
+        torch.stack([finite, used.sum(), shows.sum() if seen is None else seen.sum()]),
+        torch.where(shows, outlines, 0).sum(dim=1),
+        of_images,
+    ]
+    return DrawnRegions(
+        table,
+        shows.argsort(descending=True, stable=True),
+        None if seen is None else seen.argsort(descending=True, stable=True),
+        HostCopy(torch.cat(numbers)),
+    )
+
+
+def _seen_keypoints(targets: Sequence[ImageTargets], table: TrainingRegions) -> Tensor:
+    return regions_with_keypoints(object_keypoints(targets, table), table.boxes)
+
+
+def outline_sizes(targets: Sequence[ImageTargets], objects: Tensor) -> Tensor:
+    """Corners and polygons of the objects (R,) of some regions: (2, R)."""
+    sizes = torch.cat([_outlines(each).object_sizes for each in targets], dim=1)  # (2, G)
+    # Background of an image without objects may point one place behind the last object.
+    return torch.cat([sizes, sizes.new_zeros(2, 1)], dim=1)[:, objects]
 
 
 def _label_all(
-    candidates: Sequence[Tensor],  # B x (N_b, 4)
-    targets: Sequence[ImageTargets],
-    *,
-    num_classes: int,
+    proposals: ProposalTable, targets: Sequence[ImageTargets], *, num_classes: int
 ) -> LabelledRegions:
     """The labels of the regions of all images, whose objects are counted through: (B, N).
 
-    Images with fewer regions are filled up with some of the class -1.
+    Objects stand behind the proposals of their image, wherever these end, because places decide
+    which regions are drawn. Images with fewer regions are filled up with some of the class -1.
     """
-    boxes = pad_sequence(list(candidates), batch_first=True)  # (B, N, 4)
+    truth = pad_rows([objects.boxes for objects in targets])  # (B, G, 4)
+    table = send(
+        [[len(objects) for objects in targets], _first_objects(targets)],
+        truth.device,
+        dtype=torch.int64,
+    )  # (2, B)
+    boxes = _with_ground_truth(proposals, truth)  # (B, N, 4)
     labelled = label_regions(
         boxes,
-        pad_sequence([objects.boxes for objects in targets], batch_first=True),
-        pad_sequence([objects.classes for objects in targets], batch_first=True),
+        truth,
+        pad_rows([objects.classes for objects in targets]),
         num_classes=num_classes,
     )
-    counts = [len(each) for each in candidates]
-    table = send([counts, _first_objects(targets)], boxes.device, dtype=torch.int64)  # (2, B)
-    beyond = torch.arange(boxes.shape[1], device=boxes.device) >= table[0, :, None]  # (B, N)
+    counts = proposals.counts + table[0]  # (B,)
+    beyond = torch.arange(boxes.shape[1], device=boxes.device) >= counts[:, None]  # (B, N)
     # Background may point at a row that only fills up its image.
     matched = labelled.matched.where(labelled.classes != num_classes, 0)
     return LabelledRegions(
         boxes, labelled.classes.masked_fill(beyond, -1), matched + table[1, :, None]
     )
+
+
+def _with_ground_truth(proposals: ProposalTable, truth: Tensor) -> Tensor:
+    """Proposals of every image with the ground truth (B, G, 4) right behind them: (B, N, 4)."""
+    truth = truth.to(proposals.boxes.dtype)
+    joined = torch.cat([proposals.boxes, torch.zeros_like(truth)], dim=1)  # (B, N, 4)
+    place = proposals.counts[:, None] + torch.arange(truth.shape[1], device=truth.device)  # (B, G)
+    return joined.scatter_(1, place[..., None].expand(-1, -1, 4), truth)
 
 
 def object_boxes(targets: Sequence[ImageTargets], chosen: TrainingRegions) -> Tensor:
@@ -115,19 +217,81 @@ def object_keypoints(targets: Sequence[ImageTargets], chosen: TrainingRegions) -
     known = [each for each in keypoints if each is not None]
     if len(known) != len(keypoints):
         raise ValueError("a keypoint detector is trained on images whose objects have keypoints")
-    return torch.cat(known)[chosen.objects]
+    keypoints_of_all = torch.cat(known)  # (G, P, 3)
+    nobody = keypoints_of_all.new_zeros(1, *keypoints_of_all.shape[1:])
+    return torch.cat([keypoints_of_all, nobody])[chosen.objects]
+
+
+class ObjectMasks:
+    """The masks of the objects of F foreground regions, begun at once and read later.
+
+    Args:
+        targets: The objects of all images.
+        chosen: The regions, those of the first image first.
+        rows: How many there are in every image, and how much there is to draw.
+        size: Pixels of a side of a mask.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[ImageTargets],
+        chosen: TrainingRegions,
+        rows: RegionRows,
+        *,
+        size: int,
+    ) -> None:
+        outlines = join_outlines([_outlines(objects) for objects in targets])
+        self._begun = begin_masks(
+            outlines, chosen.objects, chosen.boxes, size=size, totals=rows.outline_sizes
+        )
+        self._targets, self._chosen, self._rows, self._size = targets, chosen, rows, size
+
+    def read(self) -> Tensor:
+        """The masks in the boxes of the regions: (F, M, M) bool."""
+        masks, end = self._begun.read(), 0
+        images = zip(
+            self._targets, _first_objects(self._targets), self._rows.of_images, strict=True
+        )
+        for objects, first, count in images:
+            here, end = slice(end, end + count), end + count
+            if objects.bitmaps is not None:
+                part = self._chosen.take(here)
+                masks[here] = _crop(
+                    objects.bitmaps, part.objects - first, part.boxes, size=self._size
+                )
+        return masks
 
 
 def object_masks(targets: Sequence[ImageTargets], chosen: TrainingRegions, *, size: int) -> Tensor:
     """The masks of the objects of some foreground regions, in their boxes: (R, M, M) bool."""
-    outlines = join_outlines([_outlines(objects) for objects in targets])
-    masks = masks_in_boxes(outlines, chosen.objects, chosen.boxes, size=size)
-    for image, (objects, start) in enumerate(zip(targets, _first_objects(targets), strict=True)):
-        if objects.bitmaps is not None:
-            here = torch.nonzero(chosen.regions[:, 0] == image).squeeze(1)
-            part = chosen.take(here)
-            masks[here] = _crop(objects.bitmaps, part.objects - start, part.boxes, size=size)
-    return masks
+    rows = rows_of(chosen, targets, num_classes=_ANY_CLASS, masks=True, keypoints=False)
+    return ObjectMasks(targets, chosen, rows, size=size).read()
+
+
+def rows_of(
+    regions: TrainingRegions,
+    targets: Sequence[ImageTargets],
+    *,
+    num_classes: int,
+    masks: bool,
+    keypoints: bool,
+) -> RegionRows:
+    """Which regions show what: as it is known, or else asked for, which waits for the device."""
+    if regions.rows is not None:
+        return regions.rows
+    used = torch.ones_like(regions.classes, dtype=torch.bool)
+    drawn = find_rows(
+        regions,
+        targets,
+        used=used,
+        finite=used.all(),
+        num_classes=num_classes,
+        masks=masks,
+        keypoints=keypoints,
+    )
+    rows = drawn.read().rows
+    assert rows is not None
+    return rows
 
 
 def _first_objects(targets: Sequence[ImageTargets]) -> list[int]:

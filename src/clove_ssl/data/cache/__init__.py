@@ -1,0 +1,1 @@
+"""Photos that stay: decoded once, kept as bytes, and found again by their number."""

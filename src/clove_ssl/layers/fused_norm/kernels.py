@@ -1,0 +1,395 @@
+"""Triton kernels for batch norm with what follows it; import only where Triton is installed.
+
+torch runs batch norm, the sum with a shortcut, ReLU and pooling as kernels of their own, and every
+one of them carries the whole map through memory. Here each map is read as rarely as can be:
+
+    forward    sums (read)        -> moments  -> normalize or pool (read, write)
+    backward   gradient_sums (read, read)  -> slopes  -> input_gradients (read, read, write)
+
+Maps lie channels last, so they are tables of rows (one cell each) and channels. A program takes a
+stretch of rows and a block of channels; what it sums goes into a table, which ``moments``
+and ``slopes`` add up in a fixed order: the same map always gives the same bits.
+
+``SIDE`` says that something is added before the ReLU, ``POOL`` that a 3 x 3 pooling of stride 2
+follows it. Where neither is, the ReLU's mask is computed again from the input in the backward pass,
+which is cheaper than to read the output.
+"""
+# mypy: ignore-errors
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+# Sizes are left out of what Triton compiles a kernel for, or there would be one for every map. The
+# number of channels stays: only as a multiple of 16 does it allow loads of many values at once.
+
+
+@triton.jit(do_not_specialize=["rows", "stretch"])
+def sums(x, table, rows, stretch, channels, R: tl.constexpr, C: tl.constexpr):
+    """Sums of x and of its squares over a stretch of rows, both less the first row."""
+    part, first_row = tl.program_id(0), tl.program_id(0).to(tl.int64) * stretch
+    channel = tl.program_id(1) * C + tl.arange(0, C)
+    there = channel < channels
+    # Any value near the mean will do: without it, squares would drown the variance.
+    level = tl.load(x + channel, mask=there, other=0.0).to(tl.float32)
+    total = tl.zeros([R, C], tl.float32)
+    squares = tl.zeros([R, C], tl.float32)
+    last_row = tl.minimum(first_row + stretch, rows)
+    for start in range(first_row, last_row, R):
+        row = start + tl.arange(0, R)
+        mask = (row < last_row)[:, None] & there[None, :]
+        value = tl.load(x + row[:, None] * channels + channel[None, :], mask=mask, other=0.0)
+        value = tl.where(mask, value.to(tl.float32) - level[None, :], 0.0)
+        total += value
+        squares += value * value
+    at = table + part * 2 * channels + channel
+    tl.store(at, tl.sum(total, 0), mask=there)
+    tl.store(at + channels, tl.sum(squares, 0), mask=there)
+
+
+@triton.jit
+def _summed(table, parts, channel, there, channels, P: tl.constexpr, C: tl.constexpr):
+    """Both sums of a table over its parts."""
+    one = tl.zeros([P, C], tl.float32)
+    two = tl.zeros([P, C], tl.float32)
+    for start in range(0, parts, P):
+        part = start + tl.arange(0, P)
+        mask = (part < parts)[:, None] & there[None, :]
+        at = table + part[:, None] * 2 * channels + channel[None, :]
+        one += tl.load(at, mask=mask, other=0.0)
+        two += tl.load(at + channels, mask=mask, other=0.0)
+    return tl.sum(one, 0), tl.sum(two, 0)
+
+
+@triton.jit(do_not_specialize=["parts", "rows"])
+def moments(
+    x,
+    table,
+    mean_out,
+    scale_out,
+    running_mean,
+    running_variance,
+    batches,
+    parts,
+    rows,
+    eps,
+    momentum,
+    channels,
+    P: tl.constexpr,
+    C: tl.constexpr,
+):
+    """Mean and 1 / standard deviation of every channel; running statistics follow."""
+    channel = tl.program_id(0) * C + tl.arange(0, C)
+    there = channel < channels
+    total, squares = _summed(table, parts, channel, there, channels, P, C)
+    offset = total / rows
+    variance = tl.maximum(squares / rows - offset * offset, 0.0)
+    mean = tl.load(x + channel, mask=there, other=0.0).to(tl.float32) + offset
+    tl.store(mean_out + channel, mean, mask=there)
+    tl.store(scale_out + channel, 1.0 / tl.sqrt(variance + eps), mask=there)
+    old = tl.load(running_mean + channel, mask=there, other=0.0)
+    tl.store(running_mean + channel, old + momentum * (mean - old), mask=there)
+    unbiased = variance * (rows / (rows - 1.0))
+    old = tl.load(running_variance + channel, mask=there, other=0.0)
+    tl.store(running_variance + channel, old + momentum * (unbiased - old), mask=there)
+    if tl.program_id(0) == 0:
+        tl.store(batches, tl.load(batches) + 1)
+
+
+@triton.jit
+def _affine(mean, scale, weight, bias, channel, there, AFFINE: tl.constexpr):
+    """Factor and summand that normalise a channel."""
+    middle = tl.load(mean + channel, mask=there, other=0.0)
+    factor = tl.load(scale + channel, mask=there, other=0.0)
+    shift = tl.zeros_like(middle)
+    if AFFINE:
+        factor *= tl.load(weight + channel, mask=there, other=0.0)
+        shift = tl.load(bias + channel, mask=there, other=0.0)
+    return middle, factor, shift
+
+
+@triton.jit(do_not_specialize=["rows"])
+def normalize(
+    x,
+    side,
+    out,
+    mean,
+    scale,
+    weight,
+    bias,
+    rows,
+    channels,
+    AFFINE: tl.constexpr,
+    SIDE: tl.constexpr,
+    RELU: tl.constexpr,
+    R: tl.constexpr,
+    C: tl.constexpr,
+):
+    """out = relu(norm(x) + side), of a tile."""
+    row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
+    channel = tl.program_id(1) * C + tl.arange(0, C)
+    there = channel < channels
+    middle, factor, shift = _affine(mean, scale, weight, bias, channel, there, AFFINE)
+    mask = (row < rows)[:, None] & there[None, :]
+    at = row[:, None] * channels + channel[None, :]
+    value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
+    value = (value - middle[None, :]) * factor[None, :] + shift[None, :]
+    if SIDE:
+        value += tl.load(side + at, mask=mask, other=0.0).to(tl.float32)
+    if RELU:
+        value = tl.maximum(value, 0.0)
+    tl.store(out + at, value.to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=["cells", "height", "width", "pooled_height", "pooled_width"])
+def pool(
+    x,
+    out,
+    winners,
+    mean,
+    scale,
+    weight,
+    bias,
+    cells,
+    height,
+    width,
+    pooled_height,
+    pooled_width,
+    channels,
+    AFFINE: tl.constexpr,
+    R: tl.constexpr,
+    C: tl.constexpr,
+):
+    """out = the largest of 3 x 3 values of relu(norm(x)), and which of the nine it was."""
+    cell = tl.program_id(0) * R + tl.arange(0, R)  # 32 bits: a division of 64 takes ever so long
+    channel = tl.program_id(1) * C + tl.arange(0, C)
+    there = channel < channels
+    middle, factor, shift = _affine(mean, scale, weight, bias, channel, there, AFFINE)
+    column = cell % pooled_width
+    line = (cell // pooled_width) % pooled_height
+    image = cell // (pooled_width * pooled_height)
+    best = tl.full([R, C], -1.0, tl.float32)  # below all that a ReLU lets through
+    winner = tl.zeros([R, C], tl.int32)
+    for tap in tl.static_range(9):
+        y, z = 2 * line - 1 + tap // 3, 2 * column - 1 + tap % 3
+        inside = (cell < cells) & (y >= 0) & (y < height) & (z >= 0) & (z < width)
+        at = ((image * height + y) * width + z).to(tl.int64)[:, None] * channels
+        at += channel[None, :]
+        mask = inside[:, None] & there[None, :]
+        value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
+        value = tl.maximum((value - middle[None, :]) * factor[None, :] + shift[None, :], 0.0)
+        better = mask & (value > best)
+        best = tl.where(better, value, best)
+        winner = tl.where(better, tap, winner)
+    mask = (cell < cells)[:, None] & there[None, :]
+    at = cell.to(tl.int64)[:, None] * channels + channel[None, :]
+    tl.store(out + at, best.to(out.dtype.element_ty), mask=mask)
+    tl.store(winners + at, winner.to(tl.uint8), mask=mask)
+
+
+@triton.jit
+def _spread(
+    outer,
+    winners,
+    row,
+    rows,
+    channel,
+    there,
+    height,
+    width,
+    pooled_height,
+    pooled_width,
+    channels,
+    R: tl.constexpr,
+    C: tl.constexpr,
+):
+    """What pooled gradients give to cells: each cell is in one or two windows along each axis."""
+    z, y = row % width, (row // width) % height
+    image = row // (width * height)
+    gradient = tl.zeros([R, C], tl.float32)
+    for window in tl.static_range(4):
+        line = (y + window // 2) // 2
+        column = (z + window % 2) // 2
+        # For even places both windows along an axis are the same one; it counts once.
+        fresh = ((window // 2 == 0) | (y % 2 == 1)) & ((window % 2 == 0) | (z % 2 == 1))
+        inside = (row < rows) & fresh & (line < pooled_height) & (column < pooled_width)
+        tap = 3 * (y - 2 * line + 1) + z - 2 * column + 1
+        mask = inside[:, None] & there[None, :]
+        at = ((image * pooled_height + line) * pooled_width + column).to(tl.int64)[:, None]
+        at = at * channels + channel[None, :]
+        won = tl.load(winners + at, mask=mask, other=255).to(tl.int32) == tap[:, None]
+        value = tl.load(outer + at, mask=mask, other=0.0).to(tl.float32)
+        gradient += tl.where(won & mask, value, 0.0)
+    return gradient
+
+
+@triton.jit(do_not_specialize=["rows", "stretch"])
+def gradient_sums(
+    x,
+    outer,  # gradients of what came out
+    out,  # what came out, where something was added
+    side_gradients,  # written where something was added
+    table,
+    mean,
+    scale,
+    weight,
+    bias,
+    rows,
+    stretch,
+    channels,
+    AFFINE: tl.constexpr,
+    SIDE: tl.constexpr,
+    RELU: tl.constexpr,
+    R: tl.constexpr,
+    C: tl.constexpr,
+):
+    """Sums over a stretch of rows of g and of g * (x - mean), g being the norm's gradients."""
+    part, first_row = tl.program_id(0), tl.program_id(0).to(tl.int64) * stretch
+    channel = tl.program_id(1) * C + tl.arange(0, C)
+    there = channel < channels
+    middle, factor, shift = _affine(mean, scale, weight, bias, channel, there, AFFINE)
+    total = tl.zeros([R, C], tl.float32)
+    along = tl.zeros([R, C], tl.float32)
+    last_row = tl.minimum(first_row + stretch, rows)
+    for start in range(first_row, last_row, R):
+        row = start + tl.arange(0, R)
+        mask = (row < last_row)[:, None] & there[None, :]
+        at = row[:, None] * channels + channel[None, :]
+        centered = tl.load(x + at, mask=mask, other=0.0).to(tl.float32) - middle[None, :]
+        gradient = tl.load(outer + at, mask=mask, other=0.0).to(tl.float32)
+        if SIDE:
+            if RELU:
+                passed = tl.load(out + at, mask=mask, other=0.0).to(tl.float32) > 0
+                gradient = tl.where(passed, gradient, 0.0)
+            tl.store(side_gradients + at, gradient.to(side_gradients.dtype.element_ty), mask=mask)
+        elif RELU:
+            passed = centered * factor[None, :] + shift[None, :] > 0
+            gradient = tl.where(passed, gradient, 0.0)
+        gradient = tl.where(mask, gradient, 0.0)
+        total += gradient
+        along += gradient * centered
+    at = table + part * 2 * channels + channel
+    tl.store(at, tl.sum(total, 0), mask=there)
+    tl.store(at + channels, tl.sum(along, 0), mask=there)
+
+
+@triton.jit(
+    do_not_specialize=["cells", "stretch", "height", "width", "pooled_height", "pooled_width"]
+)
+def pooled_gradient_sums(
+    x,
+    outer,  # gradients of what came out
+    out,  # what came out
+    winners,
+    table,
+    mean,
+    cells,
+    stretch,
+    height,
+    width,
+    pooled_height,
+    pooled_width,
+    channels,
+    R: tl.constexpr,
+    C: tl.constexpr,
+):
+    """The same sums behind a pooling: only cells that won a window have a gradient."""
+    part, first = tl.program_id(0), tl.program_id(0) * stretch
+    channel = tl.program_id(1) * C + tl.arange(0, C)
+    there = channel < channels
+    middle = tl.load(mean + channel, mask=there, other=0.0)
+    total = tl.zeros([R, C], tl.float32)
+    along = tl.zeros([R, C], tl.float32)
+    last = tl.minimum(first + stretch, cells)
+    for start in range(first, last, R):
+        cell = start + tl.arange(0, R)
+        mask = (cell < last)[:, None] & there[None, :]
+        at = cell.to(tl.int64)[:, None] * channels + channel[None, :]
+        gradient = tl.load(outer + at, mask=mask, other=0.0).to(tl.float32)
+        passed = tl.load(out + at, mask=mask, other=0.0).to(tl.float32) > 0
+        gradient = tl.where(passed, gradient, 0.0)
+        winner = tl.load(winners + at, mask=mask, other=4).to(tl.int32)
+        column, line = cell % pooled_width, (cell // pooled_width) % pooled_height
+        image = cell // (pooled_width * pooled_height)
+        y = 2 * line[:, None] - 1 + winner // 3
+        z = 2 * column[:, None] - 1 + winner % 3
+        place = ((image[:, None] * height + y) * width + z).to(tl.int64)
+        value = tl.load(x + place * channels + channel[None, :], mask=mask, other=0.0)
+        total += gradient
+        along += gradient * (value.to(tl.float32) - middle[None, :])
+    at = table + part * 2 * channels + channel
+    tl.store(at, tl.sum(total, 0), mask=there)
+    tl.store(at + channels, tl.sum(along, 0), mask=there)
+
+
+@triton.jit(do_not_specialize=["parts", "rows"])
+def slopes(
+    table,
+    scale,
+    weight_gradient,
+    bias_gradient,
+    level_out,
+    slope_out,
+    parts,
+    rows,
+    channels,
+    P: tl.constexpr,
+    C: tl.constexpr,
+):
+    """Gradients of weight and bias, and what is taken out of those of the input."""
+    channel = tl.program_id(0) * C + tl.arange(0, C)
+    there = channel < channels
+    total, along = _summed(table, parts, channel, there, channels, P, C)
+    factor = tl.load(scale + channel, mask=there, other=0.0)
+    tl.store(weight_gradient + channel, along * factor, mask=there)
+    tl.store(bias_gradient + channel, total, mask=there)
+    tl.store(level_out + channel, total / rows, mask=there)
+    tl.store(slope_out + channel, along * factor * factor / rows, mask=there)
+
+
+@triton.jit(do_not_specialize=["rows", "height", "width", "pooled_height", "pooled_width"])
+def input_gradients(
+    x,
+    outer,  # of what came out; where something was added, the gradients of that
+    winners,
+    inner,  # written
+    mean,
+    scale,
+    weight,
+    bias,
+    level,
+    slope,
+    rows,
+    height,
+    width,
+    pooled_height,
+    pooled_width,
+    channels,
+    AFFINE: tl.constexpr,
+    RELU: tl.constexpr,
+    POOL: tl.constexpr,
+    R: tl.constexpr,
+    C: tl.constexpr,
+):
+    """A shift or a stretch of a whole channel changes nothing behind the norm: both go."""
+    row = tl.program_id(0) * R + tl.arange(0, R)
+    channel = tl.program_id(1) * C + tl.arange(0, C)
+    there = channel < channels
+    middle, factor, shift = _affine(mean, scale, weight, bias, channel, there, AFFINE)
+    mask = (row < rows)[:, None] & there[None, :]
+    at = row.to(tl.int64)[:, None] * channels + channel[None, :]
+    centered = tl.load(x + at, mask=mask, other=0.0).to(tl.float32) - middle[None, :]
+    if POOL:
+        gradient = _spread(
+            outer, winners, row, rows, channel, there, height, width, pooled_height,
+            pooled_width, channels, R, C,
+        )  # fmt: skip
+    else:
+        gradient = tl.load(outer + at, mask=mask, other=0.0).to(tl.float32)
+    if RELU:
+        passed = centered * factor[None, :] + shift[None, :] > 0
+        gradient = tl.where(passed, gradient, 0.0)
+    gradient -= tl.load(level + channel, mask=there, other=0.0)[None, :]
+    gradient -= centered * tl.load(slope + channel, mask=there, other=0.0)[None, :]
+    tl.store(inner + at, (gradient * factor[None, :]).to(inner.dtype.element_ty), mask=mask)

@@ -1,0 +1,201 @@
+"""Launches of the kernels, and the gradients they give; import only where Triton is installed.
+
+Dimensions: B images, C channels, H x W cells, h x w cells behind the pooling.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from clove_ssl.layers.fused_norm import kernels
+
+TILE = 4096  # values of one program at a time; larger ones run out of registers
+SUMMED_TILE = 2048  # two running sums take room beside them
+POOLED_TILE = 1024  # nine times as many are read
+PROGRAMS = 528  # four for each of 132 multiprocessors; sums are split among so many
+PARTS_AT_ONCE = 256  # of sums that are added up, so that few loads wait for each other
+LAST_BLOCK = 16  # channels of a program that adds up such sums
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a map lies in memory and is cut into tiles."""
+
+    rows: int
+    channels: int
+    height: int
+    width: int
+
+    @classmethod
+    def of(cls, features: Tensor) -> Shape:
+        images, channels, height, width = features.shape
+        return cls(images * height * width, channels, height, width)
+
+    @property
+    def block(self) -> int:
+        """Channels of a tile: few sizes, as every one is compiled on its own."""
+        return min(64, 1 << (self.channels - 1).bit_length())
+
+    @property
+    def blocks(self) -> int:
+        """Tiles side by side."""
+        return _parts(self.channels, self.block)
+
+    def rows_of(self, tile: int) -> int:
+        """Rows of a tile of so many values."""
+        return max(1, tile // self.block)
+
+    def stretch(self, rows: int) -> int:
+        """Rows that one program sums, of so many."""
+        step = self.rows_of(SUMMED_TILE)
+        wanted = _parts(rows * self.blocks, PROGRAMS)
+        return _parts(max(wanted, 4 * step), step) * step
+
+    def parts(self, rows: int) -> int:
+        """Programs that share the rows of a channel."""
+        return _parts(rows, self.stretch(rows))
+
+    @property
+    def pooled(self) -> tuple[int, int]:
+        """Height and width behind the pooling."""
+        return (self.height + 1) // 2, (self.width + 1) // 2
+
+    def tiles(self, rows: int) -> tuple[int, int]:
+        """The grid of a kernel that goes over so many rows in tiles."""
+        return _parts(rows, self.rows_of(TILE)), self.blocks
+
+
+def _parts(whole: int, size: int) -> int:
+    """How many parts of a size cover a whole."""
+    return -(-whole // size)
+
+
+class NormActivation(torch.autograd.Function):
+    """Batch norm by the statistics of the batch, then a sum, a ReLU or a pooling of it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        features: Tensor,  # (B, C, H, W), channels last
+        side: Tensor | None,  # the same, or nothing to add
+        weight: Tensor | None,  # (C,)
+        bias: Tensor | None,  # (C,)
+        norm: _BatchNorm,  # whose running statistics follow
+        relu: bool,
+        pools: bool,
+    ) -> Tensor:
+        shape = Shape.of(features)
+        mean, scale = _moments(features, shape, norm)
+        affine = (weight, bias) if weight is not None and bias is not None else (mean, mean)
+        options = {"channels": shape.channels, "AFFINE": weight is not None, "C": shape.block}
+        if pools:
+            out, winners = _pool(features, shape, mean, scale, affine, options)
+            ctx.save_for_backward(features, weight, bias, mean, scale, out, winners)
+        else:
+            out = torch.empty_like(features)
+            kernels.normalize[shape.tiles(shape.rows)](
+                features, side if side is not None else features, out, mean, scale, *affine,
+                shape.rows, **options, SIDE=side is not None, RELU=relu, R=shape.rows_of(TILE),
+            )  # fmt: skip
+            needed = out if side is not None and relu else None
+            ctx.save_for_backward(features, weight, bias, mean, scale, needed, None)
+        ctx.kind = (side is not None, relu, pools)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor | None, ...]:
+        features, weight, bias, mean, scale, out, winners = ctx.saved_tensors
+        has_side, relu, pools = ctx.kind
+        shape = Shape.of(features)
+        outer = outer.contiguous(memory_format=torch.channels_last)
+        affine = (weight, bias) if weight is not None else (mean, mean)
+        options = {"channels": shape.channels, "AFFINE": weight is not None, "C": shape.block}
+        side_gradients = torch.empty_like(outer) if has_side else outer
+        if pools:
+            table = _pooled_sums(features, outer, out, winners, shape, mean)
+        else:
+            parts = shape.parts(shape.rows)
+            table = mean.new_empty(parts, 2, shape.channels)
+            kernels.gradient_sums[(parts, shape.blocks)](
+                features, outer, out if out is not None else outer, side_gradients, table, mean,
+                scale, *affine, shape.rows, shape.stretch(shape.rows), **options, SIDE=has_side,
+                RELU=relu, R=shape.rows_of(SUMMED_TILE),
+            )  # fmt: skip
+        for_weight, for_bias, level, slope = mean.new_empty(4, shape.channels)
+        kernels.slopes[(_parts(shape.channels, LAST_BLOCK),)](
+            table, scale, for_weight, for_bias, level, slope, len(table), shape.rows,
+            channels=shape.channels, P=PARTS_AT_ONCE, C=LAST_BLOCK,
+        )  # fmt: skip
+        inner = torch.empty_like(features)
+        kernels.input_gradients[shape.tiles(shape.rows)](
+            features, side_gradients, winners if pools else outer, inner, mean, scale, *affine,
+            level, slope, shape.rows, shape.height, shape.width, *shape.pooled, **options,
+            POOL=pools, RELU=relu and not has_side, R=shape.rows_of(TILE),
+        )  # fmt: skip
+        side_gradient = side_gradients if has_side else None
+        if weight is None:
+            for_weight = for_bias = None
+        return inner, side_gradient, for_weight, for_bias, None, None, None
+
+
+def _moments(features: Tensor, shape: Shape, norm: _BatchNorm) -> tuple[Tensor, Tensor]:
+    """Mean and 1 / standard deviation of every channel, (C,) each."""
+    assert norm.running_mean is not None, "the caller has looked"
+    parts = shape.parts(shape.rows)
+    table = norm.running_mean.new_empty(parts, 2, shape.channels)
+    kernels.sums[(parts, shape.blocks)](
+        features, table, shape.rows, shape.stretch(shape.rows), channels=shape.channels,
+        R=shape.rows_of(SUMMED_TILE), C=shape.block,
+    )  # fmt: skip
+    mean, scale = norm.running_mean.new_empty(2, shape.channels)
+    kernels.moments[(_parts(shape.channels, LAST_BLOCK),)](
+        features, table, mean, scale, norm.running_mean, norm.running_var,
+        norm.num_batches_tracked, parts, shape.rows, norm.eps, norm.momentum,
+        channels=shape.channels, P=PARTS_AT_ONCE, C=LAST_BLOCK,
+    )  # fmt: skip
+    return mean, scale
+
+
+def _pool(
+    features: Tensor,
+    shape: Shape,
+    mean: Tensor,
+    scale: Tensor,
+    affine: tuple[Tensor, Tensor],
+    options: dict[str, Any],
+) -> tuple[Tensor, Tensor]:
+    """The pooled map (B, C, h, w), and which of nine cells it took."""
+    out = torch.empty(
+        (len(features), shape.channels, *shape.pooled),
+        dtype=features.dtype,
+        device=features.device,
+        memory_format=torch.channels_last,
+    )
+    winners = torch.empty_like(out, dtype=torch.uint8)
+    cells = out[:, 0].numel()
+    rows = shape.rows_of(POOLED_TILE)
+    kernels.pool[(_parts(cells, rows), shape.blocks)](
+        features, out, winners, mean, scale, *affine, cells, shape.height, shape.width,
+        *shape.pooled, **options, R=rows,
+    )  # fmt: skip
+    return out, winners
+
+
+def _pooled_sums(
+    features: Tensor, outer: Tensor, out: Tensor, winners: Tensor, shape: Shape, mean: Tensor
+) -> Tensor:
+    """Sums of gradients behind a pooling, by programs that share them out."""
+    cells = out[:, 0].numel()
+    parts = shape.parts(cells)
+    table = mean.new_empty(parts, 2, shape.channels)
+    kernels.pooled_gradient_sums[(parts, shape.blocks)](
+        features, outer, out, winners, table, mean, cells, shape.stretch(cells), shape.height,
+        shape.width, *shape.pooled, channels=shape.channels, R=shape.rows_of(SUMMED_TILE),
+        C=shape.block,
+    )  # fmt: skip
+    return table

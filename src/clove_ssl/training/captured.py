@@ -1,0 +1,198 @@
+"""The passes of a step as CUDA graphs: recorded once, replayed with every new batch.
+
+A small network leaves a GPU waiting for the host, which starts some thousand kernels per step. A
+graph starts all of them at once. There are two for a step, its forward and its backward pass: the
+check of the loss is read between them as without graphs, and the optimizer, whose learning rate
+changes, runs after them while the backward pass is still going.
+
+The kernels are those of a step that is not captured, in the same order, so a run that is resumed,
+whose first steps are not captured, goes on bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from clove_ssl.layers.transfers import map_tensors
+from clove_ssl.methods.base import Learner, Progress, StepOutput
+from clove_ssl.methods.captured import Capturable
+from clove_ssl.training.precision import Precision
+from clove_ssl.views.batch import ViewBatch
+
+STEPS_BEFORE = 3  # until then libraries choose their kernels and take their workspaces
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One kind of step: where its batch is put, and what appears where when it has run."""
+
+    batch: ViewBatch
+    forward: torch.cuda.CUDAGraph
+    backward: torch.cuda.CUDAGraph
+    output: StepOutput
+    gradients: list[tuple[nn.Parameter, Tensor]]
+    left: list[list[Tensor]]  # for ``after_step``
+
+
+class CapturedPasses:
+    """Runs the passes of micro-batches, at first kernel by kernel, then as graphs.
+
+    The gradients of the first micro-batch of a step have a place of their own, to which the graphs
+    of the others add.
+
+    Args:
+        learner: Says what its steps have in common.
+        precision: That of the forward pass.
+        device: A GPU.
+        micro_batches: Of a step.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        precision: Precision,
+        device: torch.device,
+        *,
+        micro_batches: int = 1,
+    ) -> None:
+        assert isinstance(learner, Capturable), "the caller has asked why_not_captured"
+        self._learner = learner
+        self._steps_of: Capturable = learner
+        self._precision = precision
+        self._micro_batches = micro_batches
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._memory = torch.cuda.graph_pool_handle()
+        self._recordings: dict[Hashable, Recording] = {}
+        self._met: set[Hashable] = set()
+        self._begun = 0  # steps
+        self._replays = False  # the first micro-batch of this step was replayed
+
+    @contextmanager
+    def own_stream(self) -> Iterator[None]:
+        """All work of a run belongs inside: graphs cannot be recorded on torch's first stream."""
+        before = torch.cuda.current_stream()
+        self._stream.wait_stream(before)
+        with torch.cuda.stream(self._stream):
+            yield
+        before.wait_stream(self._stream)
+
+    def covers(self, batch: ViewBatch, progress: Progress, *, number: int = 0) -> bool:
+        """Whether the micro-batch of this number is replayed; asked once for each."""
+        kind = self._kind(progress, number)
+        known = kind in self._met and self._begun >= STEPS_BEFORE
+        self._met.add(kind)
+        if number == 0:
+            self._begun += 1
+            self._replays = True
+        # Graphs of later micro-batches add to the gradients of a first one that was replayed.
+        self._replays = self._replays and known and self._has_room_for(batch, kind, progress)
+        return self._replays
+
+    def run(
+        self,
+        batch: ViewBatch,
+        progress: Progress,
+        *,
+        check: Callable[[Tensor], None],
+        number: int = 0,
+    ) -> StepOutput:
+        """Both passes of a micro-batch; ``check`` gets the loss before the second is queued."""
+        recording = self._recordings[self._kind(progress, number)]
+        self._learner.before_forward(progress)
+        _copy(batch, recording.batch)
+        recording.forward.replay()
+        check(recording.output.loss)
+        recording.backward.replay()
+        for parameter, gradient in recording.gradients:
+            parameter.grad = gradient
+        for mine, kept in zip(self._steps_of.left_by_forward(), recording.left, strict=True):
+            mine += [self._lasting(tensor) for tensor in kept]
+        return replace(
+            recording.output,
+            loss=self._lasting(recording.output.loss),
+            metrics={
+                name: self._lasting(value) for name, value in recording.output.metrics.items()
+            },
+        )
+
+    def _has_room_for(self, batch: ViewBatch, kind: Hashable, progress: Progress) -> bool:
+        """Whether a batch fits into the recording of its kind, which is made if there is none."""
+        if kind not in self._recordings:
+            self._recordings[kind] = self._record(batch, progress)
+        return _shapes(self._recordings[kind].batch) == _shapes(batch)
+
+    def _kind(self, progress: Progress, number: int) -> Hashable:
+        return self._steps_of.step_kind(progress), number > 0, progress.closes_step
+
+    def _lasting(self, tensor: Tensor) -> Tensor:
+        """A result as it is now, if the next micro-batch would write over it."""
+        return tensor.clone() if self._micro_batches > 1 else tensor
+
+    def _record(self, batch: ViewBatch, progress: Progress) -> Recording:
+        """Record a micro-batch of a new kind; nothing of it is computed yet."""
+        place = _place_for(batch)
+        progress = replace(progress, prepared=True)
+        before = [list(tensors) for tensors in self._steps_of.left_by_forward()]
+        forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        with self._recorded(forward), self._precision.autocast():
+            output: StepOutput = self._learner(place, progress)
+        with self._recorded(backward):
+            (output.loss / self._micro_batches).backward()  # type: ignore[no-untyped-call]
+        gradients = [(p, p.grad) for p in self._learner.parameters() if p.grad is not None]
+        left = []
+        for tensors, earlier in zip(self._steps_of.left_by_forward(), before, strict=True):
+            left.append(tensors[len(earlier) :])
+            tensors[:] = earlier
+        output = replace(output, loss=output.loss.detach())
+        return Recording(place, forward, backward, output, gradients, left)
+
+    @contextmanager
+    def _recorded(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+        # Another thread renders meanwhile, which only this mode of the check for errors allows.
+        mode = "thread_local"
+        with torch.cuda.graph(
+            graph, pool=self._memory, stream=self._stream, capture_error_mode=mode
+        ):
+            yield
+
+
+def _place_for(batch: ViewBatch) -> ViewBatch:
+    """Room for batches like this one, laid out alike: views that lie side by side stay so."""
+    device = batch.views[0].pixels.device
+    storages: dict[int, torch.UntypedStorage] = {}
+
+    def twin(tensor: Tensor) -> Tensor:
+        if tensor.device != device:
+            return tensor.to(device)
+        storage = tensor.untyped_storage()
+        mine = storages.setdefault(storage.data_ptr(), storage.clone())  # type: ignore[no-untyped-call]
+        empty = torch.empty(0, dtype=tensor.dtype, device=device)
+        return empty.set_(mine, tensor.storage_offset(), tensor.shape, tensor.stride())
+
+    return map_tensors(batch, twin)
+
+
+def _copy(batch: ViewBatch, place: ViewBatch) -> None:
+    """Put a batch where the graphs look for it."""
+    for mine, new in zip(_tensors(place), _tensors(batch), strict=True):
+        mine.copy_(new, non_blocking=True)
+
+
+def _shapes(batch: ViewBatch) -> list[tuple[torch.Size, torch.dtype]]:
+    return [(tensor.shape, tensor.dtype) for tensor in _tensors(batch)]
+
+
+def _tensors(batch: ViewBatch) -> list[Tensor]:
+    found: list[Tensor] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    map_tensors(batch, note)
+    return found

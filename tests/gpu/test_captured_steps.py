@@ -1,0 +1,106 @@
+"""A run whose steps are captured has the weights of one whose steps are not, bit for bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from builders.batches.two_views import two_views
+from builders.gpu_marks import NEEDS_GPU
+from builders.runs.method_runs import DEEP, TRAINED, small_method
+from torch import Tensor
+
+from clove_ssl.backbones.build import build_backbone, fuse_norms
+from clove_ssl.config.pretraining import BackboneConfig
+from clove_ssl.methods.base import Method, Progress
+from clove_ssl.methods.captured import why_not_captured
+from clove_ssl.optimizers import LARS
+from clove_ssl.training.captured import STEPS_BEFORE, CapturedPasses
+from clove_ssl.training.precision import Precision
+from clove_ssl.training.repeatability import start_repeatably
+from clove_ssl.views.batch import ViewBatch
+
+pytestmark = NEEDS_GPU
+STEPS = 30  # a balance is measured in every 20th
+BF16 = Precision("bf16", "", "cuda")
+
+
+def build(name: str) -> Method:
+    config = small_method(name, size=96 if name in DEEP else 64)
+    stage = "last" if name in DEEP else "c4"
+    torch.manual_seed(0)
+    method = config.build(build_backbone(BackboneConfig(name="resnet18", stage=stage))).cuda()
+    method = method.to(memory_format=torch.channels_last)
+    fuse_norms(method)
+    return method
+
+
+def batches(name: str) -> list[ViewBatch]:
+    config = small_method(name, size=96 if name in DEEP else 64)
+    made = []
+    for seed in range(3):
+        batch = two_views(config, images=16).to("cuda")
+        generator = torch.Generator("cuda").manual_seed(seed)
+        views = tuple(
+            replace(
+                view,
+                pixels=torch.randn(view.pixels.shape, generator=generator, device="cuda").to(
+                    torch.bfloat16, memory_format=torch.channels_last
+                ),
+            )
+            for view in batch.views
+        )
+        made.append(replace(batch, views=views))
+    return made
+
+
+def train(
+    name: str, *, captured: bool, micro_batches: int = 1
+) -> tuple[dict[str, Tensor], list[float], int]:
+    """Weights and losses after some steps, and how many of the steps were replayed."""
+    start_repeatably(0, torch.device("cuda"), deterministic=True)
+    method, several = build(name), batches(name)
+    optimizer = LARS(method.parameters(), 0.5, weight_decay=1e-5)
+    passes = CapturedPasses(method, BF16, torch.device("cuda"), micro_batches=micro_batches)
+    losses, replayed = [], 0
+    with passes.own_stream():
+        for step in range(STEPS):
+            for number in range(micro_batches):
+                progress = Progress(step, STEPS, closes_step=number + 1 == micro_batches)
+                batch = several[(step + number) % 3]
+                if captured and passes.covers(batch, progress, number=number):
+                    output = passes.run(batch, progress, check=lambda loss: None, number=number)
+                    replayed += 1
+                else:
+                    with BF16.autocast():
+                        output = method(batch, progress)
+                    (output.loss / micro_batches).backward()
+                losses.append(output.loss.detach().clone())
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            method.after_step(progress)
+    state = {key: value.clone() for key, value in method.state_dict().items()}
+    return state, torch.stack(losses).tolist(), replayed
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_captured_steps_have_the_same_bits(name: str) -> None:
+    if reason := why_not_captured(build(name)):
+        pytest.skip(reason)
+    plain, plain_losses, none = train(name, captured=False)
+    state, losses, replayed = train(name, captured=True)
+    assert none == 0
+    assert replayed >= STEPS - 2 * STEPS_BEFORE
+    assert losses == plain_losses
+    different = [key for key in plain if not torch.equal(plain[key], state[key])]
+    assert not different
+
+
+@pytest.mark.parametrize("name", ["clove-plus", "moco"])
+def test_captured_micro_batches_have_the_same_bits(name: str) -> None:
+    plain, plain_losses, _ = train(name, captured=False, micro_batches=3)
+    state, losses, replayed = train(name, captured=True, micro_batches=3)
+    assert replayed >= 3 * (STEPS - 2 * STEPS_BEFORE)
+    assert losses == plain_losses
+    assert [key for key in plain if not torch.equal(plain[key], state[key])] == []
