@@ -205,7 +205,12 @@ def main() -> int:
     for quantity, figures in sorted(result.items()):
         print(f"{quantity:<18}", *(f"{key} {value}" for key, value in figures.items()), sep="  ")
     seconds = time.monotonic() - start
-    line = {"steps": samples[-1]["step"], "device": options.device, "seconds": round(seconds), **result}
+    line = {
+        "steps": samples[-1]["step"],
+        "device": options.device,
+        "seconds": round(seconds),
+        **result,
+    }
     print(f"{samples[-1]['step']:.0f} steps in {seconds:.0f} s, {len(samples)} samples")
     if options.out is not None:
         with options.out.open("a") as file:
