@@ -87,8 +87,8 @@ def check_same_images(config: PretrainConfig, source: ImageSource, state: State)
     if state.get("images") != len(source):
         raise UserError(
             f"{config.data.source} has {len(source)} images, but this run was started with "
-            f"{state.get('images')}, so their order would change. Restore the files, say where they "
-            "are now with --data, or start a new run with another --out."
+            f"{state.get('images')}, so their order would change. Restore the files, say where "
+            "they are now with --data, or start a new run with another --out."
         )
     # Checkpoints of earlier versions have no names.
     if state.get("names") not in (None, fingerprint(source)):

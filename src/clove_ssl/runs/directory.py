@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from clove_ssl.atomic import SUFFIX
+from clove_ssl.atomic import SUFFIX, clear_leftovers
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig
@@ -287,6 +287,7 @@ def locked(run: RunDirectory) -> Iterator[bool]:
             ) from None
         os.ftruncate(hold.handle, 0)
         os.pwrite(hold.handle, f"pid {os.getpid()}\n".encode(), 0)
+        clear_leftovers(run.path)
         yield hold.protects
 
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
