@@ -9,6 +9,7 @@ folder that others may write to, a link could lead anywhere.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import secrets
 import stat
@@ -25,18 +26,30 @@ SUFFIX = ".writing"
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file to write to that becomes ``path`` at the end, if nothing went wrong."""
-    temporary = path.with_name(f"{path.name}.{secrets.randbelow(10**18)}{SUFFIX}")
+    temporary, new = _created(path)
     try:
-        with open(temporary, "xb", opener=_opener(path)) as file:
+        with new as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+            os.replace(temporary, path)  # while it is held, so that nobody takes it for a leftover
         _sync_folder(path.parent)
     except BaseException:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
+
+
+def _created(path: Path) -> tuple[Path, BinaryIO]:
+    """A new file beside ``path`` that this process holds."""
+    while True:
+        temporary = path.with_name(f"{path.name}.{secrets.randbelow(10**18)}{SUFFIX}")
+        file = open(temporary, "xb", opener=_opener(path))  # noqa: SIM115 - who asked closes it
+        with suppress(OSError):  # of file systems without locks
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if temporary.exists():
+            return temporary, file
+        file.close()  # somebody who cleared up was faster than the lock
 
 
 def _opener(path: Path) -> Callable[[str, int], int]:
@@ -80,3 +93,14 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def clear_leftovers(folder: Path) -> None:
+    """Remove what killed processes did not finish writing below a folder.
+
+    Who writes holds the file, on this or another machine, so a file that can be held is left over.
+    """
+    for path in folder.rglob(f"*{SUFFIX}"):
+        with suppress(OSError), path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()

@@ -26,7 +26,7 @@ from clove_ssl.report.page import render_report
 from clove_ssl.report.pages import encoded
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
-from clove_ssl.runs.metrics import read_metrics
+from clove_ssl.runs.metrics import damaged_lines, read_metrics
 from clove_ssl.runs.state import read_state
 
 HOST = "127.0.0.1"
@@ -38,6 +38,8 @@ def watch(config: WatchConfig) -> None:
     """Serve the report until Ctrl-C."""
     server = open_server(config)
     console = Console()
+    for damage in filter(None, map(damaged_lines, map(directory.find, config.runs))):
+        console.warn(damage)
     console.say(f"http://{HOST}:{server.server_port}/  (read-only; Ctrl-C stops it)")
     try:
         server.serve_forever()

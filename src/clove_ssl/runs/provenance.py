@@ -49,6 +49,7 @@ class Provenance(TypedDict, total=False):
     bad_files: dict[str, str]
 
 
+_CPU_MODEL = re.compile(r"^(?:model name|Model|cpu model)\s*:\s*(.+)$", re.MULTILINE)
 _UNREADABLE = re.compile(r"\S+ \S+ warning cannot read (.*)")
 
 
@@ -76,6 +77,7 @@ def record_start(
         {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "command": sys.argv,
+            "folder": os.getcwd(),
             "step": step,
             "processes": processes,
             "choices": dict(choices or {}),
@@ -119,6 +121,16 @@ def last_start(run: RunDirectory) -> dict[str, Any]:
     return next(reversed(read_starts(run)), {})
 
 
+def cpu_name(facts: Path = Path("/proc/cpuinfo")) -> str:
+    """The model of this machine's CPU, or its architecture where no model is told."""
+    try:
+        found = _CPU_MODEL.search(facts.read_text(encoding="utf-8", errors="replace"))
+    except OSError:  # not a Linux
+        found = None
+    name = " ".join(found[1].split()) if found else ""
+    return name or f"CPU ({platform.processor() or platform.machine()})"
+
+
 def _environment(device: torch.device) -> dict[str, Any]:
     """Software and hardware of this process."""
     import torch  # late: who reads a run, such as the doctor, may have none that works
@@ -131,7 +143,7 @@ def _environment(device: torch.device) -> dict[str, Any]:
         "torch": torch.__version__,
         "torchvision": torchvision.__version__,
         "cuda": torch.version.cuda if on_gpu else None,
-        "device": torch.cuda.get_device_name(device) if on_gpu else platform.machine(),
+        "device": torch.cuda.get_device_name(device) if on_gpu else cpu_name(),
         "cores": os.cpu_count(),
         "platform": platform.platform(),
     }

@@ -103,7 +103,7 @@ def mask_classes(root: str | Path) -> tuple[str, ...]:
     """Names of the classes of a mask folder: those of classes.txt, or all numbers that occur."""
     path = Path(root) / "classes.txt"
     if path.is_file():
-        names = tuple(line.strip() for line in path.read_text("utf-8").splitlines() if line.strip())
+        names = _listed_names(path)
         if len(names) < 2 or len(set(names)) < len(names):
             raise UserError(f"{path} names {len(names)} classes; expected 2 or more, each once.")
         return names
@@ -118,6 +118,16 @@ def mask_classes(root: str | Path) -> tuple[str, ...]:
             f"0, 1, 2 and so on, and {IGNORE} where nobody judged."
         )
     return tuple(str(number) for number in range(largest + 1))
+
+
+def _listed_names(path: Path) -> tuple[str, ...]:
+    try:
+        text = path.read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"{path} cannot be read: {error}. Expected one class name per line, in UTF-8."
+        ) from None
+    return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 
 def read_picture(path: Path) -> Tensor:
