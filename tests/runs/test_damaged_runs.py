@@ -17,7 +17,7 @@ from builders.runs.tiny_runs import tiny_config
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig
-from clove_ssl.doctor.command import check_checkpoints, run_checks
+from clove_ssl.doctor.command import check_capture, check_checkpoints, run_checks
 from clove_ssl.errors import UserError, explained
 from clove_ssl.exporting.sources import _probes
 from clove_ssl.finetuning.starting_point import continued_backbone
@@ -31,6 +31,7 @@ from clove_ssl.report.probe_bars import bar_charts
 from clove_ssl.report.runs import read_run, read_runs
 from clove_ssl.report.watch import news
 from clove_ssl.runs import directory
+from clove_ssl.runs.data_warnings import SHORTER_SIDE, data_warnings, recorded_side
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.history import History
 from clove_ssl.runs.probe_file import read_probes
@@ -74,7 +75,7 @@ def pretrained(tmp_path: Path) -> RunDirectory:
     files.save(config, run.config)
     run.metrics.write_text('{"step": 1, "loss": 3.0, "epoch": 0.4}\n{"step": 2, "loss": 2.0}\n')
     alone, method = Process(0, 1, 0, 1, CPU), unrestored_method(config)
-    choices = decide(config, alone, images=20, method=method).values()
+    choices = {**decide(config, alone, images=20, method=method).values(), SHORTER_SIDE: 64}
     record_start(run, CPU, step=0, processes=1, choices=choices, bad_files={"a.jpg": "cut"})
     run.probes.write_text(json.dumps([PROBE, {"backbone": "a", "data": "b", "miou": 0.5}]))
     CheckpointStore(run.checkpoints, keep=2, warn=print).save(2, {"step": 2})
@@ -110,6 +111,8 @@ def read_provenance(run: RunDirectory, config: PretrainConfig) -> None:
     starts = read_starts(run)
     assert state.status == "interrupted"
     assert hardware_facts(starts, History([]))
+    list(check_capture(run))
+    list(data_warnings(config, images=20, shorter_side=recorded_side(run)))
     assert json.dumps([starts, sorted(unreadable_files(run)), run_number(run)])
     assert all(isinstance(when(start.get("time", "")), str) for start in starts)
 

@@ -131,8 +131,8 @@ def check_capture(run: RunDirectory) -> Iterator[Check]:
     """Whether the last start replays its steps, or why it does not; on a GPU."""
     for start in read_starts(run)[-1:]:
         choices = start.get("choices", {})
-        made = choices.get("capture", {})
-        if made and made.get("reason") != "on a CPU":
+        made = choices.get("capture")
+        if isinstance(made, dict) and made.get("reason") != "on a CPU":
             word = "yes" if made.get("value") else "no"
             yield Check("Captured steps", "ok", f"{word}: {made.get('reason', '')}")
 

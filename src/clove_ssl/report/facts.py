@@ -186,7 +186,9 @@ def _choices(made: Mapping[str, Any]) -> Facts:
         "capture": "Captured steps",
         "workers": "Workers",
     }
-    chosen = {title: made[name] for name, title in named.items() if name in made}
+    chosen = {
+        title: made[name] for name, title in named.items() if isinstance(made.get(name), dict)
+    }
     return {
         title: f"{_word(choice.get('value', UNKNOWN))} ({choice.get('reason', '')})"
         for title, choice in chosen.items()

@@ -22,14 +22,6 @@ if TYPE_CHECKING:
     import torch
 
 
-class Decision(TypedDict, total=False):
-    """What a start has decided, and what follows from its data."""
-
-    value: Any
-    reason: str
-    images: int | None
-
-
 class Start(TypedDict, total=False):
     """What readers rely on of a start; there is more in it."""
 
@@ -38,7 +30,7 @@ class Start(TypedDict, total=False):
     processes: int
     device: str
     torch: str
-    choices: dict[str, Decision]
+    choices: dict[str, Any]  # a value with its reason each, and more that versions differ in
 
 
 class Provenance(TypedDict, total=False):

@@ -52,8 +52,9 @@ def read_finetuning_state(
 
 def _planned_images(run: RunDirectory) -> int | None:
     """The size of the data, as the last start found it; earlier versions did not write it down."""
-    planned: int | None = last_start(run).get("choices", {}).get("plan", {}).get("images")
-    return planned
+    plan = last_start(run).get("choices", {}).get("plan")
+    planned = plan.get("images") if isinstance(plan, dict) else None
+    return planned if type(planned) is int and 0 < planned < 2**63 else None
 
 
 def _images(config: PretrainConfig, last: Mapping[str, float]) -> int | None:
