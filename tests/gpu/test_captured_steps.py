@@ -55,24 +55,28 @@ def batches(name: str) -> list[ViewBatch]:
     return made
 
 
-def train(name: str, *, captured: bool) -> tuple[dict[str, Tensor], list[float], int]:
+def train(
+    name: str, *, captured: bool, micro_batches: int = 1
+) -> tuple[dict[str, Tensor], list[float], int]:
     """Weights and losses after some steps, and how many of the steps were replayed."""
     start_repeatably(0, torch.device("cuda"), deterministic=True)
     method, several = build(name), batches(name)
     optimizer = LARS(method.parameters(), 0.5, weight_decay=1e-5)
-    passes = CapturedPasses(method, BF16, torch.device("cuda"))
+    passes = CapturedPasses(method, BF16, torch.device("cuda"), micro_batches=micro_batches)
     losses, replayed = [], 0
     with passes.own_stream():
         for step in range(STEPS):
-            progress, batch = Progress(step, STEPS), several[step % 3]
-            if captured and passes.covers(batch, progress):
-                output = passes.run(batch, progress, check=lambda loss: None)
-                replayed += 1
-            else:
-                with BF16.autocast():
-                    output = method(batch, progress)
-                output.loss.backward()
-            losses.append(output.loss.detach().clone())
+            for number in range(micro_batches):
+                progress = Progress(step, STEPS, closes_step=number + 1 == micro_batches)
+                batch = several[(step + number) % 3]
+                if captured and passes.covers(batch, progress, number=number):
+                    output = passes.run(batch, progress, check=lambda loss: None, number=number)
+                    replayed += 1
+                else:
+                    with BF16.autocast():
+                        output = method(batch, progress)
+                    (output.loss / micro_batches).backward()
+                losses.append(output.loss.detach().clone())
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             method.after_step(progress)
@@ -91,3 +95,12 @@ def test_captured_steps_have_the_same_bits(name: str) -> None:
     assert losses == plain_losses
     different = [key for key in plain if not torch.equal(plain[key], state[key])]
     assert not different
+
+
+@pytest.mark.parametrize("name", ["clove-plus", "moco"])
+def test_captured_micro_batches_have_the_same_bits(name: str) -> None:
+    plain, plain_losses, _ = train(name, captured=False, micro_batches=3)
+    state, losses, replayed = train(name, captured=True, micro_batches=3)
+    assert replayed >= 3 * (STEPS - 2 * STEPS_BEFORE)
+    assert losses == plain_losses
+    assert [key for key in plain if not torch.equal(plain[key], state[key])] == []

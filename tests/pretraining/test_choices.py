@@ -141,7 +141,6 @@ def test_long_runs_that_cannot_be_captured_are_compiled(
         ({}, "every step runs the same kernels"),
         ({"capture": "never"}, "as asked"),
         ({"precision": "fp16"}, "fp16 scales the loss anew in every step"),
-        ({"micro_batch": 8}, "a step has 32 micro-batches"),
         ({"method": SlotConConfig()}, "the number of common slots changes from step to step"),
     ],
 )

@@ -55,7 +55,7 @@ class DataConfig(Ranged):
     ordinary JPEGs if it can. ``auto`` takes the GPU where there is one and Triton works."""
     cache: Literal["auto", "gpu", "ram", "off"] = "auto"
     """Where photos stay once they are decoded, so that no file is read twice: on the GPU, or in
-    host memory, which the processes of a machine share. ``auto`` keeps them if all fit into 30 % of
+    host memory, which the processes of a machine share. ``auto`` keeps them if all fit into 10 % of
     the free GPU memory (one process) or 50 % of the free host memory, and says so."""
     prefetch: Prefetch = 2
     """Batches each worker prepares ahead."""

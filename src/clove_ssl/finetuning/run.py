@@ -18,6 +18,7 @@ from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.console import Console
 from clove_ssl.data.loading import choose_workers
 from clove_ssl.errors import UserError
+from clove_ssl.finetuning.best import BestModel, after_evaluation
 from clove_ssl.finetuning.evaluate import Evaluation
 from clove_ssl.finetuning.learner import TaskFeed, TaskLearner
 from clove_ssl.finetuning.plan import FinetunePlan, plan_finetuning
@@ -300,6 +301,7 @@ def _train_and_evaluate(
     observer = Observer(config.logging, plan, process, console=loop.console, metrics=metrics)
     feed = TaskFeed(batches, process, images=evaluation.data.train_images)
     with closing(feed), closing(observer):
+        best = BestModel(run, plan, config.evaluation.patience)
         for step in plan.evaluations(loop.step):
             done = loop.run(feed, observer, until=step)
             # After the last step there is still an evaluation, which may take longer than a
@@ -309,6 +311,10 @@ def _train_and_evaluate(
             scores = _evaluated(
                 run, model, evaluation, observer, loop.console, step=step, trained=step > start
             )
+            if config.evaluation.best:
+                scores, ends = after_evaluation(best, process, loop.console, step=step)
+                if ends:
+                    break
         return True, scores
 
 
@@ -324,11 +330,13 @@ def _evaluated(
 ) -> dict[str, float]:
     """Scores after ``step`` iterations, unless an earlier start has left them and none followed."""
     last = step == evaluation.config.total_iterations
-    place = run if last else run.evaluation(step)
+    best = evaluation.config.evaluation.best
+    place = run if last and not best else run.evaluation(step)
     process = evaluation.process
     if not trained and process.gather(place.scores.is_file())[0]:
         return figures_of(place) if process.is_first else {}
-    evaluation.predict(model, place.predictions, step=step, export=run if last else None)
+    export = place if last or best else None
+    evaluation.predict(model, place.predictions, step=step, export=export)
     if not process.is_first:
         return {}
     scores = score_and_write(evaluation.task, place, evaluation.data.test)

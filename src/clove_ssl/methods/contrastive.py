@@ -82,3 +82,13 @@ def _check_shapes(query: Tensor, positive: Tensor, negatives: Tensor) -> None:
         raise ValueError(
             f"negatives {tuple(negatives.shape)} must be (S, {query.shape[-1]}) with S above 0"
         )
+
+
+def mean_of_counted(values: Tensor, counted: Tensor, *, count: Tensor | None = None) -> Tensor:
+    """Mean of values over the counted ones; 0 without any.
+
+    ``count`` replaces their number, where that is a mean over processes.
+    """
+    number = counted.sum().to(values.dtype) if count is None else count
+    # Less than one on average is what processes have that see no match, while another has one.
+    return (values * counted).sum() / number.clamp(min=torch.finfo(values.dtype).tiny)

@@ -256,7 +256,6 @@ def _choose_capture(
         "on a CPU": precision.device_type != "cuda",
         "fp16 scales the loss anew in every step": precision.name == "fp16",
         f"{plan.processes} processes share a step": plan.processes > 1,
-        f"a step has {plan.micro_batches} micro-batches": plan.micro_batches > 1,
         obstacle: bool(obstacle),
     }
     found = [reason for reason, applies in obstacles.items() if applies]

@@ -159,7 +159,9 @@ def _build_loop(
     plan = choices.plan
     captured = None
     if choices.capture.value:
-        captured = CapturedPasses(parts.method, choices.precision, process.device)
+        captured = CapturedPasses(
+            parts.method, choices.precision, process.device, micro_batches=plan.micro_batches
+        )
     return TrainingLoop(
         learner=parts.method,
         optimizer=build_optimizer(config.optimizer, parts.method, plan.peak_lr),

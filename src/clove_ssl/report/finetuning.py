@@ -112,9 +112,10 @@ def _shown(entry: Mapping[str, Any]) -> str:
 def _progress(run: RunDirectory, config: FinetuneConfig, *, finished: bool) -> str:
     if config.runs > 1:
         return f"{config.runs} runs of {config.total_iterations:,} iterations"
-    if finished:
-        return f"finished after {config.total_iterations:,} iterations"
     done = max((int(line["step"]) for line in read_metrics(run)), default=0)
+    if finished:
+        ended = done if config.evaluation.patience else config.total_iterations
+        return f"finished after {ended:,} iterations"
     return f"at iteration {done:,} of {config.total_iterations:,}"
 
 

@@ -170,6 +170,18 @@ def read_config(run: RunDirectory) -> PretrainConfig | FinetuneConfig:
     return files.from_values(PretrainConfig, values, where=run.config)
 
 
+def read_finetuning(run: RunDirectory) -> FinetuneConfig:
+    """The config of a fine-tuning run; say what a pre-training run is good for instead."""
+    config = read_config(run)
+    if isinstance(config, FinetuneConfig):
+        return config
+    raise UserError(
+        f"{run.path} is a pre-training run: it has a backbone, but nothing that predicts or could "
+        f"be scored. Fine-tune it first: clove finetune coco-fpn --backbone {run.path} --data DATA "
+        f"--out {run.path}-finetuned; its features are measured by: clove probe {run.path}"
+    )
+
+
 def not_exported(run: RunDirectory, file: Path) -> UserError:
     """Say where to find a file that a fine-tuning run has not written, or not here."""
     first = run.repetition(0)

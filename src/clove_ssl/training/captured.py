@@ -40,24 +40,37 @@ class Recording:
 
 
 class CapturedPasses:
-    """Runs the passes of a step, at first kernel by kernel, then as graphs.
+    """Runs the passes of micro-batches, at first kernel by kernel, then as graphs.
+
+    The gradients of the first micro-batch of a step have a place of their own, to which the graphs
+    of the others add.
 
     Args:
         learner: Says what its steps have in common.
         precision: That of the forward pass.
         device: A GPU.
+        micro_batches: Of a step.
     """
 
-    def __init__(self, learner: Learner, precision: Precision, device: torch.device) -> None:
+    def __init__(
+        self,
+        learner: Learner,
+        precision: Precision,
+        device: torch.device,
+        *,
+        micro_batches: int = 1,
+    ) -> None:
         assert isinstance(learner, Capturable), "the caller has asked why_not_captured"
         self._learner = learner
         self._steps_of: Capturable = learner
         self._precision = precision
+        self._micro_batches = micro_batches
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._memory = torch.cuda.graph_pool_handle()
         self._recordings: dict[Hashable, Recording] = {}
         self._met: set[Hashable] = set()
-        self._steps = 0
+        self._begun = 0  # steps
+        self._replays = False  # the first micro-batch of this step was replayed
 
     @contextmanager
     def own_stream(self) -> Iterator[None]:
@@ -68,23 +81,28 @@ class CapturedPasses:
             yield
         before.wait_stream(self._stream)
 
-    def covers(self, batch: ViewBatch, progress: Progress) -> bool:
-        """Whether this step is replayed; asked once for every step."""
-        kind = self._steps_of.step_kind(progress)
-        known = kind in self._met and self._steps >= STEPS_BEFORE
-        self._steps += 1
+    def covers(self, batch: ViewBatch, progress: Progress, *, number: int = 0) -> bool:
+        """Whether the micro-batch of this number is replayed; asked once for each."""
+        kind = self._kind(progress, number)
+        known = kind in self._met and self._begun >= STEPS_BEFORE
         self._met.add(kind)
-        if not known:
-            return False
-        if kind not in self._recordings:
-            self._recordings[kind] = self._record(batch, progress)
-        return _shapes(self._recordings[kind].batch) == _shapes(batch)
+        if number == 0:
+            self._begun += 1
+            self._replays = True
+        # Graphs of later micro-batches add to the gradients of a first one that was replayed.
+        self._replays = self._replays and known and self._has_room_for(batch, kind, progress)
+        return self._replays
 
     def run(
-        self, batch: ViewBatch, progress: Progress, *, check: Callable[[Tensor], None]
+        self,
+        batch: ViewBatch,
+        progress: Progress,
+        *,
+        check: Callable[[Tensor], None],
+        number: int = 0,
     ) -> StepOutput:
-        """Both passes of a step; ``check`` gets the loss before the backward pass is queued."""
-        recording = self._recordings[self._steps_of.step_kind(progress)]
+        """Both passes of a micro-batch; ``check`` gets the loss before the second is queued."""
+        recording = self._recordings[self._kind(progress, number)]
         self._learner.before_forward(progress)
         _copy(batch, recording.batch)
         recording.forward.replay()
@@ -93,22 +111,43 @@ class CapturedPasses:
         for parameter, gradient in recording.gradients:
             parameter.grad = gradient
         for mine, kept in zip(self._steps_of.left_by_forward(), recording.left, strict=True):
-            mine[:] = kept
-        return recording.output
+            mine += [self._lasting(tensor) for tensor in kept]
+        return replace(
+            recording.output,
+            loss=self._lasting(recording.output.loss),
+            metrics={
+                name: self._lasting(value) for name, value in recording.output.metrics.items()
+            },
+        )
+
+    def _has_room_for(self, batch: ViewBatch, kind: Hashable, progress: Progress) -> bool:
+        """Whether a batch fits into the recording of its kind, which is made if there is none."""
+        if kind not in self._recordings:
+            self._recordings[kind] = self._record(batch, progress)
+        return _shapes(self._recordings[kind].batch) == _shapes(batch)
+
+    def _kind(self, progress: Progress, number: int) -> Hashable:
+        return self._steps_of.step_kind(progress), number > 0, progress.closes_step
+
+    def _lasting(self, tensor: Tensor) -> Tensor:
+        """A result as it is now, if the next micro-batch would write over it."""
+        return tensor.clone() if self._micro_batches > 1 else tensor
 
     def _record(self, batch: ViewBatch, progress: Progress) -> Recording:
-        """Record a step of a new kind; nothing of it is computed yet."""
+        """Record a micro-batch of a new kind; nothing of it is computed yet."""
         place = _place_for(batch)
         progress = replace(progress, prepared=True)
+        before = [list(tensors) for tensors in self._steps_of.left_by_forward()]
         forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         with self._recorded(forward), self._precision.autocast():
             output: StepOutput = self._learner(place, progress)
         with self._recorded(backward):
-            output.loss.backward()  # type: ignore[no-untyped-call]
+            (output.loss / self._micro_batches).backward()  # type: ignore[no-untyped-call]
         gradients = [(p, p.grad) for p in self._learner.parameters() if p.grad is not None]
-        left = [list(tensors) for tensors in self._steps_of.left_by_forward()]
-        for tensors in self._steps_of.left_by_forward():
-            tensors.clear()
+        left = []
+        for tensors, earlier in zip(self._steps_of.left_by_forward(), before, strict=True):
+            left.append(tensors[len(earlier) :])
+            tensors[:] = earlier
         output = replace(output, loss=output.loss.detach())
         return Recording(place, forward, backward, output, gradients, left)
 

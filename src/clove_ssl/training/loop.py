@@ -31,6 +31,7 @@ from clove_ssl.training.plan import RunPlan
 from clove_ssl.training.precision import Precision
 from clove_ssl.training.processes import Process
 from clove_ssl.training.repeatability import random_state, set_random_state
+from clove_ssl.views.batch import ViewBatch
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class TrainingLoop:
     process: Process
     store: CheckpointStore
     console: Console
-    captured: CapturedPasses | None = None  # for steps of one micro-batch
+    captured: CapturedPasses | None = None
     advice: str = "Try a smaller --optimizer.lr or --precision fp32 in a new run."
     step: int = 0
     _stop: StopRequest = field(default_factory=StopRequest)
@@ -171,8 +172,9 @@ class TrainingLoop:
             closes = number + 1 == self.plan.micro_batches
             progress = Progress(self.step, self.plan.total_steps, closes_step=closes)
             batch = feed.next()
-            if self.captured is not None and self.captured.covers(batch, progress):
-                return [self.captured.run(batch, progress, check=self._signals.send)]
+            if self.captured is not None and self.captured.covers(batch, progress, number=number):
+                outputs.append(self._replay(batch, progress, outputs))
+                continue
             with self._gradients_stay_local(unless=closes):
                 with self.precision.autocast():
                     output = self._model(batch, progress)
@@ -181,6 +183,17 @@ class TrainingLoop:
                     self._signals.send(torch.stack([o.loss.detach() for o in outputs]).sum())
                 self._scaler.scale(output.loss / self.plan.micro_batches).backward()
         return outputs
+
+    def _replay(self, batch: ViewBatch, progress: Progress, before: list[StepOutput]) -> StepOutput:
+        """One micro-batch of a captured step, after ``before``."""
+        assert self.captured is not None
+
+        def check(loss: Tensor) -> None:
+            if progress.closes_step:
+                losses = [output.loss for output in before]
+                self._signals.send(torch.stack([*losses, loss]).sum())
+
+        return self.captured.run(batch, progress, check=check, number=len(before))
 
     def _gradients_stay_local(self, *, unless: bool) -> AbstractContextManager[None]:
         if unless or not isinstance(self._model, DistributedDataParallel):

@@ -20,9 +20,9 @@ from torch import Tensor
 from clove_ssl.errors import UserError
 from clove_ssl.methods.base import Progress
 from clove_ssl.methods.config import TeacherConfig
-from clove_ssl.methods.contrastive import info_nce
+from clove_ssl.methods.contrastive import info_nce, mean_of_counted
 from clove_ssl.methods.inscon.config import InsConConfig, MosaicConfig
-from clove_ssl.methods.inscon.loss import matches_in_images, mean_of, pull_and_push
+from clove_ssl.methods.inscon.loss import matches_in_images, pull_and_push
 from clove_ssl.methods.inscon.mosaic import assemble, downscale, split_regions
 from clove_ssl.methods.shuffling import batch_order
 
@@ -147,7 +147,7 @@ def test_the_gradient_of_pull_and_push_is_right() -> None:
 
     def loss(q: Tensor, k: Tensor) -> Tensor:
         result = pull_and_push(q, k, matches, temperature=0.2)
-        return mean_of(result.loss, result.counted)
+        return mean_of_counted(result.loss, result.counted)
 
     assert torch.autograd.gradcheck(loss, (query, key))
 
@@ -155,7 +155,7 @@ def test_the_gradient_of_pull_and_push_is_right() -> None:
 def test_nothing_matches_without_a_loss_that_is_no_number() -> None:
     query, key = units(2, 1, 4, 3)
     result = pull_and_push(query, key, torch.zeros(1, 4, 4, dtype=torch.bool), temperature=0.2)
-    assert mean_of(result.loss, result.counted) == 0
+    assert mean_of_counted(result.loss, result.counted) == 0
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:

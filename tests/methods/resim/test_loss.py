@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from references.methods.windows import slow_pool, slow_window_loss
 from torch import Tensor, nn
 
-from clove_ssl.methods.contrastive import contrast
-from clove_ssl.methods.resim.loss import averaged_cells, contrast_windows, mean_where
+from clove_ssl.methods.contrastive import contrast, mean_of_counted
+from clove_ssl.methods.resim.loss import averaged_cells, contrast_windows
 from clove_ssl.methods.resim.networks import PartialPyramid, forward_parts_shuffled, precise_pool
 from clove_ssl.methods.resim.windows import find_windows, sliding_windows
 from clove_ssl.methods.shuffling import BatchOrders, forward_shuffled
@@ -211,7 +211,7 @@ def test_the_loss_between_windows_is_the_formula(images: int) -> None:
         F.normalize(queries, dim=2), F.normalize(positives, dim=2), negatives, temperature=0.2
     )
     expected = slow_window_loss(queries, positives, inside, key_map, temperature=0.2, images=images)
-    assert mean_where(result.loss, inside).item() == pytest.approx(expected, rel=1e-12)
+    assert mean_of_counted(result.loss, inside).item() == pytest.approx(expected, rel=1e-12)
     figures = contrast(
         F.normalize(queries[:images], dim=2),
         F.normalize(positives[:images], dim=2),
@@ -228,7 +228,7 @@ def test_the_loss_between_windows_has_the_gradient_of_its_value() -> None:
 
     def loss(queries: Tensor) -> Tensor:
         result = contrast_windows(queries, positives, negatives, temperature=0.2)
-        return mean_where(result.loss, inside)
+        return mean_of_counted(result.loss, inside)
 
     assert torch.autograd.gradcheck(loss, random(4, 3, 5).requires_grad_())
 
@@ -241,6 +241,6 @@ def test_images_that_cannot_be_shared_out_to_groups_are_refused() -> None:
 def test_means_over_what_counts() -> None:
     values = torch.tensor([[1.0, 5.0], [3.0, 100.0]])
     counted = torch.tensor([[True, False], [True, False]])
-    assert mean_where(values, counted) == 2
-    assert mean_where(values, counted, count=torch.tensor(4.0)) == 1
-    assert mean_where(values, torch.zeros_like(counted)) == 0
+    assert mean_of_counted(values, counted) == 2
+    assert mean_of_counted(values, counted, count=torch.tensor(4.0)) == 1
+    assert mean_of_counted(values, torch.zeros_like(counted)) == 0

@@ -71,16 +71,6 @@ def matches_in_images(matches: Tensor, photos: int) -> Tensor:
     return together.flatten(3, 4).flatten(1, 2)
 
 
-def mean_of(values: Tensor, counted: Tensor, *, count: Tensor | None = None) -> Tensor:
-    """Mean of (M, Q) values over the counted ones; 0 without any.
-
-    ``count`` replaces their number, where that is a mean over processes.
-    """
-    number = counted.sum().to(values.dtype) if count is None else count
-    # Less than one on average is what processes have that see no match, while another has one.
-    return (values * counted).sum() / number.clamp(min=torch.finfo(values.dtype).tiny)
-
-
 def _mean_where(values: Tensor, mask: Tensor) -> Tensor:
     """Mean of (M, Q, Q) values over the last axis inside the mask: (M, Q), 0 without any."""
     return (values * mask).sum(2) / mask.sum(2).clamp(min=1)

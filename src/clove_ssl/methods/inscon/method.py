@@ -21,13 +21,12 @@ from clove_ssl.layers.collectives import mean_over_processes
 from clove_ssl.layers.normalization import unit_vectors
 from clove_ssl.methods.base import Progress, StepOutput
 from clove_ssl.methods.compiled import EncoderInputs
-from clove_ssl.methods.contrastive import Contrast, contrast
+from clove_ssl.methods.contrastive import Contrast, contrast, mean_of_counted
 from clove_ssl.methods.densecl.method import DenseEncoder, DenseTerm, Embedded
 from clove_ssl.methods.inscon.config import InsConConfig
 from clove_ssl.methods.inscon.loss import (
     PullAndPush,
     matches_in_images,
-    mean_of,
     pull_and_push,
 )
 from clove_ssl.methods.inscon.mosaic import assemble, split_regions
@@ -102,7 +101,7 @@ class InsCon(QueuedMethod[DenseEncoder]):
         )
         # Cells weigh the same on all processes, however many with a match each one has.
         count = mean_over_processes(result.counted.sum().to(result.loss.dtype))
-        loss = mean_of(result.loss, result.counted, count=count)
+        loss = mean_of_counted(result.loss, result.counted, count=count)
         return DenseTerm(loss, {**cell_metrics(result), **match_metrics(matches)})
 
     def _query(self, pixels: Tensor) -> Embedded:
@@ -125,9 +124,9 @@ class InsCon(QueuedMethod[DenseEncoder]):
 def cell_metrics(result: PullAndPush) -> dict[str, Tensor]:
     """What explains the loss between cells: similarities, and how often a match is found."""
     return {
-        "cos_positive_dense": mean_of(result.positive_cosine, result.counted),
+        "cos_positive_dense": mean_of_counted(result.positive_cosine, result.counted),
         "cos_negative_dense": result.negative_cosine.mean(),
-        "accuracy_dense": mean_of(result.found.to(result.loss.dtype), result.counted),
+        "accuracy_dense": mean_of_counted(result.found.to(result.loss.dtype), result.counted),
     }
 
 

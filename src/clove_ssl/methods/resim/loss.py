@@ -49,12 +49,3 @@ def contrast_windows(
     shape = (groups, -1, *query.shape[1:])
     results: Contrast = by_group(query.reshape(shape), positive.reshape(shape), negatives)
     return Contrast(*(values.flatten(0, 1) for values in results))
-
-
-def mean_where(values: Tensor, counted: Tensor, *, count: Tensor | None = None) -> Tensor:
-    """Mean of (B, N) values over the counted ones; 0 without any.
-
-    ``count`` replaces their number, where that is a mean over processes.
-    """
-    number = counted.sum() if count is None else count
-    return (values * counted).sum() / number.clamp(min=torch.finfo(values.dtype).tiny)

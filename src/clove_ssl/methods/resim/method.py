@@ -20,12 +20,12 @@ from clove_ssl.errors import UserError
 from clove_ssl.layers.collectives import gather_rows, mean_over_processes
 from clove_ssl.layers.normalization import unit_vectors
 from clove_ssl.methods.base import Progress, StepOutput
-from clove_ssl.methods.contrastive import Contrast, contrast
+from clove_ssl.methods.contrastive import Contrast, contrast, mean_of_counted
 from clove_ssl.methods.heads import MLPHead
 from clove_ssl.methods.queue import KeyBank
 from clove_ssl.methods.queued import QueuedMethod
 from clove_ssl.methods.resim.config import ReSimConfig, WindowConfig
-from clove_ssl.methods.resim.loss import averaged_cells, contrast_windows, mean_where
+from clove_ssl.methods.resim.loss import averaged_cells, contrast_windows
 from clove_ssl.methods.resim.networks import PartialPyramid, forward_parts_shuffled, precise_pool
 from clove_ssl.methods.resim.windows import Counterparts, find_windows, sliding_windows
 from clove_ssl.methods.teacher_student import BackboneEncoder, contrast_metrics
@@ -128,7 +128,7 @@ class ReSim(QueuedMethod[WindowEncoder]):
     def _mean_over_windows(self, losses: Tensor, inside: Tensor) -> Tensor:
         """Windows weigh the same on all processes, however many of them each one has."""
         count = mean_over_processes(inside.sum().to(losses.dtype))
-        return mean_where(losses, inside, count=count)
+        return mean_of_counted(losses, inside, count=count)
 
 
 def negatives_of(key_map: Tensor, images: int) -> Tensor:
@@ -150,8 +150,8 @@ def negatives_of(key_map: Tensor, images: int) -> Tensor:
 def window_metrics(result: Contrast, inside: Tensor, level: str) -> dict[str, Tensor]:
     """What explains a level's loss: similarities of the windows that count, and their share."""
     return {
-        f"cos_positive_{level}": mean_where(result.positive_cosine, inside),
-        f"cos_negative_{level}": mean_where(result.negative_cosine, inside),
+        f"cos_positive_{level}": mean_of_counted(result.positive_cosine, inside),
+        f"cos_negative_{level}": mean_of_counted(result.negative_cosine, inside),
         f"windows_kept_{level}": inside.float().mean(),
     }
 
