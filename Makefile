@@ -9,7 +9,7 @@ STEPS ?= 20000
 # Whatever the shell says: without its bytecode, torch takes three times as long to start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup setup-checked demo test fuzz chaos soak audit hashes lint format clean
+.PHONY: setup setup-checked demo test fuzz chaos soak audit hashes lint format docs clean
 
 setup: .venv/.ready
 
@@ -66,6 +66,19 @@ lint: setup
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: build/docs-venv/.ready
+	NO_MKDOCS_2_WARNING=1 build/docs-venv/bin/mkdocs build --quiet --strict
+	$(PYTHON) docs/site/check_links.py build/site
+	@echo "site      build/site/index.html"
+	@echo "search    needs a server: $(PYTHON) -m http.server --directory build/site"
+
+# The site needs neither torch nor the library itself, so it has an environment of its own.
+build/docs-venv/.ready: pyproject.toml constraints.txt docs/site/install.py
+	$(PYTHON) -m venv build/docs-venv
+	build/docs-venv/bin/pip install --quiet --constraint constraints.txt \
+	  $$($(PYTHON) docs/site/install.py)
+	@touch $@
 
 clean:
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from builders.runs.tiny_finetuning import tiny_finetuning
 from PIL import Image
 
-from clove_ssl import cli, load_backbone
+from clove_ssl import UserError, cli, load_backbone, load_finetuned
+from clove_ssl.config import files
 from clove_ssl.data.scenes import SceneSource
 
 SMALL = [
@@ -56,6 +59,37 @@ def test_a_run_leaves_everything_it_promises(run: Path, photos: Path) -> None:
     assert "12 images" in (run / "export/model_card.md").read_text()
 
 
+def test_three_commands_lead_from_photos_to_drawn_predictions(
+    run: Path, photos: Path, tmp_path: Path
+) -> None:
+    """Pre-training is the first of them; the second learns from built-in scenes."""
+    detector, drawn = tmp_path / "detector", tmp_path / "predicted"
+    config = tmp_path / "tiny.yaml"
+    tiny = replace(tiny_finetuning("coco-fpn", detector), backbone=str(run), architecture=None)
+    config.write_text(files.to_yaml(tiny))
+    assert cli.main(["finetune", "--config", str(config), "--out", str(detector)]) == 0
+    assert cli.main(["predict", str(detector), str(photos), "--out", str(drawn)]) == 0
+    pictures = {path.relative_to(drawn / "pictures") for path in drawn.rglob("*.jpg")}
+    assert pictures == {path.relative_to(photos) for path in photos.rglob("*.jpg")}
+    assert len(json.loads((drawn / "predictions.json").read_text())["images"]) == 12
+
+
+def test_what_only_a_fine_tuned_run_has_is_told(
+    run: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments in (
+        ["score", str(run)],
+        ["predict", str(run), str(photos), "--out", str(tmp_path / "out")],
+        ["evaluate", str(run)],
+    ):
+        assert cli.main(arguments) == 2
+        message = capsys.readouterr().err
+        assert "is a pre-training run" in message
+        assert f"clove finetune coco-fpn --backbone {run}" in message
+    with pytest.raises(UserError, match="is a pre-training run"):
+        load_finetuned(run)
+
+
 def test_the_backbone_loads_in_torchvision_by_its_own_names(run: Path) -> None:
     from safetensors.torch import load_file
     from torchvision.models import resnet18
@@ -96,10 +130,11 @@ def test_resume_report_and_doctor_accept_a_finished_run(
 def test_the_probe_compares_random_weights_with_the_run(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    small = ["--size", "64", "--train-images", "20", "--test-images", "10"]
+    small = ["--data", "scenes", "--size", "64", "--train-images", "20", "--test-images", "10"]
     assert cli.main(["probe", "random:resnet18", str(run), *small, "--device", "cpu"]) == 0
     assert "mIoU" in capsys.readouterr().out
-    probes = json.loads((run / "probes.json").read_text())
+    recorded = json.loads((run / "probes.json").read_text())
+    probes = [probe for probe in recorded if probe["data"] == "scenes"]  # not its own photos
     assert {probe["backbone"] for probe in probes} == {"random:resnet18", str(run)}
     assert all(probe["stages"] == ["c4"] for probe in probes)  # what the demo trains
     figures = {probe["figure"] for probe in probes}
@@ -107,7 +142,7 @@ def test_the_probe_compares_random_weights_with_the_run(
     assert len(probes) == 2 * len(figures)
     assert "random:resnet18" in (run / "report.html").read_text()
     assert cli.main(["probe", "random:resnet18", str(run), *small, "--device", "cpu"]) == 0
-    assert json.loads((run / "probes.json").read_text()) == probes  # repeated, not added twice
+    assert json.loads((run / "probes.json").read_text()) == recorded  # not added twice
 
 
 def test_an_existing_run_is_not_overwritten(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,6 +27,7 @@ from clove_ssl.bench import command as benchmark
 from clove_ssl.bench.config import BenchConfig
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import protocol
+from clove_ssl.config.predicting import EvaluateConfig, PredictConfig
 from clove_ssl.config.pretraining import BackboneConfig, PretrainConfig
 from clove_ssl.config.probing import ProbeConfig
 from clove_ssl.config.showing import ReportConfig, ShowConfig, WatchConfig
@@ -38,6 +39,7 @@ from clove_ssl.finetuning import score as scoring
 from clove_ssl.finetuning import seeds as finetuning
 from clove_ssl.methods.recipes import all_recipes, recipe
 from clove_ssl.pictures import command as showing
+from clove_ssl.predicting import command as predicting
 from clove_ssl.pretraining import run as pretraining
 from clove_ssl.pretraining.choices import plan_run
 from clove_ssl.probes import command as probing
@@ -49,6 +51,7 @@ from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.study import command as study
 from clove_ssl.study.config import StudyRunConfig
+from clove_ssl.tasks.own import command as own_data
 from clove_ssl.weights.config import ExportConfig, ImportConfig
 from clove_ssl.weights.load import load_backbone
 from clove_ssl.weights.safetensors_file import save_backbone
@@ -116,13 +119,17 @@ def only_parse(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (resuming, "resume"),
         (finetuning, "finetune"),
         (scoring, "score_run"),
+        (own_data, "show_data"),
         (probing, "probe_backbones"),
         (embedding, "write_embeddings"),
         (importing, "import_weights"),
         (exporting, "export_backbone"),
+        (predicting, "predict"),
+        (predicting, "evaluate"),
         (directory, "find"),
         (showing, "show"),
         (reporting, "report_runs"),
+        (reporting, "conclude"),
         (watching, "watch"),
         (doctor, "examine"),
         (benchmark, "run_bench"),
@@ -184,6 +191,8 @@ def test_options_named_in_sentences_exist(page: Path) -> None:
     known |= {*option_names(ReportConfig(runs=())), *option_names(WatchConfig(runs=()))}
     known |= {*option_names(StudyRunConfig(study="smoke", out=Path("STUDY")))}
     known |= {*option_names(BenchConfig())}
+    known |= {*option_names(PredictConfig(model=Path("RUN"), images=(), out=Path("OUT")))}
+    known |= {*option_names(EvaluateConfig(model=Path("RUN")))}
     elsewhere = {"--update-recorded", "--shm-size", "--ipc", "--signal", "--rdzv-endpoint"}
     elsewhere |= {"--gpus-per-task", "--gpus-per-node"}
     named = {

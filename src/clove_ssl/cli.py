@@ -17,6 +17,8 @@ import tyro
 
 from clove_ssl.bench.config import BenchConfig
 from clove_ssl.config.finetuning import FinetuneConfig, protocol, task_summaries
+from clove_ssl.config.own_data import DataConfig
+from clove_ssl.config.predicting import EvaluateConfig, PredictConfig
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.probing import EmbedConfig, ProbeConfig
 from clove_ssl.config.ranges import BatchSize, Ranged, as_typed
@@ -37,6 +39,7 @@ _ANY_BACKBONE = ""
 
 def pretrain(args: Arguments) -> None:
     """Pre-train a backbone: clove pretrain [RECIPE] [--config FILE] --data PHOTOS --out RUN."""
+    _check_spelling(args)
     base, rest = _base_config(list(args))
     config = tyro.cli(
         PretrainConfig,
@@ -48,6 +51,14 @@ def pretrain(args: Arguments) -> None:
     from clove_ssl.pretraining import run as pretraining
 
     pretraining.pretrain(config)
+    _conclude(config.out)
+
+
+def _conclude(run: Path) -> None:
+    """Measure, draw and judge a run that has finished."""
+    from clove_ssl.report import command as reporting
+
+    reporting.conclude(run)
 
 
 def finetune(args: Arguments) -> None:
@@ -81,6 +92,22 @@ def score(args: Arguments) -> None:
     scoring.score_run(arguments.run)
 
 
+def predict(args: Arguments) -> None:
+    """Draw and write what a fine-tuned model finds: clove predict RUN IMAGES ... --out FOLDER."""
+    config = tyro.cli(PredictConfig, prog="clove predict", args=args)
+    from clove_ssl.predicting import command as predicting
+
+    predicting.predict(config)
+
+
+def evaluate(args: Arguments) -> None:
+    """Score a fine-tuned model on another data set: clove evaluate RUN --data OTHER."""
+    config = tyro.cli(EvaluateConfig, prog="clove evaluate", args=args)
+    from clove_ssl.predicting import command as predicting
+
+    predicting.evaluate(config)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ResumeArguments(Ranged):
     """Continue a run that was interrupted."""
@@ -97,15 +124,19 @@ def resume(args: Arguments) -> None:
     arguments = tyro.cli(ResumeArguments, prog="clove resume", args=args)
     from clove_ssl import resuming
 
+    log = arguments.run / "metrics.jsonl"
+    before = log.stat().st_size if log.is_file() else 0
     resuming.resume(arguments.run, micro_batch=arguments.micro_batch)
+    if log.is_file() and log.stat().st_size != before:  # a run that had ended is as it was
+        _conclude(arguments.run)
 
 
 def probe(args: Arguments) -> None:
     """Measure frozen features, with whatever labels there are: clove probe RUN ... [--data VOC]."""
     config = tyro.cli(ProbeConfig, prog="clove probe", args=args)
-    from clove_ssl.probes.command import probe_backbones
+    from clove_ssl.probes import command as probing
 
-    probe_backbones(config)
+    probing.probe_and_judge(config)
 
 
 def embed(args: Arguments) -> None:
@@ -114,6 +145,14 @@ def embed(args: Arguments) -> None:
     from clove_ssl.probes.embed import write_embeddings
 
     write_embeddings(config)
+
+
+def data(args: Arguments) -> None:
+    """Show labels of your own images, and what is wrong with them: clove data DATA [--out DIR]."""
+    config = tyro.cli(DataConfig, prog="clove data", args=args)
+    from clove_ssl.tasks.own.command import show_data
+
+    show_data(config)
 
 
 def import_weights(args: Arguments) -> None:
@@ -215,7 +254,10 @@ def doctor(args: Arguments) -> None:
 VERBS: dict[str, Callable[[Arguments], None]] = {
     "pretrain": pretrain,
     "finetune": finetune,
+    "predict": predict,
+    "evaluate": evaluate,
     "score": score,
+    "data": data,
     "resume": resume,
     "probe": probe,
     "embed": embed,
@@ -295,9 +337,42 @@ def _base_protocol(args: list[str]) -> tuple[FinetuneConfig, list[str]]:
     if "-h" in args or "--help" in args:
         return protocol("coco-fpn", tyro.MISSING, tyro.MISSING), args
     raise UserError(
-        f"clove finetune needs a task: {', '.join(task_summaries())}. For example: clove finetune "
-        "voc-c4 --backbone runs/a --data VOCdevkit --out runs/a-voc"
+        f"clove finetune needs a task: {', '.join(task_summaries())}. For classes of your own: "
+        "clove finetune detect --backbone runs/a --data my_data --out runs/a-mine; for a published "
+        "protocol: clove finetune voc-c4 --backbone runs/a --data VOCdevkit --out runs/a-voc"
     )
+
+
+def _check_spelling(args: Arguments) -> None:
+    """Say the full name of options that people know by a shorter one."""
+    typed = [arg.partition("=") for arg in args]
+    for at, (option, _, value) in enumerate(typed):
+        following = value or next(iter(args[at + 1 :]), "")
+        if option == "--method":
+            named = [name for name in all_recipes() if name.startswith(f"{following}-")]
+            examples = f"; of {following} there are {', '.join(named)}" if named else ""
+            first = named[0] if named else "RECIPE"
+            raise UserError(
+                "A method is chosen by its recipe, which comes first, not by --method. Type: clove "
+                f"pretrain {first} --data PHOTOS --out RUN (clove list recipes shows all"
+                f"{examples})."
+            )
+        if option in _FULL_NAMES:
+            raise UserError(
+                f"{option} is called {_FULL_NAMES[option]} here. Type: {_FULL_NAMES[option]} "
+                f"{following or 'VALUE'}"
+            )
+
+
+_FULL_NAMES = {
+    "--lr": "--optimizer.lr",
+    "--learning-rate": "--optimizer.lr",
+    "--weight-decay": "--optimizer.weight-decay",
+    "--optimizer": "--optimizer.name",
+    "--backbone": "--backbone.name",
+    "--workers": "--data.workers",
+}
+"""Options of ``clove pretrain`` by the short names that other programs give them."""
 
 
 def _taken_out(args: list[str], option: str) -> tuple[Path | None, list[str]]:

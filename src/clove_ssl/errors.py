@@ -39,7 +39,8 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
     """Build the error for a name that is in no table, with a suggestion."""
     choices = sorted(known)
     close = difflib.get_close_matches(name, choices, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
+    longer = [choice for choice in choices if name and choice.startswith(f"{name}-")]
+    hint = f" Did you mean {(longer or close)[0]!r}?" if longer or close else ""
     return UserError(f"Unknown {kind} {name!r}.{hint} Known: {', '.join(choices)}.")
 
 

@@ -1,14 +1,19 @@
-"""Worker processes: how many there are."""
+"""Worker processes: how many there are, and that none outlives its main process."""
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+from torch.utils.data import DataLoader, Dataset
 
 from clove_ssl import cores
 from clove_ssl.config.pretraining import DataConfig
-from clove_ssl.data.loading import choose_workers
+from clove_ssl.data.loading import choose_workers, start_worker
 
 
 @pytest.mark.parametrize(
@@ -38,3 +43,51 @@ def test_workers_are_no_more_than_the_container_lets_run(
 def test_as_many_workers_as_asked_for() -> None:
     chosen = choose_workers(DataConfig(workers=40), processes_here=1, trains_on_cpu=True)
     assert chosen == (40, "as asked")
+
+
+class LargeItems(Dataset[bytes]):
+    """Items that do not fit into a pipe, so that whoever sends them waits for a reader."""
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, index: int) -> bytes:
+        return bytes(1 << 20)
+
+
+def read_one(sender: Connection) -> None:
+    """Start a worker, tell its number, and read nothing more."""
+    loader = DataLoader(LargeItems(), batch_size=None, num_workers=1, worker_init_fn=start_worker)
+    batches = iter(loader)
+    next(batches)
+    sender.send(batches._workers[0].pid)  # type: ignore[attr-defined]
+    time.sleep(600)
+
+
+def is_running(process: int) -> bool:
+    """Whether a process that is not our child runs; one that nobody buries does not."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+@pytest.mark.forks
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="processes are seen in /proc")
+def test_no_worker_outlives_a_killed_main_process() -> None:
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    main = context.Process(target=read_one, args=(sender,))
+    main.start()
+    worker = receiver.recv()
+    assert is_running(worker)
+    main.kill()
+    main.join()
+    for _ in range(600):
+        if not is_running(worker):
+            break
+        time.sleep(0.05)
+    else:
+        os.kill(worker, 9)
+        pytest.fail("the worker stayed")

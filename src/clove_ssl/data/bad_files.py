@@ -53,9 +53,17 @@ class BadFiles:
         examples = "\n".join(f"  {name}: {why}" for name, why in list(self.reasons.items())[:5])
         raise UserError(
             f"{count} of {self.images} files could not be read, more than the {self._forgiven} "
-            f"that are forgiven. The first ones:\n{examples}\nAll are named in log.txt. Repair or "
-            f"remove them, or allow more: --data.max-bad {1.5 * count / self.images:.2g}"
+            f"that are forgiven. The first ones:\n{examples}\nAll are named in log.txt. "
+            f"{self._remedy()}"
         )
+
+    def _remedy(self) -> str:
+        """What to type; a share above 1 does not exist, and nothing can be learned from none."""
+        count = len(self.reasons)
+        if count >= self.images:
+            return "Not one can be read: give --data other images, or repair these."
+        allowed = min(1.0, 1.5 * count / self.images)
+        return f"Repair or remove them, or allow more: --data.max-bad {allowed:.2g}"
 
 
 def forgiven_files(config: DataConfig, images: int) -> int:

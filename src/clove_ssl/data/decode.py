@@ -107,6 +107,19 @@ def decode(data: bytes, *, max_pixels: int = MAX_PIXELS, reduce: int = 1) -> Ten
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
+def pixels_of_picture(picture: Image.Image) -> Tensor:
+    """The pixels of a picture that Pillow holds, as :func:`decode` would give them.
+
+    Raises:
+        DecodeError: If nobody knows what its numbers look like.
+    """
+    rgb = _to_rgb(picture)
+    orientation = _orientation(picture)
+    if orientation != 1:
+        rgb = rgb.transpose(_UPRIGHT[orientation])
+    return torch.from_numpy(np.array(rgb)).permute(2, 0, 1)
+
+
 def image_size(data: bytes, *, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
     """Height and width that ``decode`` will give, from the header alone.
 
@@ -161,7 +174,7 @@ def _upright_size(picture: ImageFile.ImageFile) -> tuple[int, int]:
     return (width, height) if is_turned else (height, width)
 
 
-def _orientation(picture: ImageFile.ImageFile) -> int:
+def _orientation(picture: Image.Image) -> int:
     """How to turn the decoded picture; 1, which means not at all, for TIFF and odd values."""
     exif_bytes = picture.info.get("exif")
     if not exif_bytes or isinstance(picture, TiffImageFile):  # TIFFs turn themselves on loading
@@ -228,7 +241,7 @@ def _check_png(data: bytes) -> None:
     raise DecodeError("a PNG file that is cut off: its end is missing")
 
 
-def _to_rgb(picture: ImageFile.ImageFile) -> Image.Image:
+def _to_rgb(picture: Image.Image) -> Image.Image:
     mode = picture.mode
     if mode == "RGB" and "transparency" not in picture.info:
         return picture
@@ -243,7 +256,7 @@ def _to_rgb(picture: ImageFile.ImageFile) -> Image.Image:
     return _over_white(picture) if picture.has_transparency_data else picture.convert("RGB")
 
 
-def _upper_byte(picture: ImageFile.ImageFile) -> Image.Image:
+def _upper_byte(picture: Image.Image) -> Image.Image:
     """A grey picture of 16 bits with 8; Pillow reads 16-bit colour in the same way."""
     if isinstance(picture, TiffImageFile):
         tags = picture.tag_v2

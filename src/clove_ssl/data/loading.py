@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
@@ -15,6 +19,8 @@ from clove_ssl.data.order import Draws, StepPlan
 from clove_ssl.data.reading import BatchReader
 
 Batch = TypeVar("Batch")
+
+_GLANCE = 1.0  # seconds between looks at the main process
 
 
 class WorkerChoice(Protocol):
@@ -130,9 +136,32 @@ def end_workers(batches: Iterator[object]) -> None:
             end()
 
 
+def batches_of(loader: DataLoader[Batch]) -> Iterator[Batch]:
+    """The batches of a loader, whose workers end with the iteration, however that ends."""
+    batches = iter(loader)
+    try:
+        yield from batches
+    finally:
+        end_workers(batches)
+
+
 def start_worker(number: int) -> None:
     """Signals are for the main process, which ends its workers itself."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     torch.set_num_threads(1)
+    parent = multiprocessing.parent_process()
+    if parent is not None and parent.pid is not None:
+        threading.Thread(target=_end_with, args=(parent.pid,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """End this worker when its main process is gone, however it went.
+
+    A main process that was killed tells nobody. torch notices, but then waits until everything has
+    been sent, to a pipe that nobody reads any more, and the worker would stay for good.
+    """
+    while os.getppid() == parent:
+        time.sleep(_GLANCE)
+    os._exit(1)

@@ -12,6 +12,8 @@ from clove_ssl.console import Console
 from clove_ssl.errors import UserError, already_there
 from clove_ssl.exporting.detectors import export_detector
 from clove_ssl.exporting.sources import ExportSource, open_source
+from clove_ssl.exporting.whole_models import GRAPHS, export_whole
+from clove_ssl.finetuning.finetuned import holds_finetuned
 from clove_ssl.weights.config import ExportConfig
 from clove_ssl.weights.export.exported import Exported
 from clove_ssl.weights.export.formats import FORMATS, write_checked
@@ -25,8 +27,8 @@ _WITH_HEADS_BESIDE = ("safetensors", "hub")
 
 def export_backbone(config: ExportConfig) -> Path:
     """Write the backbone of a run or file, or a detector, in one format; gives the path."""
-    if config.heads:
-        return export_detector(config)
+    if _wants_whole(config):
+        return export_whole(config) if config.to in GRAPHS else export_detector(config)
     _check_options(config)
     source = open_source(config)
     _check_heads(config, source)
@@ -47,11 +49,22 @@ def export_backbone(config: ExportConfig) -> Path:
         ) from error
     with Console() as console:
         console.say(f"Exported {source.facts.architecture} ({source.facts.method}) to {config.to}")
+        if holds_finetuned(config.source):
+            console.choice("part", "the backbone alone", _how_to_get_all(config))
         for what, where in written.items():
             console.choice(what, str(where))
         checked_by, _ = FORMATS[config.to].checker()
         console.choice("checked with", checked_by, f"features differ by {difference:.1e} at most")
     return path
+
+
+def _wants_whole(config: ExportConfig) -> bool:
+    """Whether heads belong to what is exported: a graph of a fine-tuning run is the whole model."""
+    if config.backbone_only and config.heads:
+        raise UserError("--heads and --backbone-only exclude each other. Leave one of them out.")
+    asks_for_maps = config.stage != "all" or config.projector or config.backbone_only
+    usual = config.to in GRAPHS and not asks_for_maps and holds_finetuned(config.source)
+    return config.heads or usual
 
 
 def _target(config: ExportConfig, source: ExportSource) -> Path:
@@ -63,6 +76,14 @@ def _target(config: ExportConfig, source: ExportSource) -> Path:
     if path.exists() and (config.out is not None or not source.is_run):
         raise already_there(path)
     return path
+
+
+def _how_to_get_all(config: ExportConfig) -> str:
+    if config.to in GRAPHS:
+        return "without --backbone-only and --stage the whole model"
+    if config.to in ("detectron2", "mmdetection"):
+        return "with --heads the whole detector"
+    return "export/model.safetensors of the run is the whole model"
 
 
 def _check_options(config: ExportConfig) -> None:

@@ -57,10 +57,17 @@ class _Exported:
 
 def export_detector(config: ExportConfig) -> Path:
     """Write the detector of a finished run and the config that builds it; gives the path."""
+    if config.to == "torchvision":
+        raise UserError(
+            "torchvision has no detector that computes the same: its anchors are rounded, and its "
+            "RoIAlign is shifted by half a cell. Leave out --heads for the backbone, or give --to "
+            "onnx, torch-export or detectron2."
+        )
     if config.to not in _WRITERS:
         raise UserError(
             f"--heads cannot go to {config.to}. Leave it out for the backbone, give --to "
-            "detectron2 or mmdetection, or take export/model.safetensors of the run as it is."
+            "onnx, torch-export, detectron2 or mmdetection, or take export/model.safetensors of "
+            "the run as it is."
         )
     model = load_finetuned(config.source)
     if not isinstance(model.network, DetectionNetwork):

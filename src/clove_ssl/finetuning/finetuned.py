@@ -8,11 +8,16 @@ meaning of its outputs, so the file alone is enough.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from PIL import Image
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
@@ -20,9 +25,10 @@ from clove_ssl import __version__
 from clove_ssl.backbones.build import STAGES, Backbone, build_backbone
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
-from clove_ssl.data.decode import DecodeError, decode
+from clove_ssl.data.decode import DecodeError, decode, pixels_of_picture
+from clove_ssl.data.whole_files import read_whole
 from clove_ssl.errors import UserError
-from clove_ssl.runs.directory import RunDirectory, find, not_exported
+from clove_ssl.runs.directory import RunDirectory, find, not_exported, read_finetuning
 from clove_ssl.tasks.base import Task, TaskModel, Vocabulary
 from clove_ssl.weights.safetensors_file import (
     content_hash,
@@ -37,6 +43,10 @@ FORMAT = "clove-ssl model"
 FORMAT_VERSION = 1
 
 
+AnyImage = str | Path | Image.Image | NDArray[np.uint8] | Tensor
+"""A file, a Pillow picture, uint8 (H, W, 3) or (H, W) of NumPy, or a uint8 tensor (3, H, W)."""
+
+
 class FinetunedModel:
     """A model of a run, ready to look at images.
 
@@ -49,29 +59,110 @@ class FinetunedModel:
     def __init__(self, task: Task, network: TaskModel, vocabulary: Vocabulary) -> None:
         self.task = task
         self.network = network.eval()
+        self.vocabulary = vocabulary
         self.class_names = vocabulary.class_names
         self.keypoint_names = vocabulary.keypoint_names
 
-    @torch.no_grad()
-    def predict(self, image: str | Path | Tensor) -> Any:
-        """What is in an image: a file, or uint8 (3, H, W) RGB.
+    def __call__(self, images: AnyImage | Sequence[AnyImage]) -> Any:
+        """What is in an image, or in each of a list of images; see :meth:`predict`."""
+        if isinstance(images, list | tuple):
+            return self.predict_all(images)
+        return self.predict(images)  # type: ignore[arg-type]
+
+    def predict(self, image: AnyImage) -> Any:
+        """What is in an image: a file, a Pillow picture, or pixels of type uint8, RGB.
 
         Detectors give boxes (x0, y0, x1, y1 in pixels of the image), scores, classes (positions in
         ``class_names``), masks, keypoints and surfaces where they have a head for them, best score
-        first; ``voc-semantic`` gives the class of every pixel (H, W).
+        first; segmenters give the class of every pixel (H, W).
         """
-        pixels = image if isinstance(image, Tensor) else _read_image(Path(image))
-        is_image = pixels.ndim == 3 and pixels.shape[0] == 3 and pixels.numel() > 0
-        if not is_image or pixels.dtype != torch.uint8:
-            raise UserError(
-                f"An image has the shape (3, H, W) and values of type uint8, RGB, not "
-                f"{tuple(pixels.shape)} of {pixels.dtype}. Give such a tensor, or a path."
-            )
-        return self.task.predict_image(self.network, pixels.cpu())
+        (found,) = self.predict_all([image])
+        return found
+
+    @torch.no_grad()
+    def predict_all(self, images: Sequence[AnyImage]) -> list[Any]:
+        """What is in each of some images; those that become equally large pass together."""
+        pixels = [as_pixels(image) for image in images]
+        return self.task.predict_images(self.network, pixels)
+
+
+def as_pixels(image: AnyImage) -> Tensor:
+    """An image of any kind as uint8 (3, H, W) RGB on the host."""
+    if isinstance(image, str | Path):
+        return _read_image(Path(image))
+    if isinstance(image, Image.Image):
+        try:
+            return pixels_of_picture(image)
+        except DecodeError as error:
+            raise UserError(f"This picture cannot be used: {error}. Convert it to RGB.") from None
+    if isinstance(image, np.ndarray):
+        return _from_array(image)
+    if not isinstance(image, Tensor):
+        raise UserError(
+            f"A {type(image).__name__} is no image. Give a path, a Pillow picture, a NumPy array "
+            "(H, W, 3), a tensor (3, H, W), or a list of these."
+        )
+    is_image = image.ndim == 3 and image.shape[0] == 3 and image.numel() > 0
+    if not is_image or image.dtype != torch.uint8:
+        raise UserError(
+            f"An image has the shape (3, H, W) and values of type uint8, RGB, not "
+            f"{tuple(image.shape)} of {image.dtype}. Give such a tensor, or a path."
+        )
+    return image.cpu()
+
+
+def _from_array(array: NDArray[Any]) -> Tensor:
+    if array.ndim == 2:
+        array = np.repeat(array[..., None], 3, axis=2)
+    if array.ndim != 3 or array.shape[2] != 3 or array.size == 0 or array.dtype != np.uint8:
+        raise UserError(
+            f"An array of an image has the shape (H, W, 3), or (H, W) for grey, and values of type "
+            f"uint8, RGB, not {array.shape} of {array.dtype}. OpenCV's order of colours is turned "
+            "by image[..., ::-1]."
+        )
+    return torch.tensor(np.ascontiguousarray(array)).permute(2, 0, 1)
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """What ``export/model.safetensors`` holds."""
+
+    config: FinetuneConfig
+    vocabulary: Vocabulary
+    architecture: str
+    state: dict[str, Tensor]
+
+    def build(self, task: Task, *, device: str | torch.device, test: Any = None) -> FinetunedModel:
+        """The model with its weights; ``test`` is what its test batches will count, if any."""
+        data = task.without_data(self.vocabulary)
+        if test is not None:
+            data = replace(data, test=test)
+        backbone = build_backbone(task.backbone_config(self.architecture))
+        network = task.build_model(backbone, data, seed=self.config.seed)
+        network.load_state_dict(self.state)
+        return FinetunedModel(task, network.to(device), self.vocabulary)
 
 
 def load_finetuned(path_or_run: str | Path, *, device: str = "cpu") -> FinetunedModel:
     """The model of a finished fine-tuning run, or of its ``export/model.safetensors``."""
+    stored = read_finetuned(path_or_run)
+    return stored.build(stored.config.task.build(), device=device)
+
+
+def holds_finetuned(path: Path) -> bool:
+    """Whether a run or file holds a whole fine-tuned model."""
+    file = path if path.is_file() else RunDirectory(path).model
+    if not file.is_file() or file.suffix != ".safetensors":
+        return False
+    try:
+        with safe_open(file, framework="pt") as content:
+            return bool((content.metadata() or {}).get("format") == FORMAT)
+    except (SafetensorError, OSError):  # whoever opens it will say what is wrong
+        return False
+
+
+def read_finetuned(path_or_run: str | Path) -> StoredModel:
+    """What the model of a run is made of."""
     path = _find(Path(path_or_run))
     state, metadata = read_backbone_file(path)
     if metadata.get("format") != FORMAT:
@@ -82,11 +173,7 @@ def load_finetuned(path_or_run: str | Path, *, device: str = "cpu") -> Finetuned
     verify(path, state, metadata, newest=FORMAT_VERSION)
     config = files.parse(FinetuneConfig, metadata["config"], where=path)
     vocabulary = Vocabulary(**{k: tuple(v) for k, v in json.loads(metadata["vocabulary"]).items()})
-    task = config.task.build()
-    backbone = build_backbone(task.backbone_config(metadata["architecture"]))
-    network = task.build_model(backbone, task.without_data(vocabulary), seed=config.seed)
-    network.load_state_dict(state)
-    return FinetunedModel(task, network.to(device), vocabulary)
+    return StoredModel(config, vocabulary, metadata["architecture"], state)
 
 
 def write_finetuned(
@@ -117,13 +204,14 @@ def _find(path: Path) -> Path:
         return path
     run = RunDirectory(path)
     if not run.model.is_file():
-        raise not_exported(find(path), run.model)
+        read_finetuning(find(path))  # a pre-training run has no such file
+        raise not_exported(run, run.model)
     return run.model
 
 
 def _read_image(path: Path) -> Tensor:
     try:
-        return decode(path.read_bytes())
+        return decode(read_whole(path))
     except (DecodeError, OSError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{path} cannot be read: {reason}. Name another image.") from None

@@ -10,7 +10,6 @@ from statistics import fmean, stdev
 from typing import Any
 
 from clove_ssl.atomic import write_text
-from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError
@@ -31,7 +30,7 @@ Figures = dict[str, float]
 def score_run(path: str | Path) -> Figures:
     """Score the predictions of a finished run, or of several; writes ``scores.json`` anew."""
     run = directory.find(Path(path))
-    config = replace(files.load(FinetuneConfig, run.config), out=run.path)
+    config = replace(directory.read_finetuning(run), out=run.path)
     with Console() as console:
         if config.runs == 1:
             return _score_again(run, config, console, whole=run)

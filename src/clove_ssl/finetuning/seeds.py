@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig, LabelledDataConfig
 from clove_ssl.console import Console
+from clove_ssl.finetuning.fitting import fit_to_data
+from clove_ssl.finetuning.plan import plan_finetuning
 from clove_ssl.finetuning.run import FinetuneResult, Parts, prepare, train
 from clove_ssl.finetuning.score import summarize_runs
 from clove_ssl.report.page import write_report
@@ -24,10 +28,24 @@ def finetune(config: FinetuneConfig) -> FinetuneResult:
             directory.check_is_new(config.out)  # before minutes of looking through the data
         parts = prepare(config, process)
         config = replace(config, data=_from_anywhere(config.data))
+        if not config.task.is_published:
+            config, parts = _fitted(config, process, parts)
         if process.is_first:
             files.save(config, directory.create(config.out).config)
         process.wait()
         return _go_on(config, process, parts)
+
+
+def _fitted(config: FinetuneConfig, process: Process, parts: Parts) -> tuple[FinetuneConfig, Parts]:
+    """What the data and the device decide, decided; a resumed run has it in its config."""
+    if parts.data is None:
+        parts.task.write_scenes(config.data, config.out)  # which own tasks refuse
+    assert parts.data is not None
+    config = fit_to_data(
+        config, parts.task, parts.data, parts.start.backbone, parts.precision, process
+    )
+    plan_finetuning(config, images=1, processes=process.world_size)
+    return config, replace(parts, task=config.task.build())
 
 
 def resume(path: str | Path, *, micro_batch: int | None = None) -> FinetuneResult:
@@ -44,7 +62,9 @@ def _from_anywhere(data: LabelledDataConfig) -> LabelledDataConfig:
     """The same images, by names that hold in whatever folder the run is resumed or scored."""
     names = ("root", "train_annotations", "train_images", "test_annotations", "test_images")
     given = {name: getattr(data, name) for name in names}
-    places = {name: path.expanduser().absolute() for name, path in given.items() if path}
+    places: dict[str, Any] = {
+        name: Path(os.path.expanduser(path)).absolute() for name, path in given.items() if path
+    }
     return replace(data, **places)
 
 

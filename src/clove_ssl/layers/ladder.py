@@ -49,9 +49,11 @@ def in_half_precision(maps: Tensor) -> bool:
 
 def by_rows(convolve: Callable[[Tensor], Tensor], maps: Tensor) -> Tensor:
     """Convolve maps (B, C, H, W), as many as the ladder has, and give the results of B of them."""
+    if not plans_by_size(maps):  # asked first, since an exported graph may not look at sizes
+        return convolve(maps)
     count = len(maps)
     more = rung(count, per_octave=ROWS_PER_OCTAVE) - count
-    if more == 0 or count <= FEW_ROWS or not plans_by_size(maps):
+    if more == 0 or count <= FEW_ROWS:
         return convolve(maps)
     return convolve(F.pad(maps, (0, 0, 0, 0, 0, 0, 0, more)))[:count]
 

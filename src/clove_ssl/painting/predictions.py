@@ -10,7 +10,6 @@ Dimensions: N objects, P keypoints, H x W pixels of the image.
 
 from __future__ import annotations
 
-import colorsys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,10 +26,23 @@ Rectangle = tuple[float, float, float, float]
 
 _WIDTH = 480  # pixels of a picture; smaller images are enlarged to it, larger ones reduced
 _LETTERS = 14  # pixels
+_SMALLEST_LETTERS = 10
 _MARGIN = 6
 _OPACITY = 0.45
 _SHIFTS = (0, 1, -1, 2, -2, 3, -3)  # heights of a name that it may be moved by
 _IGNORE = 255
+_TONES: tuple[Colour, ...] = (
+    (230, 159, 0),
+    (0, 114, 178),
+    (240, 228, 66),
+    (213, 94, 0),
+    (86, 180, 233),
+    (0, 130, 95),
+    (224, 142, 190),
+)
+"""After Okabe and Ito; bright and dark ones take turns, which all eyes can tell apart."""
+_SHADES = (0.0, -0.4, 0.45, -0.2, 0.25, -0.5, 0.52, -0.3, 0.35, -0.1, 0.12, -0.45)
+"""How much white, or black where negative, later rounds through the colours have in them."""
 _PAGE, _INK, _NOBODY = (255, 255, 255), (20, 20, 20), (224, 224, 224)
 
 
@@ -52,7 +64,13 @@ class _Page:
 
     picture: Image.Image
     scale: float
+    letters: int = _LETTERS
     taken: list[Rectangle] = field(default_factory=list)
+
+    @property
+    def line(self) -> int:
+        """Width of a line, in pixels."""
+        return max(1, round(self.letters / 7))
 
     @property
     def pen(self) -> ImageDraw.ImageDraw:
@@ -61,9 +79,23 @@ class _Page:
 
 def paint_things(image: Pixels, things: Things, *, caption: str) -> Image.Image:
     """An image with objects and a line of text above it."""
-    if things.masks is not None:
-        image = _tint(image, things.masks, things.tones)
-    page = _enlarge(image)
+    page = _enlarge(_tinted_things(image, things))
+    _paint_objects(page, things)
+    return _with_caption(page.picture, caption)
+
+
+def paint_things_in_place(image: Pixels, things: Things) -> Image.Image:
+    """An image of its own size with objects; lines and letters grow with it."""
+    page = _own_size(_tinted_things(image, things))
+    _paint_objects(page, things)
+    return page.picture
+
+
+def _tinted_things(image: Pixels, things: Things) -> Pixels:
+    return image if things.masks is None else _tint(image, things.masks, things.tones)
+
+
+def _paint_objects(page: _Page, things: Things) -> None:
     colours = [tone_colour(tone) for tone in things.tones]
     for number, (box, colour) in enumerate(zip(things.boxes, colours, strict=True)):
         _paint_box(page, box, colour)
@@ -72,7 +104,6 @@ def paint_things(image: Pixels, things: Things, *, caption: str) -> Image.Image:
     # Names come last, else the next box would cross them; the last object is the most important.
     for box, name, colour in reversed(list(zip(things.boxes, things.labels, colours, strict=True))):
         _paint_name(page, box, name, colour)
-    return _with_caption(page.picture, caption)
 
 
 def paint_classes(
@@ -82,15 +113,34 @@ def paint_classes(
 
     Class 0 is the background and has no colour; pixels that nobody judged (255) are grey.
     """
+    tinted, present = _tinted_classes(image, labels)
+    page = _enlarge(tinted)
+    _paint_legend(page, present, class_names)
+    return _with_caption(page.picture, caption)
+
+
+def paint_classes_in_place(
+    image: Pixels, labels: NDArray[np.uint8], class_names: Sequence[str]
+) -> Image.Image:
+    """The same in the size of the image, without a line of text."""
+    tinted, present = _tinted_classes(image, labels)
+    page = _own_size(tinted)
+    _paint_legend(page, present, class_names)
+    return page.picture
+
+
+def _tinted_classes(image: Pixels, labels: NDArray[np.uint8]) -> tuple[Pixels, list[int]]:
+    """The image in the colours of its classes, and the numbers of those that occur."""
     present = [number for number in np.unique(labels).tolist() if number not in (0, _IGNORE)]
     masks = [labels == number for number in present]
     tinted = _tint(image, np.array(masks).reshape(-1, *labels.shape), present)
-    tinted = np.where((labels == _IGNORE)[..., None], np.uint8(_NOBODY[0]), tinted)
-    page = _enlarge(tinted)
+    return np.where((labels == _IGNORE)[..., None], np.uint8(_NOBODY[0]), tinted), present
+
+
+def _paint_legend(page: _Page, present: Sequence[int], class_names: Sequence[str]) -> None:
     for row, number in enumerate(present):
-        place = np.array([2, 2 + row * (_LETTERS + 6), 2, 2]) / page.scale
+        place = np.array([2, 2 + row * (page.letters + 6), 2, 2]) / page.scale
         _paint_name(page, place, class_names[number], tone_colour(number))
-    return _with_caption(page.picture, caption)
 
 
 def write_sheet(path: Path, rows: Sequence[Sequence[Image.Image]]) -> Path:
@@ -115,10 +165,12 @@ def write_sheet(path: Path, rows: Sequence[Sequence[Image.Image]]) -> Path:
 
 
 def tone_colour(number: int) -> Colour:
-    """A colour that differs from those of the neighbouring numbers."""
-    hue = number * 0.618034 % 1  # steps of the golden ratio never come close to each other soon
-    red, green, blue = colorsys.hsv_to_rgb(hue, 0.75 if number % 2 else 0.95, 0.95)
-    return round(255 * red), round(255 * green), round(255 * blue)
+    """A colour that differs from those of the neighbouring numbers, for the colour-blind, too."""
+    colour = _TONES[number % len(_TONES)]
+    shade = _SHADES[number // len(_TONES) % len(_SHADES)]
+    ground = 255 if shade > 0 else 0
+    red, green, blue = (round(each + abs(shade) * (ground - each)) for each in colour)
+    return red, green, blue
 
 
 def _tint(image: Pixels, masks: NDArray[np.bool_], tones: Sequence[int]) -> Pixels:
@@ -136,9 +188,16 @@ def _enlarge(image: Pixels) -> _Page:
     return _Page(Image.fromarray(image).resize(size, Image.Resampling.BICUBIC), scale)
 
 
+def _own_size(image: Pixels) -> _Page:
+    """A page as large as the image, with letters that can be read on it as a whole."""
+    letters = max(_SMALLEST_LETTERS, round(max(image.shape[:2]) * _LETTERS / _WIDTH / 2))
+    return _Page(Image.fromarray(image), 1.0, letters)
+
+
 def _paint_box(page: _Page, box: NDArray[np.floating], colour: Colour) -> None:
     x0, y0, x1, y1 = (box * page.scale).tolist()
-    page.pen.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=colour, width=2)
+    place = (x0, y0, max(x0, x1 - 1), max(y0, y1 - 1))
+    page.pen.rectangle(place, outline=colour, width=page.line)
 
 
 def _paint_keypoints(
@@ -151,16 +210,18 @@ def _paint_keypoints(
     shown = (points[:, 2] > 0).tolist()
     for start, end in bones:
         if shown[start] and shown[end]:
-            page.pen.line((*places[start], *places[end]), fill=colour, width=2)
+            page.pen.line((*places[start], *places[end]), fill=colour, width=page.line)
+    radius = page.line + 1
     for (x, y), visible in zip(places, shown, strict=True):
         if visible:
-            page.pen.ellipse((x - 3, y - 3, x + 3, y + 3), fill=colour, outline=_PAGE)
+            place = (x - radius, y - radius, x + radius, y + radius)
+            page.pen.ellipse(place, fill=colour, outline=_PAGE)
 
 
 def _paint_name(page: _Page, box: NDArray[np.floating], name: str, colour: Colour) -> None:
     """A name above its box, or at a free place near that; none where names are in the way."""
-    font = ImageFont.load_default(size=_LETTERS)
-    width, height = font.getlength(name) + 6, _LETTERS + 4
+    font = ImageFont.load_default(size=page.letters)
+    width, height = font.getlength(name) + 6, page.letters + 4
     left = min(max(0.0, box[0] * page.scale), max(0.0, page.picture.width - width))
     above = box[1] * page.scale - height
     for shift in _SHIFTS:

@@ -20,6 +20,8 @@ from clove_ssl.config import files
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.console import Console, counted
 from clove_ssl.data.bad_files import BadFiles
+from clove_ssl.data.dead_workers import explained_deaths
+from clove_ssl.data.image_sides import typical_shorter_side
 from clove_ssl.data.labels.classified import only_labelled
 from clove_ssl.data.sources import ImageSource, open_source, source_warnings
 from clove_ssl.errors import UserError
@@ -30,16 +32,20 @@ from clove_ssl.pretraining.choices import Choices, decide
 from clove_ssl.pretraining.compile.ahead import compile_ahead
 from clove_ssl.pretraining.compile.method import compile_method
 from clove_ssl.pretraining.feed import open_feed
+from clove_ssl.pretraining.needs import PretrainNeeds, check_needs
 from clove_ssl.pretraining.synthetic import synthetic_batch
 from clove_ssl.probes.in_run import ProbedRun, RunProbes
 from clove_ssl.report.page import write_report
+from clove_ssl.report.pages import get_ready
 from clove_ssl.runs import directory
+from clove_ssl.runs.data_warnings import SHORTER_SIDE, data_warnings
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import Metrics, last_values, read_metrics
 from clove_ssl.runs.provenance import record_bad_files, record_start
 from clove_ssl.training.captured import CapturedPasses
 from clove_ssl.training.checkpoints import CheckpointStore, State
 from clove_ssl.training.loop import TrainingLoop
+from clove_ssl.training.needs import announce_needs
 from clove_ssl.training.observer import Observer
 from clove_ssl.training.processes import Process, joined, owned
 from clove_ssl.training.repeatability import start_repeatably
@@ -68,6 +74,8 @@ class Parts:
     choices: Choices
     method: Method
     probes: RunProbes
+    needs: PretrainNeeds | None  # of memory and disk, where that is known
+    shorter_side: int | None  # of most images, in pixels
 
 
 def pretrain(config: PretrainConfig) -> PretrainResult:
@@ -104,6 +112,7 @@ def _prepare(config: PretrainConfig, process: Process) -> Parts:
     if config.method.needs_labels:
         source = only_labelled(source)
         config = replace(config, method=config.method.for_classes(len(source.class_names)))
+    needs = check_needs(config, process, images=len(source))
     method = _build_method(config, process)
     choices = decide(config, process, images=len(source), method=method, source=source)
     choices.precision.prepare()
@@ -113,7 +122,7 @@ def _prepare(config: PretrainConfig, process: Process) -> Parts:
         fuse_norms(method)
     largest = max((spec.size for spec in method.views()), default=224)
     probes = RunProbes(config, choices.plan, source, size=largest)
-    return Parts(config, source, choices, method, probes)
+    return Parts(config, source, choices, method, probes, needs, typical_shorter_side(source))
 
 
 def _build_method(config: PretrainConfig, process: Process) -> Method:
@@ -135,16 +144,22 @@ def _train(run: RunDirectory, process: Process, parts: Parts) -> PretrainResult:
         bad_files = _known_bad_files(run, process, parts, loop.restore())
         _announce(parts, console, step=loop.step)
         if process.is_first:
+            get_ready()
             record_start(
                 run,
                 process.device,
                 step=loop.step,
                 processes=process.world_size,
-                choices=parts.choices.values(),
+                choices={**parts.choices.values(), SHORTER_SIDE: parts.shorter_side},
                 bad_files=bad_files.reasons,
             )
         observer = _build_observer(run, loop, parts)
-        with closing(observer):
+        deaths = explained_deaths(
+            workers=parts.choices.workers.value,
+            config=str(run.config),
+            resume=f"clove resume {run.path}",
+        )
+        with closing(observer), deaths:
             finished = _train_and_probe(run, loop, parts, bad_files, observer)
         if process.is_first:
             _finish(run, loop, parts, finished=finished)
@@ -178,14 +193,16 @@ def _build_loop(
 def _known_bad_files(run: RunDirectory, process: Process, parts: Parts, state: State) -> BadFiles:
     """Bad files of an earlier start; refuses a source that has changed since."""
     data, images = parts.config.data, len(parts.source)
-    if state and state["images"] != images:
+    if state and state.get("images") != images:
         raise UserError(
             f"{data.source} has {images} images, but this run was started with "
-            f"{state['images']}, so their order would change. Restore the files, or start a new "
-            "run with another --out."
+            f"{state.get('images')}, so their order would change. Restore the files, or start a "
+            "new run with another --out."
         )
     record = partial(record_bad_files, run) if process.is_first else None
-    return BadFiles(data, images, known=state.get("bad_files", {}), record=record)
+    bad = state.get("bad_files")
+    known = {str(name): str(bad[name]) for name in bad} if isinstance(bad, dict) else {}
+    return BadFiles(data, images, known=known, record=record)
 
 
 def _announce(parts: Parts, console: Console, *, step: int) -> None:
@@ -198,12 +215,15 @@ def _announce(parts: Parts, console: Console, *, step: int) -> None:
     console.say(f"Pre-training with {config.method.name}")
     workers = f"{counted(choices.workers.value, 'worker')}: {choices.workers.reason}"
     say("data", f"{config.data.source}: {len(parts.source):,} images", workers)
-    for warning in source_warnings(parts.source):
+    doubts = data_warnings(config, images=len(parts.source), shorter_side=parts.shorter_side)
+    for warning in (*source_warnings(parts.source), *doubts):
         console.warn(warning)
     say("backbone", config.backbone.name, f"stage {parts.method.backbone.stage}")
     for name, value in config.method.summary().items():
         say(name, value)
     choices.announce(config, console)
+    if parts.needs is not None:
+        announce_needs(parts.needs.memory, parts.needs.disk, console)
     if probed := parts.probes.steps:
         when = f"{len(probed)}, the first at step {probed[0]:,}"
         say("probes", ", ".join(config.probe.names), when)

@@ -170,6 +170,18 @@ def read_config(run: RunDirectory) -> PretrainConfig | FinetuneConfig:
     return files.from_values(PretrainConfig, values, where=run.config)
 
 
+def read_finetuning(run: RunDirectory) -> FinetuneConfig:
+    """The config of a fine-tuning run; say what a pre-training run is good for instead."""
+    config = read_config(run)
+    if isinstance(config, FinetuneConfig):
+        return config
+    raise UserError(
+        f"{run.path} is a pre-training run: it has a backbone, but nothing that predicts or could "
+        f"be scored. Fine-tune it first: clove finetune coco-fpn --backbone {run.path} --data DATA "
+        f"--out {run.path}-finetuned; its features are measured by: clove probe {run.path}"
+    )
+
+
 def not_exported(run: RunDirectory, file: Path) -> UserError:
     """Say where to find a file that a fine-tuning run has not written, or not here."""
     first = run.repetition(0)
@@ -195,12 +207,11 @@ class Checkpoint:
 
     def is_intact(self) -> bool:
         """Whether the file is what was written."""
-        if not self.checksum.exists():
+        if not (self.checksum.is_file() and self.path.is_file()):  # and not pipes, which wait
             return False
-        with self.path.open("rb") as file:
-            return (
-                hashlib.file_digest(file, "sha256").hexdigest() == self.checksum.read_text().strip()
-            )
+        with self.path.open("rb") as file, self.checksum.open("rb") as known:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            return digest.encode() == known.read(100).strip()
 
 
 def list_checkpoints(folder: Path) -> list[Checkpoint]:

@@ -28,11 +28,11 @@ from clove_ssl.study.running import (
     FROM_INPUT,
     record_failure,
     run_cell,
-    terminated_like_interrupted,
     work,
 )
 from clove_ssl.study.scheduling import Outcome, Slots, run_in_turn, slurm_script
 from clove_ssl.study.studies import open_study
+from clove_ssl.training.signals import terminated_like_interrupted
 
 
 def run_study(config: StudyRunConfig) -> None:

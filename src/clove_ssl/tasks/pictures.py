@@ -115,14 +115,15 @@ def _paint_pair(
     strong = [record for record in records if record["score"] >= least_score]
     strong.sort(key=lambda record: float(record["score"]))  # the best one is painted last, on top
     caption = f"prediction: {len(strong)} of {len(records)} with a score of {least_score:g} or more"
-    truth = _true_things(sample, dataset, shown=shown)
+    truth = true_things(sample, dataset, shown=shown)
     return [
         paint_things(pixels, truth, caption=f"{sample.identifier}: truth"),
-        paint_things(pixels, _found_things(strong, sample, dataset), caption=caption),
+        paint_things(pixels, found_things(strong, dataset), caption=caption),
     ]
 
 
-def _true_things(sample: Sample, dataset: DetectionDataset, *, shown: Collection[str]) -> Things:
+def true_things(sample: Sample, dataset: DetectionDataset, *, shown: Collection[str]) -> Things:
+    """The objects of an image as they are painted; ``shown`` names labels besides boxes."""
     things = sample.annotations
     masks = [_true_mask(thing.mask, sample) for thing in things]
     points = [_points(thing.keypoints or ()) for thing in things]
@@ -136,7 +137,8 @@ def _true_things(sample: Sample, dataset: DetectionDataset, *, shown: Collection
     )
 
 
-def _found_things(records: Sequence[Record], sample: Sample, dataset: DetectionDataset) -> Things:
+def found_things(records: Sequence[Record], dataset: DetectionDataset) -> Things:
+    """What was found in an image, as it is painted; the last record lies on top."""
     boxes = np.array([record["bbox"] for record in records], np.float64).reshape(-1, 4)
     boxes[:, 2:] += boxes[:, :2]
     classes = [dataset.class_of(record["category_id"]) for record in records]

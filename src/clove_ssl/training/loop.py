@@ -25,7 +25,7 @@ from clove_ssl.layers.transfers import HostCopy
 from clove_ssl.methods.base import Learner, Progress, StepOutput
 from clove_ssl.training.batches import Batches
 from clove_ssl.training.captured import CapturedPasses
-from clove_ssl.training.checkpoints import CheckpointStore, State
+from clove_ssl.training.checkpoints import CheckpointStore, State, restore_optimizer
 from clove_ssl.training.observer import Observer, describe_metrics, gradient_norm, mean_output
 from clove_ssl.training.plan import RunPlan
 from clove_ssl.training.precision import Precision
@@ -227,16 +227,21 @@ class TrainingLoop:
 
     def restore(self) -> State:
         """Continue from the newest checkpoint; gives the state of the feed, empty for a new run."""
-        state = self.store.load_latest()
+        state = self.store.load_latest(needs=_PARTS)
         if state is None:
             return {}
-        self.learner.load_state_dict(state["learner"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self._scaler.load_state_dict(state["scaler"])
-        set_random_state(state["random"], self.process.device)
+        with self.store.fitting(state["step"]):
+            self.learner.load_state_dict(state["learner"])
+            restore_optimizer(self.optimizer, state["optimizer"])
+            self._scaler.load_state_dict(state["scaler"])
+            set_random_state(state["random"], self.process.device)
         self.step = state["step"]
         feed_state: State = state["feed"]
         return feed_state
+
+
+_PARTS = dict.fromkeys(("learner", "optimizer", "scaler", "random", "feed"), dict)
+"""Of a checkpoint, beside its step."""
 
 
 def _distributed(learner: nn.Module, process: Process) -> nn.Module:

@@ -26,8 +26,8 @@ FORMATS: dict[FormatName, str] = {
     "detectron2": "a .pkl with Detectron2's names, for MODEL.WEIGHTS",
     "mmdetection": "a .pth for init_cfg of MMDetection and MMSegmentation",
     "transformers": "a folder for ResNetBackbone.from_pretrained of transformers",
-    "onnx": "a graph for any batch and image size (extra `onnx`)",
-    "torch-export": "a .pt2 graph of torch.export for any batch and image size",
+    "onnx": "a graph for any batch and image size (extra `onnx`); of a fine-tuning the whole model",
+    "torch-export": "a .pt2 graph of torch.export for any batch and image size, likewise",
     "hub": "a folder in the style of Hugging Face, with config and card; nothing is uploaded",
 }
 
@@ -67,7 +67,10 @@ class ExportConfig:
     outputs of the graph (onnx, torch-export)."""
     heads: bool = False
     """The whole detector of a fine-tuning run instead of its backbone, with the config that builds
-    it (detectron2, mmdetection; our own file of it is export/model.safetensors)."""
+    it (detectron2, mmdetection; our own file of it is export/model.safetensors). Graphs (onnx,
+    torch-export) of a fine-tuning run always hold the whole model."""
+    backbone_only: bool = False
+    """The backbone of a fine-tuning run without its heads (onnx, torch-export)."""
     stage: Literal["all", "c2", "c3", "c4", "c5"] = "all"
     """Feature maps that a graph gives (onnx, torch-export)."""
     licence: str = ""

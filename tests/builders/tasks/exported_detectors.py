@@ -6,11 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from builders.runs.tiny_finetuning import tiny_task
 from torch import nn
 
 from clove_ssl.backbones.build import build_backbone
 from clove_ssl.config.detection import DetectorConfig
-from clove_ssl.config.finetuning import protocol
+from clove_ssl.config.finetuning import FinetuneConfig, protocol
 from clove_ssl.finetuning.finetuned import write_finetuned
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.tasks.base import TaskModel, Vocabulary
@@ -31,9 +32,26 @@ def write_run(
     config = protocol(task, folder, "random")
     if detector is not None:
         config = replace(config, task=replace(config.task, detector=detector))  # type: ignore[call-arg]
+    return _write(folder, config, architecture=architecture, classes=classes)
+
+
+def write_tiny_run(
+    folder: Path, task: str, *, classes: tuple[str, ...] = CLASSES
+) -> tuple[RunDirectory, TaskModel]:
+    """The same with narrow heads and small images, of detectors and of segmenters."""
+    config = protocol(task, folder, "random")
+    config = replace(config, task=tiny_task(config.task))
+    return _write(folder, config, architecture="resnet18", classes=classes)
+
+
+def _write(
+    folder: Path, config: FinetuneConfig, *, architecture: str, classes: tuple[str, ...]
+) -> tuple[RunDirectory, TaskModel]:
     built = config.task.build()
-    points = POINTS if config.task.detector.keypoints else ()  # type: ignore[attr-defined]
-    vocabulary = Vocabulary(classes, tuple(range(1, len(classes) + 1)), points)
+    detector = getattr(config.task, "detector", None)
+    points = POINTS if detector is not None and detector.keypoints else ()
+    numbers = tuple(range(1, len(classes) + 1)) if detector is not None else ()
+    vocabulary = Vocabulary(classes, numbers, points)
     torch.manual_seed(3)
     backbone = build_backbone(built.backbone_config(architecture))
     model = built.build_model(backbone, built.without_data(vocabulary), seed=3)
@@ -45,6 +63,8 @@ def write_run(
         for name, tensor in model.named_parameters():
             if "predictor" in name or "proposer" in name:
                 tensor.add_(0.02 * torch.randn(tensor.shape))
+            if name.endswith("mask_head.predictor.bias"):
+                tensor.add_(0.5)  # else masks of such models are mostly empty
     run = RunDirectory(folder)
     run.model.parent.mkdir(parents=True)
     write_finetuned(run, config, model.eval(), vocabulary)

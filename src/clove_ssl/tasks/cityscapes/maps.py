@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -161,10 +161,9 @@ def visible_things(instances: InstanceMap) -> Iterator[Visible]:
 
 
 def _size(content: Any, path: Path) -> tuple[int, int]:
-    fields: Any = content if isinstance(content, Mapping) else {}
+    fields = content if isinstance(content, Mapping) else {}
     height, width = fields.get("imgHeight"), fields.get("imgWidth")
-    is_size = type(height) is int and type(width) is int and min(height, width) > 0
-    if not is_size or height * width > MAX_PIXELS:
+    if not (_is_side(height) and _is_side(width)) or height * width > MAX_PIXELS:
         raise UserError(
             f"{path} has imgHeight, imgWidth = {height}, {width}; expected the pixels of its "
             f"image. {_AGAIN}"
@@ -172,6 +171,10 @@ def _size(content: Any, path: Path) -> tuple[int, int]:
     if not isinstance(fields.get("objects"), list):
         raise UserError(f"{path} has no list of objects. {_AGAIN}")
     return height, width
+
+
+def _is_side(value: Any) -> TypeGuard[int]:
+    return type(value) is int and value > 0
 
 
 def _read_object(

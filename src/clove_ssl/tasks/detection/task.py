@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +39,7 @@ from clove_ssl.tasks.pictures import paint_detections
 from clove_ssl.tasks.predictions import Record, read_detections, write_detections
 from clove_ssl.tasks.rcnn.detector import build_detector
 from clove_ssl.tasks.rcnn.instances import DetectionBatch, ImageDetections
+from clove_ssl.tasks.rcnn.pixels import resized_shape
 from clove_ssl.tasks.scoring.judging import Kind, score_predictions
 from clove_ssl.tasks.scoring.scores import Scores
 
@@ -188,12 +190,29 @@ class DetectionTask(Task):
 
     def predict_image(self, model: TaskModel, image: Tensor) -> ImageDetections:
         """The objects of an image, resized as test images are."""
+        return self.predict_images(model, [image])[0]
+
+    def predict_images(self, model: TaskModel, images: Sequence[Tensor]) -> list[ImageDetections]:
+        """The objects of several images.
+
+        Only those of one size after resizing pass together, since padding would change results.
+        """
         assert isinstance(model, DetectionNetwork)
+        device = next(model.parameters()).device
         sizes = InputSizes((self.config.test_side,), self.config.longest)
-        pixels = image.permute(1, 2, 0).contiguous().numpy()
-        batch = test_batch([pixels], sizes=sizes, numbers=[0])
-        (found,) = model.detector.detect(batch.to(next(model.parameters()).device))
-        return found.to("cpu")
+        arrays = [image.permute(1, 2, 0).contiguous().numpy() for image in images]
+        groups: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for number, pixels in enumerate(arrays):
+            height, width = pixels.shape[:2]
+            (side,) = sizes.short_sides
+            shape = resized_shape(height, width, short_side=side, longest=sizes.longest)
+            groups[shape].append(number)
+        found: dict[int, ImageDetections] = {}
+        for numbers in groups.values():
+            batch = test_batch([arrays[n] for n in numbers], sizes=sizes, numbers=numbers)
+            results = model.detector.detect(batch.to(device))
+            found |= {n: each.to("cpu") for n, each in zip(numbers, results, strict=True)}
+        return [found[number] for number in range(len(images))]
 
     def _read_scenes(self, folder: Path, split: Split) -> DetectionDataset:
         if self.config.layout == "voc":

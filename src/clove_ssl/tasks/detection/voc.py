@@ -126,8 +126,8 @@ def _read_object(
 
 def _unknown_class(name: str, path: Path, class_names: tuple[str, ...]) -> UserError:
     step = (
-        "Correct the file; objects of other classes can be learnt from COCO's format, with "
-        "coco-c4 or coco-fpn."
+        "Correct the file; objects of other classes are for clove finetune detect, which reads "
+        "this format, too."
     )
     if not name:
         return UserError(f"{path} has an <object> without a <name>; expected its class. {step}")

@@ -144,7 +144,7 @@ class PyramidFeatures(nn.Module):
 def _worth_fusing(pixels: Tensor) -> bool:
     """Whether images (B, 3, H, W) are so large that most maps are; see ``WORTH_FUSING``."""
     # The maps of the first stages have half to five times as many values.
-    return pixels.numel() >= WORTH_FUSING // 2
+    return pixels.is_cuda and pixels.numel() >= WORTH_FUSING // 2
 
 
 def _check_strides(backbone: Backbone) -> None:

@@ -45,7 +45,7 @@ class NormedConv(nn.Conv2d):
     def forward(self, feature_map: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, out_channels, H, W)."""
         result = by_rows(super().forward, feature_map)
-        if self.norm is not None and result.numel() >= WORTH_FUSING:
+        if self.norm is not None and result.is_cuda and result.numel() >= WORTH_FUSING:
             return normalize_relu(self.norm, result) if self.relu else normalize(self.norm, result)
         if self.norm is not None:
             result = self.norm(result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from clove_ssl.tasks.predictions import PREDICT_AGAIN, LabelMap, read_label_maps
 from clove_ssl.tasks.scoring.judging import score_label_maps
 from clove_ssl.tasks.scoring.scores import Scores
 from clove_ssl.tasks.semantic.config import VOCSemanticConfig
+from clove_ssl.tasks.semantic.foreign_classes import check_are_voc
 from clove_ssl.tasks.semantic.loading import (
     SemanticBatch,
     load_crops,
@@ -63,6 +65,7 @@ class SemanticTask(Task):
         train, test = (VOCLabels(root, lists[split]) for split in SPLITS)
         for labels in (train, test):
             _check_files(labels)
+        check_are_voc(train, root)
         shown = f"Lists: {lists['train']} and {lists['test']}"
         other = (
             " (the protocol has train_aug and val)" if lists["train"] not in AUGMENTED_LISTS else ""
@@ -132,11 +135,28 @@ class SemanticTask(Task):
 
     def predict_image(self, model: TaskModel, image: Tensor) -> Tensor:
         """The class of every pixel, uint8 (H, W)."""
+        return self.predict_images(model, [image])[0]
+
+    def predict_images(self, model: TaskModel, images: Sequence[Tensor]) -> list[Tensor]:
+        """The classes of the pixels of several images; those of one size pass together."""
+        device = next(model.parameters()).device
+        groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        for number, image in enumerate(images):
+            groups[tuple(image.shape)].append(number)
+        found: dict[int, Tensor] = {}
+        for numbers in groups.values():
+            singles = [self._whole_image(images[number], number) for number in numbers]
+            joined = SemanticBatch(
+                torch.cat([each.images for each in singles]),
+                torch.cat([each.labels for each in singles]),
+                torch.cat([each.keys for each in singles]),
+            )
+            found |= dict(model.predict(joined.to(device)))
+        return [found[number] for number in range(len(images))]
+
+    def _whole_image(self, image: Tensor, number: int) -> SemanticBatch:
         labels = torch.full(image.shape[1:], IGNORE, dtype=torch.uint8)
-        batch = whole_image(image, labels, longest=self.config.test_longest, number=0)
-        ((_, classes),) = model.predict(batch.to(next(model.parameters()).device))
-        assert isinstance(classes, Tensor)
-        return classes
+        return whole_image(image, labels, longest=self.config.test_longest, number=number)
 
 
 def _check_maps(predicted: Mapping[str, LabelMap], test: VOCLabels, path: Path) -> None:
@@ -175,7 +195,8 @@ def _root(config: LabelledDataConfig) -> Path:
     if config.root is None or any(config.files("train") + config.files("test")):
         raise UserError(
             "voc-semantic reads label maps of a VOC folder, not annotation files. Give "
-            "--data VOCdevkit and, if its lists have other names, --data.train-lists 2012:NAME."
+            "--data VOCdevkit and, if its lists have other names, --data.train-lists 2012:NAME; "
+            "classes of your own are for clove finetune segment."
         )
     return config.root
 

@@ -91,7 +91,7 @@ def check_torch_export(exported: Exported, path: Path) -> float:
 
 def write_onnx(exported: Exported, path: Path) -> None:
     """An ONNX file, weights inside."""
-    _import_onnx("onnxscript")
+    import_onnx("onnxscript")
     graph = build_graph(exported)
     program = torch.onnx.export(
         graph,
@@ -113,7 +113,7 @@ def write_onnx(exported: Exported, path: Path) -> None:
 
 def check_onnx(exported: Exported, path: Path) -> float:
     """Run the file with onnxruntime and compare its outputs."""
-    runtime = _import_onnx("onnxruntime")
+    runtime = import_onnx("onnxruntime")
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
     def run(images: Tensor) -> tuple[Tensor, ...]:
@@ -136,7 +136,8 @@ def _example() -> tuple[Tensor]:
     return (torch.zeros(batch, 3, height, width),)
 
 
-def _import_onnx(module: str) -> Any:
+def import_onnx(module: str) -> Any:
+    """One of the packages of the extra ``onnx``; say how to get it where it is missing."""
     try:
         return __import__(module)
     except ImportError:

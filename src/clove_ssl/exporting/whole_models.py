@@ -1,0 +1,285 @@
+"""``clove export RUN --to onnx | torch-export``: a whole fine-tuned model as one file.
+
+Every file is read back and compared with the model on built-in scenes of several sizes.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clove_ssl.atomic import cause, write_text
+from clove_ssl.console import Console
+from clove_ssl.data.decode import decode
+from clove_ssl.data.scenes import SceneSource
+from clove_ssl.errors import UserError, already_there
+from clove_ssl.exporting.agreement import Agreement, compare_detections
+from clove_ssl.exporting.detector_graph import DetectorGraph
+from clove_ssl.exporting.scripts import detector_script, segmenter_script
+from clove_ssl.exporting.segmenter_graph import SegmenterGraph
+from clove_ssl.exporting.suppression import (
+    onnx_translations,
+    suppress_by_groups,
+    suppress_with_torchvision,
+)
+from clove_ssl.finetuning.finetuned import FinetunedModel, load_finetuned
+from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.tasks.densepose.detector import DensePoseDetector
+from clove_ssl.tasks.detection.model import DetectionNetwork
+from clove_ssl.tasks.detection.task import DetectionTask
+from clove_ssl.tasks.rcnn.detector import Detector
+from clove_ssl.tasks.rcnn.instances import DetectionBatch
+from clove_ssl.tasks.semantic.model import SemanticNetwork
+from clove_ssl.tasks.semantic.task import SemanticTask
+from clove_ssl.weights.config import ExportConfig
+from clove_ssl.weights.export.formats import FORMATS
+from clove_ssl.weights.export.graphs import import_onnx
+from clove_ssl.weights.safetensors_file import write_bytes
+
+GRAPHS = ("onnx", "torch-export")
+_SIZES = ((2, 128, 160), (1, 160, 99))  # batch, height, width; the first one is traced
+_PIXELS_ALIKE = 0.999  # share of pixels with the same class
+
+Runner = Callable[..., tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """A model on its way out."""
+
+    model: FinetunedModel
+    settings: Mapping[str, int]  # how images are resized before they come in
+
+    @property
+    def is_detector(self) -> bool:
+        return isinstance(self.model.network, DetectionNetwork)
+
+    @property
+    def detector(self) -> Detector:
+        assert isinstance(self.model.network, DetectionNetwork)
+        return self.model.network.detector
+
+    def graph(self, target: str) -> DetectorGraph | SegmenterGraph:
+        """The model as a function of tensors."""
+        if self.is_detector:
+            operator = suppress_by_groups if target == "onnx" else suppress_with_torchvision
+            return DetectorGraph(self.detector, operator).eval()
+        assert isinstance(self.model.network, SemanticNetwork)
+        return SegmenterGraph(self.model.network).eval()
+
+    def example(self, size: tuple[int, int, int]) -> tuple[Tensor, ...]:
+        """Inputs of the graph: built-in scenes, and for detectors the sizes of the images."""
+        batch, height, width = size
+        scenes = SceneSource(count=batch, size=max(height, width))
+        whole = torch.stack([decode(scenes.read(number)) for number in range(batch)])
+        images = whole[:, :, :height, :width].contiguous()
+        if not self.is_detector:
+            return (images,)
+        return images, torch.tensor([[height, width]]).expand(batch, 2).contiguous()
+
+    def metadata(self) -> dict[str, str]:
+        """What the file says about itself."""
+        facts = {name: str(value) for name, value in self.settings.items()}
+        return {
+            "classes": json.dumps(self.model.class_names),
+            "keypoints": json.dumps(self.model.keypoint_names),
+            **facts,
+        }
+
+
+def export_whole(config: ExportConfig) -> Path:
+    """Write the whole model of a finished run as a graph; gives the path."""
+    model = load_finetuned(config.source)
+    whole = _Whole(model, _settings(model, config))
+    path = config.out or _beside(config)
+    if config.out is not None and path.exists():
+        raise already_there(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        runner = _WRITERS[config.to](whole, path)
+        difference = _checked(whole, runner, path)
+        script = _write_script(whole, path) if config.to == "onnx" else None
+    except OSError as error:
+        raise UserError(
+            f"{path} could not be written: {cause(error)}. Choose another place with --out."
+        ) from error
+    with Console() as console:
+        _say(whole, config, path, difference, script, console)
+    return path
+
+
+def _settings(model: FinetunedModel, config: ExportConfig) -> dict[str, int]:
+    """How images are resized; refuses models that no graph holds."""
+    if isinstance(model.task, SemanticTask):
+        return {"longest": model.task.config.test_longest}
+    known = isinstance(model.task, DetectionTask)
+    is_surface = known and isinstance(model.network.detector, DensePoseDetector)
+    if not known or is_surface:
+        raise UserError(
+            f"A whole model of {model.task.__class__.__name__} cannot go to {config.to}: its "
+            "outputs are not those of a detector or segmenter. For its backbone alone, add "
+            "--backbone-only."
+        )
+    assert isinstance(model.task, DetectionTask)
+    return {"short_side": model.task.config.test_side, "longest": model.task.config.longest}
+
+
+def _beside(config: ExportConfig) -> Path:
+    source = config.source
+    folder = RunDirectory(source).model.parent if source.is_dir() else source.parent
+    return folder / f"model{FORMATS[config.to].suffix}"
+
+
+def _write_torch_export(whole: _Whole, path: Path) -> Runner:
+    """A ``.pt2`` file, and what it computes once it is read back."""
+    automatic = torch.export.Dim.AUTO
+    free: dict[str, dict[int, Any]] = {"images": dict.fromkeys((0, 2, 3), automatic)}
+    if whole.is_detector:
+        free["sizes"] = {0: automatic}
+    graph, example = whole.graph("torch-export"), whole.example(_SIZES[0])
+    _run_once(graph, example)
+    program = torch.export.export(graph, example, dynamic_shapes=free)
+    buffer = io.BytesIO()
+    extra = {"facts.json": json.dumps(whole.metadata())}
+    torch.export.save(program, buffer, extra_files=extra)
+    write_bytes(path, buffer.getvalue())
+    loaded: Runner = torch.export.load(path).module()
+    return loaded
+
+
+def _write_onnx(whole: _Whole, path: Path) -> Runner:
+    """An ONNX file, and what onnxruntime computes with it."""
+    import_onnx("onnxscript")
+    runtime = import_onnx("onnxruntime")
+    graph = whole.graph("onnx")
+    free: dict[str, dict[int, str]] = {"images": {0: "batch", 2: "height", 3: "width"}}
+    if whole.is_detector:
+        free["sizes"] = {0: "batch"}
+    example = whole.example(_SIZES[0])
+    _run_once(graph, example)
+    program = torch.onnx.export(
+        graph,
+        example,
+        dynamo=True,
+        input_names=list(free),
+        output_names=list(graph.outputs),
+        dynamic_shapes=free,
+        custom_translation_table=onnx_translations() if whole.is_detector else None,
+        verbose=False,
+    )
+    if program is None:
+        raise RuntimeError("torch.onnx.export gave no program")
+    content = program.model_proto
+    for name, value in whole.metadata().items():
+        entry = content.metadata_props.add()
+        entry.key, entry.value = name, value
+    write_bytes(path, content.SerializeToString())
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+    def run(*inputs: Tensor) -> tuple[Tensor, ...]:
+        named = {name: each.numpy() for name, each in zip(free, inputs, strict=True)}
+        return tuple(map(torch.from_numpy, session.run(None, named)))
+
+    return run
+
+
+@torch.no_grad()
+def _run_once(graph: DetectorGraph | SegmenterGraph, example: tuple[Tensor, ...]) -> None:
+    """Let networks build what they build when they first run, which tracing must not see."""
+    graph(*example)
+
+
+_WRITERS: dict[str, Callable[[_Whole, Path], Runner]] = {
+    "onnx": _write_onnx,
+    "torch-export": _write_torch_export,
+}
+
+
+@torch.no_grad()
+def _checked(whole: _Whole, runner: Runner, path: Path) -> str:
+    """Compare the file with the model; what does not agree is not left behind."""
+    agreement, alike = Agreement(), 1.0
+    for size in _SIZES:
+        inputs = whole.example(size)
+        outputs = runner(*inputs)
+        if whole.is_detector:
+            agreement += _compare(whole.detector, inputs, outputs)
+        else:
+            expected = whole.graph("torch-export")(*inputs)[0]
+            alike = min(alike, float((expected == outputs[0]).float().mean()))
+    if not agreement.holds or alike < _PIXELS_ALIKE:
+        path.unlink()
+        found = str(agreement) if whole.is_detector else f"{100 * alike:.1f} % of pixels agree"
+        raise UserError(
+            f"{path} was removed again: it does not compute what the model does ({found}). Try "
+            "another version of torch or onnxruntime, or take export/model.safetensors as it is."
+        )
+    if not whole.is_detector:
+        return f"{100 * alike:.2f} % of the pixels agree"
+    if agreement.pairs == 0:
+        return "both find nothing in the built-in scenes; compare them on photos of your own, too"
+    return str(agreement)
+
+
+def _compare(
+    detector: Detector, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]
+) -> Agreement:
+    images, sizes = inputs
+    shapes = tuple((height, width) for height, width in sizes.tolist())
+    batch = DetectionBatch(tuple(images), (), shapes, torch.arange(len(images)))
+    boxes, scores, classes, counts = outputs[:4]
+    total = Agreement()
+    for number, mine in enumerate(detector.find(batch)):
+        count = int(counts[number])
+        total += compare_detections(
+            mine.boxes,
+            mine.scores,
+            mine.classes,
+            boxes[number, :count],
+            scores[number, :count],
+            classes[number, :count],
+        )
+    return total
+
+
+def _write_script(whole: _Whole, path: Path) -> Path:
+    """The program that runs the file without this library."""
+    text = (detector_script if whole.is_detector else segmenter_script)(path.name, whole.settings)
+    script = path.with_name(f"{path.name}.py")
+    write_text(script, text)
+    return script
+
+
+def _say(
+    whole: _Whole,
+    config: ExportConfig,
+    path: Path,
+    difference: str,
+    script: Path | None,
+    console: Console,
+) -> None:
+    kind = "detector" if whole.is_detector else "segmenter"
+    console.say(f"Exported the whole {kind} of {config.source} to {config.to}")
+    console.choice("file", str(path))
+    console.choice("checked", difference)
+    if whole.is_detector:
+        rule = "resized as in the script" if script else "resized as clove predict does"
+        console.choice("images", f"uint8 (batch, 3, height, width), RGB, {rule}")
+        console.choice("sizes", "int64 (batch, 2), height and width of each image in the batch")
+    else:
+        console.choice("images", "uint8 (batch, 3, height, width), RGB, all of one size")
+    console.choice("outputs", ", ".join(whole.graph(config.to).outputs))
+    if "keypoint_maps" in whole.graph(config.to).outputs:
+        console.choice("keypoints", "as maps; their highest place is not part of the graph")
+    if "masks" in whole.graph(config.to).outputs:
+        console.choice("masks", "in their boxes; the graph does not paste them into the image")
+    if script is not None:
+        console.choice("script", str(script), "needs onnxruntime, NumPy and Pillow alone")
+        console.say(script.read_text().rstrip())

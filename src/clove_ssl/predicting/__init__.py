@@ -1,0 +1,1 @@
+"""Predictions of fine-tuned models on images of a user, and their scores on other data."""

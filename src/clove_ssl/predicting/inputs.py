@@ -1,0 +1,182 @@
+"""What a user points at, as one row of images: files, folders, shards, videos.
+
+Every image has a name for people and a place below the output folder, which no other image has.
+What cannot be read is an image, too: one that is a reason instead of pixels.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from torch import Tensor
+
+from clove_ssl.cores import available_cores
+from clove_ssl.data.decode import DecodeError, decode
+from clove_ssl.data.names import is_image_name
+from clove_ssl.data.sources import FolderSource, ImageSource, TarSource
+from clove_ssl.data.whole_files import read_whole
+from clove_ssl.errors import UserError
+from clove_ssl.predicting.video import Video, is_video_name
+
+_AHEAD = 4  # images that each reading thread may be ahead
+_MOST_THREADS = 8
+
+Load = Callable[[], Tensor]
+
+
+@dataclass(frozen=True)
+class InputImage:
+    """One image, or why it is none."""
+
+    name: str
+    place: str  # where its results go, relative and without a suffix
+    pixels: Tensor | str  # uint8 (3, H, W), or the reason
+
+
+@dataclass(frozen=True)
+class _Item:
+    """An image that has not been read yet."""
+
+    name: str
+    place: str
+    load: Load
+
+
+class Inputs:
+    """All images that were named, in order.
+
+    Args:
+        given: Images, folders, shards and videos.
+        every: Of a video, every so many-th frame is taken.
+    """
+
+    def __init__(self, given: Sequence[Path], *, every: int = 1) -> None:
+        self._parts = [_open(path, every=every) for path in given]
+        if not self._parts:
+            raise UserError("No images were named. For example: clove predict RUN photos/ --out P")
+
+    @property
+    def count(self) -> int | None:
+        """How many images there are; None where a video does not say."""
+        counts = [part.count for part in self._parts]
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(counts) else None
+
+    def __iter__(self) -> Iterator[InputImage]:
+        """Read the images, some ahead of the one that is asked for."""
+        taken: set[str] = set()
+        threads = max(1, min(_MOST_THREADS, available_cores()))
+        waiting: deque[tuple[_Item, Future[Tensor | str]]] = deque()
+        with ThreadPoolExecutor(threads) as readers:
+            for part in self._parts:
+                for item in part.items():
+                    waiting.append((item, readers.submit(_read, item.load)))
+                    if len(waiting) > threads * _AHEAD:
+                        yield _done(*waiting.popleft(), taken)
+            while waiting:
+                yield _done(*waiting.popleft(), taken)
+
+
+class _Part:
+    """The images of one argument."""
+
+    count: int | None
+
+    def items(self) -> Iterator[_Item]:
+        raise NotImplementedError
+
+
+class _Images(_Part):
+    """Images of a source, whose names may go through ``place`` to become paths."""
+
+    def __init__(self, source: ImageSource, place: Callable[[str], str]) -> None:
+        self._source, self._place = source, place
+        self.count = len(source)
+
+    def items(self) -> Iterator[_Item]:
+        for index in range(len(self._source)):
+            name = self._source.name(index)
+            yield _Item(name, self._place(name), lambda at=index: decode(self._source.read(at)))  # type: ignore[misc]
+
+
+class _OneImage(_Part):
+    """A file."""
+
+    count = 1
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def items(self) -> Iterator[_Item]:
+        place = self._path.with_suffix("").name
+        yield _Item(str(self._path), place, lambda: decode(read_whole(self._path)))
+
+
+class _Frames(_Part):
+    """Frames of a video; they are decoded one after the other, whoever reads them."""
+
+    def __init__(self, path: Path, *, every: int) -> None:
+        self._video, self._every = Video(path), every
+        frames = self._video.frames
+        self.count = None if frames is None else -(-frames // every)
+
+    def items(self) -> Iterator[_Item]:
+        stem = self._video.path.stem
+        for number, frame in self._video.read(every=self._every):
+            name = f"{self._video.path}:frame {number}"
+            yield _Item(name, f"{stem}/frame_{number:06d}", lambda pixels=frame: pixels)  # type: ignore[misc]
+
+
+def _open(path: Path, *, every: int) -> _Part:
+    text = os.path.expanduser(str(path))
+    if os.path.isdir(text):
+        return _Images(FolderSource(text), lambda name: str(PurePosixPath(name).with_suffix("")))
+    lower = text.lower()
+    if lower.endswith((".tar", ".tgz")) or ".tar." in lower:
+        return _Images(TarSource(text), _place_of_member)
+    if not os.path.exists(text):
+        raise UserError(
+            f"{path} does not exist. Name images, folders of images, .tar shards or video files."
+        )
+    if is_video_name(text):
+        return _Frames(Path(text), every=every)
+    if not is_image_name(text):
+        raise UserError(
+            f"{path} is neither an image nor a folder, a .tar shard or a video, by its name. Name "
+            "one of these."
+        )
+    return _OneImage(Path(text))
+
+
+def _place_of_member(name: str) -> str:
+    """``shards/000.tar:a/b.jpg`` becomes ``000/a/b``."""
+    shard, _, member = name.partition(".tar:")
+    return str(PurePosixPath(shard).name / PurePosixPath(member).with_suffix(""))
+
+
+def _read(load: Load) -> Tensor | str:
+    try:
+        return load()
+    except DecodeError as error:
+        return str(error)
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def _done(item: _Item, pixels: Future[Tensor | str], taken: set[str]) -> InputImage:
+    return InputImage(item.name, _free(item.place.lstrip("/"), taken), pixels.result())
+
+
+def _free(place: str, taken: set[str]) -> str:
+    """A place that no other image has, whatever the file system thinks of upper case."""
+    free, number = place, 1
+    while free.lower() in taken:
+        number += 1
+        free = f"{place}-{number}"
+    taken.add(free.lower())
+    return free

@@ -1,0 +1,132 @@
+"""``clove evaluate``: a finished model on another data set, in the layout that its task reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clove_ssl.config.finetuning import LabelledDataConfig
+from clove_ssl.config.predicting import EvaluateConfig
+from clove_ssl.console import Console, counted
+from clove_ssl.data.loading import choose_workers
+from clove_ssl.errors import UserError
+from clove_ssl.finetuning.finetuned import FinetunedModel, StoredModel, read_finetuned
+from clove_ssl.finetuning.score import figures_of, score_and_write, show
+from clove_ssl.predicting.run import check_is_empty
+from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.tasks.base import Reading, Task, TaskData, Vocabulary
+from clove_ssl.tasks.detection.finding import check_same_classes
+from clove_ssl.tasks.labels.samples import DetectionDataset
+from clove_ssl.training.precision import Precision, choose_precision
+from clove_ssl.training.processes import choose_device
+
+
+def evaluate_on(config: EvaluateConfig) -> dict[str, float]:
+    """Predict and score the test part of other data; gives the figures by name."""
+    device = choose_device(config.device)
+    stored = read_finetuned(config.model)
+    task = stored.config.task.build()
+    place = RunDirectory(_place(config))
+    check_is_empty(place.path)
+    test = task.read_test(_data(config, stored), RunDirectory(config.model).scenes)
+    data = _as_task_data(task, stored.vocabulary, test)
+    model = stored.build(task, device=device, test=test)
+    with Console() as console:
+        console.say(f"Scoring {config.model} on {config.data.root or 'its own test set'}")
+        console.choice("test images", counted(data.test_images, "image"))
+        header = {"task": stored.config.task.name, "model": str(config.model)}
+        found = _predictions(task, model, data, _reading(config, device), stored.config.precision)
+        task.write_predictions(place.predictions, found, data, header=header)
+        scores = score_and_write(task, place, test)
+        show(scores, console, classes=True)
+        if config.pictures:
+            task.paint(place.predictions, test, place.pictures, count=config.pictures)
+            console.choice("pictures", str(place.pictures))
+        console.choice("scores", str(place.scores))
+    return figures_of(place)
+
+
+def _place(config: EvaluateConfig) -> Path:
+    """Where results go."""
+    if config.out is not None:
+        return config.out
+    if not config.model.is_dir():
+        raise UserError(
+            f"{config.model} is a file, so its results have no place of their own. Give --out "
+            "FOLDER."
+        )
+    given = config.data.root or config.data.test_annotations or config.data.test_images
+    name = "own-test-set" if given is None else given.resolve().stem
+    return config.model / "evaluated" / name
+
+
+def _data(config: EvaluateConfig, stored: StoredModel) -> LabelledDataConfig:
+    """The data that was named; without any that of the run itself."""
+    if not config.data.uses_scenes:
+        return config.data
+    own = stored.config.data
+    if own.uses_scenes and not RunDirectory(config.model).scenes.is_dir():
+        raise UserError(
+            f"{config.model} holds no test images of its own. Name other data: clove evaluate "
+            f"{config.model} --data DATA"
+        )
+    return own
+
+
+def _as_task_data(task: Task, vocabulary: Vocabulary, test: Any) -> TaskData:
+    """A test set without anything to learn from; refuses one of other classes."""
+    known = task.without_data(vocabulary)
+    if isinstance(test, DetectionDataset):
+        # A detector without keypoints does not care which ones the files have.
+        points = test.keypoint_names if vocabulary.keypoint_names else ()
+        check_same_classes(known.train, replace(test, keypoint_names=points))
+        count = len(test.samples)
+    else:
+        count = len(test)
+        theirs = tuple(test.class_names)
+        if theirs != vocabulary.class_names:
+            raise UserError(
+                f"The model knows the classes {_listed(vocabulary.class_names)}, the data has "
+                f"{_listed(theirs)}. Expected the same names in the same order."
+            )
+    return replace(known, test=test, test_images=count)
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
+
+
+def _reading(config: EvaluateConfig, device: torch.device) -> Reading:
+    on_gpu = device.type == "cuda"
+    workers, _ = choose_workers(config.data, processes_here=1, trains_on_cpu=not on_gpu)
+    return Reading(
+        seed=0,
+        batch_size=1,
+        micro_batch=1,
+        processes=1,
+        rank=0,
+        start_step=0,
+        stop_step=0,
+        workers=workers,
+        prefetch=config.data.prefetch,
+        pin_memory=on_gpu,
+    )
+
+
+def _predictions(
+    task: Task, model: FinetunedModel, data: TaskData, reading: Reading, precision: str
+) -> list[Any]:
+    """What the model says about all test images, in the number format of its run."""
+    device = next(model.network.parameters()).device
+    chosen: Precision = choose_precision("fp32", device)
+    if device.type == "cuda" and precision == "bf16":
+        chosen = choose_precision("bf16", device)
+    chosen.prepare()
+    found: list[Any] = []
+    with torch.no_grad(), chosen.autocast():
+        for batch in task.test_batches(data, reading):
+            found += model.network.predict(batch.to(device, non_blocking=True))
+    return found

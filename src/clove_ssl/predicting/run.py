@@ -1,0 +1,189 @@
+"""A model, many images: read ahead, pass in batches, draw, write, and say how far it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from clove_ssl.atomic import replacing, unwritable, write_text
+from clove_ssl.config.predicting import PredictConfig
+from clove_ssl.console import Console, counted, duration
+from clove_ssl.errors import UserError
+from clove_ssl.finetuning.finetuned import FinetunedModel, load_finetuned
+from clove_ssl.predicting.found import Meaning, draw, interpret
+from clove_ssl.predicting.inputs import InputImage, Inputs
+from clove_ssl.predicting.results import WRITERS, Writer, choose_formats
+from clove_ssl.tasks.detection.model import DetectionNetwork
+from clove_ssl.tasks.semantic.model import SemanticNetwork
+from clove_ssl.training.processes import choose_device
+
+_GPU_BATCH = 8
+_SHOWN = 10  # files that could not be read are named one by one, up to this many
+_SECONDS = 2.0  # between lines of progress
+
+
+@dataclass
+class Tally:
+    """How far it is."""
+
+    total: int | None
+    images: int = 0
+    objects: int = 0
+    skipped: dict[str, str] = field(default_factory=dict)
+    _start: float = field(default_factory=time.monotonic)
+    _said: float = 0.0
+
+    def line(self) -> str:
+        """Images, speed, and the time that is left."""
+        seconds = max(time.monotonic() - self._start, 1e-6)
+        done = self.images + len(self.skipped)
+        of_all = "" if self.total is None else f" of {self.total:,}"
+        text = f"{done:,}{of_all} images, {done / seconds:.1f} a second"
+        if self.total and done:
+            text += f", {duration((self.total - done) * seconds / done)} left"
+        return text
+
+    def is_due(self) -> bool:
+        """Whether somebody would like to hear of it again."""
+        now = time.monotonic()
+        if now - self._said < _SECONDS:
+            return False
+        self._said = now
+        return True
+
+
+def predict_images(config: PredictConfig) -> Path:
+    """Look at all images that were named; gives the folder of the results."""
+    model = load_finetuned(config.model, device=str(choose_device(config.device)))
+    meaning = Meaning.of(model)
+    writers = _open_writers(config, model, meaning)
+    inputs = Inputs(config.images, every=config.every)
+    _make_new(config.out)
+    tally = Tally(inputs.count)
+    with Console() as console:
+        _introduce(config, model, console)
+        try:
+            _predict_all(config, model, meaning, inputs, writers, tally, console)
+            written = [writer.close() for writer in writers] if tally.images else []
+        except OSError as error:
+            raise unwritable("Results", config.out, error) from None
+        _finish(config, tally, written, console)
+    return config.out
+
+
+def _predict_all(
+    config: PredictConfig,
+    model: FinetunedModel,
+    meaning: Meaning,
+    inputs: Iterable[InputImage],
+    writers: list[Writer],
+    tally: Tally,
+    console: Console,
+) -> None:
+    for batch in _batches(_readable(inputs, tally, console), _batch_size(config, model)):
+        pixels = [image.pixels for image in batch if isinstance(image.pixels, Tensor)]
+        for image, prediction in zip(batch, model.predict_all(pixels), strict=True):
+            number = tally.images + 1
+            found = interpret(image, prediction, meaning, number=number, least_score=config.score)
+            for writer in writers:
+                writer.add(found)
+            if config.draw:
+                picture = draw(image, found, meaning)
+                path = config.out / "pictures" / f"{image.place}.jpg"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with replacing(path) as file:
+                    picture.save(file, format="JPEG", quality=92)
+            tally.images, tally.objects = number, tally.objects + len(found.records)
+        if tally.is_due():
+            console.progress(tally.line())
+
+
+def _readable(inputs: Iterable[InputImage], tally: Tally, console: Console) -> Iterator[InputImage]:
+    """The images that are some; others are named and left out."""
+    for image in inputs:
+        if isinstance(image.pixels, str):
+            tally.skipped[image.name] = image.pixels
+            if len(tally.skipped) <= _SHOWN:
+                console.warn(f"{image.name} is skipped: {image.pixels}")
+        else:
+            yield image
+
+
+def _batches(images: Iterable[InputImage], size: int) -> Iterator[list[InputImage]]:
+    batch: list[InputImage] = []
+    for image in images:
+        batch.append(image)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _batch_size(config: PredictConfig, model: FinetunedModel) -> int:
+    on_gpu = next(model.network.parameters()).is_cuda
+    return config.batch or (_GPU_BATCH if on_gpu else 1)
+
+
+def _open_writers(config: PredictConfig, model: FinetunedModel, meaning: Meaning) -> list[Writer]:
+    network = model.network
+    has_masks = isinstance(network, DetectionNetwork) and network.detector.mask_head is not None
+    formats = choose_formats(
+        config.format, segments=isinstance(network, SemanticNetwork), has_masks=has_masks
+    )
+    return [WRITERS[name](config.out, meaning) for name in dict.fromkeys(formats)]
+
+
+def check_is_empty(folder: Path) -> None:
+    """Refuse a place for results that holds anything."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(
+            f"{folder} is not empty, and results would mix with what is there. Choose another "
+            f"folder, for example --out {folder}-2."
+        )
+
+
+def _make_new(folder: Path) -> None:
+    check_is_empty(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable("Results", folder, error) from None
+
+
+def _introduce(config: PredictConfig, model: FinetunedModel, console: Console) -> None:
+    names = ", ".join(model.class_names[:8])
+    more = len(model.class_names) - 8
+    console.say(f"Predicting with {config.model}")
+    console.choice("classes", names + (f" and {more} more" if more > 0 else ""))
+    device = next(model.network.parameters()).device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
+    console.choice("device", name)
+
+
+def _finish(config: PredictConfig, tally: Tally, written: list[Path], console: Console) -> None:
+    """Say what was found, and where it is."""
+    if tally.skipped:
+        lines = (f"{name}\t{reason}\n" for name, reason in tally.skipped.items())
+        text = "".join(lines).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        write_text(config.out / "skipped.txt", text)
+    if not tally.images:
+        raise UserError(
+            f"None of the {len(tally.skipped)} images can be read; {config.out / 'skipped.txt'} "
+            "says why. Name other images."
+        )
+    console.progress(tally.line())
+    objects = f", {counted(tally.objects, 'object')}" if tally.objects else ""
+    console.say(f"Done: {counted(tally.images, 'image')}{objects}.")
+    if tally.skipped:
+        places = f"named in {config.out / 'skipped.txt'}"
+        console.warn(f"{counted(len(tally.skipped), 'file')} could not be read, {places}")
+    if config.draw:
+        console.choice("pictures", str(config.out / "pictures"))
+    for path in written:
+        console.choice("results", str(path))
