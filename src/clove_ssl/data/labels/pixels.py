@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
