@@ -20,7 +20,8 @@ from clove_ssl.methods.recipes import all_recipes, recipe
 WITHOUT_TORCH = """
 import contextlib, io, sys
 from clove_ssl import cli
-others = [["--help"], [], ["list", "recipes"], ["list", "methods"]]
+others = [["--help"], [], ["list", "recipes"], ["list", "methods"], ["--version"]]
+others += [["pretrain", "clove-demo", "--help"], ["--print-completion", "zsh"]]
 for arguments in [*others, *([verb, "--help"] for verb in cli.VERBS)]:
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
@@ -31,6 +32,10 @@ for arguments in [*others, *([verb, "--help"] for verb in cli.VERBS)]:
     assert not code, (arguments, code)
     assert "clove" in said.getvalue(), arguments
     assert "torch" not in sys.modules, f"{arguments} imported torch"
+import clove_ssl
+for name in ("pretrain", "probe", "export", "report", "show"):
+    assert callable(getattr(clove_ssl, name))
+    assert "torch" not in sys.modules, f"{name} imported torch"
 """
 
 

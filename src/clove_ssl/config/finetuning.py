@@ -72,7 +72,7 @@ class LabelledDataConfig(Ranged):
     """Share of own images that the model is judged by, where the data have no split for that."""
     split_seed: Seed = 0
     """Decides which images these are, together with their names."""
-    workers: Workers | None = None
+    workers: Annotated[Workers | None, tyro.conf.arg(aliases=["--workers"])] = None
     """Processes that read images; by default one per core (16 at most), 0 for none."""
     prefetch: Prefetch = 2
     """Batches each worker prepares ahead."""
@@ -163,7 +163,7 @@ class FinetuneConfig(Ranged):
     """Own classes: how often every training image is seen; by default it follows their number."""
     minutes: Minutes | None = None
     """Own classes: how long training and evaluations may take, as measured at the start."""
-    iterations: Steps | None = None
+    iterations: Annotated[Steps | None, tyro.conf.arg(aliases=["--steps"])] = None
     """Shorten (or lengthen) the schedule to this many iterations, with decays in proportion."""
     warmup_iterations: StepsFromZero | None = None
     """Iterations of warm-up as they are; by default the protocol's, and at most a tenth of the

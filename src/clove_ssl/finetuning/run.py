@@ -132,7 +132,9 @@ def train(
             heads=heads,
         )
         reading = _reading(config, plan, process, start_step=loop.step, workers=workers[0])
-        evaluation = Evaluation(config, parts.task, data, reading, parts.precision, process)
+        evaluation = Evaluation(
+            config, parts.task, data, reading, parts.precision, process, console
+        )
         finished, scores = _train_and_evaluate(run, loop, plan, model, evaluation)
         if not finished:
             console.say(f"Stopped after iteration {loop.step}. {_go_on_with(whole or run)}")
@@ -349,7 +351,14 @@ def _train_and_evaluate(
     start = loop.step
     batches = evaluation.task.training_batches(evaluation.data, evaluation.reading)
     metrics = Metrics(run, config.logging, start_step=loop.step) if process.is_first else None
-    observer = Observer(config.logging, plan, process, console=loop.console, metrics=metrics)
+    observer = Observer(
+        config.logging,
+        plan,
+        process,
+        console=loop.console,
+        metrics=metrics,
+        slow_advice="Shorten the schedule with --steps, or take a smaller network.",
+    )
     feed = TaskFeed(batches, process, images=evaluation.data.train_images)
     with closing(feed), closing(observer):
         best = BestModel(run, plan, config.evaluation.patience)
@@ -395,7 +404,8 @@ def _evaluated(
     evaluation.predict(model, place.predictions, step=step, export=export)
     if not process.is_first:
         return {}
-    scores = score_and_write(evaluation.task, place, evaluation.data.test)
+    with console.working("Scoring"):
+        scores = score_and_write(evaluation.task, place, evaluation.data.test)
     show(scores, console, classes=last)
     observer.evaluated(step, figures_of(place))
     return figures_of(place)

@@ -58,8 +58,9 @@ def show(config: ShowConfig) -> Path:
 
 def draw(config: ShowConfig) -> Path:
     """Draw a sheet and write it."""
-    title, rows = _SHEETS[config.what](config)
-    return write_titled_sheet(config.out or _default_out(config), title, rows)
+    with Console().working(f"Drawing {config.what}"):
+        title, rows = _SHEETS[config.what](config)
+        return write_titled_sheet(config.out or _default_out(config), title, rows)
 
 
 def _default_out(config: ShowConfig) -> Path:

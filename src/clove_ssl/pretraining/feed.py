@@ -129,8 +129,12 @@ class _Reports:
         self.waiting = WaitingTime(process.device)
 
     def state(self) -> dict[str, Any]:
-        """The bad files met so far, so that a resumed run does not forgive them again."""
-        return {"images": self._bad_files.images, "bad_files": dict(self._bad_files.reasons)}
+        """Which images there are, and the bad files so far, which are not to be forgiven again."""
+        return {
+            "images": self._bad_files.images,
+            "names": self._bad_files.names,
+            "bad_files": dict(self._bad_files.reasons),
+        }
 
     def report_bad_files(self, console: Console) -> None:
         """Name the bad files that any process has met since the last call.

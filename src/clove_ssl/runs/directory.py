@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import os
 import re
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,6 +21,8 @@ from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.errors import UserError
 
 _UNFINISHED_CONFIG = re.compile(r"config\.yaml\.\d+" + re.escape(SUFFIX))
+_OTHER_OWN_NAMES = {".lock", "evaluations", "tensorboard", "wandb"}
+_OWN_PATTERN = re.compile(r"run-\d+|config\.yaml\..*|events\.out\.tfevents\..*")
 _CHECKPOINT = re.compile(r"step-(\d+)(-kept)?\.pt")
 
 
@@ -122,6 +125,46 @@ def check_is_new(path: Path) -> None:
             f"{path} is not empty, and a new run would overwrite what is there. Choose another "
             f"folder, for example --out {path}-2, or continue that run: clove resume {path}"
         )
+
+
+def check_is_free(path: Path, *, overwrite: bool) -> None:
+    """Refuse a folder that holds anything, or anything but a run that may be overwritten."""
+    if not overwrite or not path.is_dir() or not any(path.iterdir()):
+        check_is_new(path)
+        return
+    if not RunDirectory(path).config.is_file():
+        raise UserError(
+            f"{path} is not empty and is no run, so --overwrite leaves it alone. Choose another "
+            f"folder, for example --out {path}-2."
+        )
+    foreign = sorted(entry.name for entry in path.iterdir() if not _is_of_a_run(entry.name))
+    if foreign:
+        raise UserError(
+            f"{path} is a run, but also holds {', '.join(foreign[:5])}, which no run writes, so "
+            "--overwrite leaves it alone. Move that away, or choose another --out."
+        )
+    with locked(RunDirectory(path)):  # refuses a run that is going
+        pass
+
+
+def make_free(path: Path, *, overwrite: bool) -> None:
+    """Remove the earlier run that a new one may overwrite."""
+    if not overwrite or not path.is_dir():
+        return
+    check_is_free(path, overwrite=True)
+    for entry in path.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def _is_of_a_run(name: str) -> bool:
+    """Whether a run, or a command that was given one, writes something of this name."""
+    run = RunDirectory(Path())
+    named = [each for each, kind in vars(RunDirectory).items() if isinstance(kind, property)]
+    own = {getattr(run, each).parts[0] for each in named}
+    return name in own | _OTHER_OWN_NAMES or _OWN_PATTERN.fullmatch(name) is not None
 
 
 def _is_left_by_a_kill(entry: Path) -> bool:

@@ -77,6 +77,7 @@ def record_start(
         {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "command": sys.argv,
+            "folder": os.getcwd(),
             "step": step,
             "processes": processes,
             "choices": dict(choices or {}),
