@@ -15,8 +15,8 @@ SHORTER_SIDE = "shorter_side"
 
 def recorded_side(run: RunDirectory) -> int | None:
     """The typical shorter side of the images of a run; runs of earlier versions do not know it."""
-    side: int | None = last_start(run).get("choices", {}).get(SHORTER_SIDE)
-    return side
+    side = last_start(run).get("choices", {}).get(SHORTER_SIDE, {}).get("value")
+    return side if isinstance(side, int) else None
 
 
 def data_warnings(
