@@ -71,5 +71,5 @@ def test_a_report_needs_no_file_of_the_installation_once_it_is_ready(
 
     monkeypatch.setattr(loader, "get_source", gone)
     monkeypatch.setattr(pages._environment(), "auto_reload", False)
-    for name in ("report.html.jinja", "finetuning.html.jinja"):
+    for name in ("report.html.jinja", "study.html.jinja"):
         assert pages.template(name).name == name

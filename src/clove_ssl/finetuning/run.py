@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from clove_ssl.backbones.build import fuse_norms
-from clove_ssl.config.finetuning import FinetuneConfig, LabelledDataConfig
+from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.console import Console
 from clove_ssl.data.dead_workers import explained_deaths
 from clove_ssl.data.loading import choose_workers
@@ -22,6 +22,7 @@ from clove_ssl.errors import UserError
 from clove_ssl.finetuning.best import BestModel, after_evaluation
 from clove_ssl.finetuning.evaluate import Evaluation
 from clove_ssl.finetuning.learner import TaskFeed, TaskLearner
+from clove_ssl.finetuning.needs import KEPT_CHECKPOINTS, check_needs, check_room_for_scenes
 from clove_ssl.finetuning.plan import FinetunePlan, plan_finetuning
 from clove_ssl.finetuning.score import figures_of, score_and_write, show
 from clove_ssl.finetuning.self_check import announce, examine_start, write_self_check
@@ -36,20 +37,12 @@ from clove_ssl.runs.provenance import record_start
 from clove_ssl.tasks.base import Reading, Task, TaskData, TaskModel
 from clove_ssl.training.checkpoints import CheckpointStore
 from clove_ssl.training.loop import TrainingLoop
-from clove_ssl.training.needs import (
-    Needs,
-    check_disk,
-    check_memory,
-    checkpoint_space,
-    weights_and_checkpoint,
-)
 from clove_ssl.training.observer import Observer
 from clove_ssl.training.precision import Precision, choose_precision
 from clove_ssl.training.processes import Process, owned
 from clove_ssl.training.repeatability import start_repeatably
 from clove_ssl.training.signals import Terminated, terminated_like_interrupted
 
-_KEPT = 2  # checkpoints
 ADVICE = "Try a smaller --lr, a longer --warmup-iterations, or --precision fp32 in a new run."
 
 
@@ -116,7 +109,7 @@ def train(
         data = _labelled_data(config, run, process, parts)
         plan = plan_finetuning(config, images=data.train_images, processes=process.world_size)
         model = _build_model(config, process, parts, data)
-        _check_needs(config, run, plan, model, process)
+        check_needs(config, run, plan, model, process)
         heads = _start_heads(config, parts, model)
         loop = _build_loop(config, run, console, process, plan=plan, model=model, parts=parts)
         _check_unchanged(data, loop.restore())
@@ -178,41 +171,13 @@ def _labelled_data(
     data = parts.data
     if data is None:
         if process.is_first:
-            _check_room_for_scenes(config.data, run.scenes)
+            check_room_for_scenes(config.data, run.scenes)
             parts.task.write_scenes(config.data, run.scenes)
         process.wait()
         data = parts.task.read_scenes(run.scenes)
     if config.fraction < 1:
         data = parts.task.take_fraction(data, config.fraction, seed=config.seed)
     return data
-
-
-def _check_room_for_scenes(data: LabelledDataConfig, folder: Path) -> None:
-    """Scenes take more than a quarter of a byte for every pixel, files of their own included."""
-    if not folder.is_dir():
-        pixels = (data.scenes_train + data.scenes_test) * data.scenes_size**2
-        lower = "--data.scenes-train, --data.scenes-test or --data.scenes-size"
-        check_disk(pixels // 4, folder, what="The scenes of this run", lower=lower)
-
-
-def _check_needs(
-    config: FinetuneConfig,
-    run: RunDirectory,
-    plan: FinetunePlan,
-    model: TaskModel,
-    process: Process,
-) -> None:
-    """Refuse batches and checkpoints that cannot fit."""
-    sides = getattr(config.task, "train_sides", None) or (getattr(config.task, "crop", 1),)
-    pixels = 4 * plan.micro_batch * 3 * min(sides) ** 2
-    weights, checkpoint = weights_and_checkpoint(model, states_per_weight=1)
-    here = process.local_world_size
-    lower = "--micro-batch, --batch-size or the sizes of the images"
-    needs = Needs(weights, pixels, 0, checkpoint)
-    check_memory(needs, process.device, processes_here=here, lower=lower)
-    space = checkpoint_space(checkpoint, run.checkpoints, keep=_KEPT, milestones=0)
-    lower = "the sizes of its heads"
-    check_disk(space, run.path, what="The checkpoints of this run", lower=lower)
 
 
 def _build_model(
@@ -259,7 +224,7 @@ def _build_loop(
         plan=plan,
         precision=parts.precision,
         process=process,
-        store=CheckpointStore(run.checkpoints, keep=_KEPT, warn=console.warn),
+        store=CheckpointStore(run.checkpoints, keep=KEPT_CHECKPOINTS, warn=console.warn),
         console=console,
         advice=ADVICE,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ from clove_ssl.runs.history import History, Series
 from clove_ssl.runs.metric_table import readable
 from clove_ssl.runs.metrics import PROBE_PREFIX
 from clove_ssl.runs.state import RunState
+from clove_ssl.runs.summary_file import read_summary
 from clove_ssl.tasks.scoring.scores import describe_spread, read_scores
 
 UNKNOWN = "not known yet"
@@ -69,7 +69,7 @@ def score_facts(run: RunDirectory, config: FinetuneConfig) -> Facts:
     if config.runs > 1:
         if not run.summary.is_file():
             return {}
-        figures = json.loads(run.summary.read_text(encoding="utf-8"))["figures"]
+        figures = read_summary(run)["figures"]
         first = list(figures.items())[:2]
         return {name.replace("_", " "): describe_spread(spread) for name, spread in first}
     if not run.scores.is_file():

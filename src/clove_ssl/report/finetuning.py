@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 from clove_ssl.config.json_files import read_json
 from clove_ssl.report.runs import ReportedRun
 from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.summary_file import read_summary
 from clove_ssl.tasks.scoring.scores import (
     Scores,
     ScoreTable,
@@ -47,17 +48,6 @@ class ScoreBoard:
     figures: Sequence[str]
     rows: Sequence[ScoreRow]
     by_class: Rows
-
-
-class _Spread(TypedDict):
-    mean: float
-    std: float
-    values: list[float]
-
-
-class _Summary(TypedDict):
-    runs: int
-    figures: dict[str, _Spread]
 
 
 class _SelfCheck(TypedDict, total=False):
@@ -155,8 +145,7 @@ def _repeated_board(run: ReportedRun) -> Iterator[ScoreBoard]:
     """The scores of runs that differ in their seed alone."""
     if run.finetuning is None or run.finetuning.runs == 1 or not run.run.summary.is_file():
         return
-    remedy = f"Score the runs again: clove score {run.run.path}"
-    content: _Summary = read_json(run.run.summary, _Summary, remedy=remedy)
+    content = read_summary(run.run)
     figures = content["figures"]
     cells = [Cell(describe_spread(spread)) for spread in figures.values()]
     single = [

@@ -8,6 +8,7 @@ percent of the width of the chart, shares are shown in percent.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +60,8 @@ def bar_charts(probes: Sequence[Entry], colours: Mapping[str, int] | None = None
     ``colours`` are the numbers of runs by the names of their folders.
     """
     charts: dict[tuple[str, str, str], list[Entry]] = {}
-    for probe in probes:
+    # A network that diverged has no figure, and a bar without a length cannot be drawn.
+    for probe in (each for each in probes if math.isfinite(each["value"])):
         size = f" at {probe['size']} px" if "size" in probe else ""
         key = (probe["title"], f"on {probe['data']}{size}", str(probe.get("figure", "")))
         charts.setdefault(key, []).append(probe)

@@ -6,7 +6,6 @@ can do beside random weights counts most; where that was not measured, how train
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.hints import Hint, worrying
 from clove_ssl.runs.probe_file import read_probes
 from clove_ssl.runs.state import RunState
+from clove_ssl.runs.summary_file import read_summary
 from clove_ssl.tasks.scoring.scores import read_scores
 
 Standing = Literal["good", "early", "look", "bad"]
@@ -122,7 +122,7 @@ def _repeated_score(run: RunDirectory) -> tuple[str, float, str] | None:
     """The mean of the first figure of several runs."""
     if not run.summary.is_file():
         return None
-    content = json.loads(run.summary.read_text(encoding="utf-8"))
+    content = read_summary(run)
     for name, spread in content["figures"].items():
         return name, spread["mean"], f"on average over {content['runs']} runs"
     return None
