@@ -9,7 +9,7 @@ STEPS ?= 20000
 # Whatever the shell says: without its bytecode, torch takes three times as long to start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup setup-checked demo test fuzz chaos soak audit hashes lint format docs clean
+.PHONY: setup setup-checked demo test test-all fuzz chaos soak audit hashes lint format docs clean
 
 setup: .venv/.ready
 
@@ -35,7 +35,10 @@ demo: setup
 	@echo "backbone  $(DEMO)/export/backbone.safetensors"
 
 test: setup
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 3 --dist worksteal  # one more than cores: some tests wait
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 3 --dist worksteal -m "not slow"  # one more than cores: some wait
+
+test-all: setup
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 3 --dist worksteal
 
 # Hostile files against every parser; found ones stay in tests/fuzz/corpus.
 fuzz: setup
@@ -56,7 +59,7 @@ audit: setup
 # After a change of constraints.txt.
 hashes: setup
 	$(BIN)/uv pip compile --quiet --no-deps --generate-hashes --no-header --no-annotate \
-	  --no-emit-index-url --no-emit-find-links constraints.txt -o constraints-hashed.txt
+	  --no-emit-index-url --no-emit-find-links --python $(BIN)/python constraints.txt -o constraints-hashed.txt
 
 lint: setup
 	$(BIN)/ruff check .

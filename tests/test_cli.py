@@ -52,7 +52,10 @@ def test_help_imports_no_torch() -> None:
         (["pretrain", "clove-r50", "--out", "x"], "Unknown recipe 'clove-r50'"),
         (["pretrain", "moco", "--out", "x"], "Did you mean 'moco-r"),
         (["pretrain", "--method", "moco", "--out", "x"], "Type: clove pretrain moco-r"),
-        (["pretrain", "clove-demo", "--out", "x", "--lr=0.1"], "Type: --optimizer.lr 0.1"),
+        (
+            ["pretrain", "clove-demo", "--out", "x", "--weight-decay=0.1"],
+            "Type: --optimizer.weight",
+        ),
         (["pretrain", "clove-demo", "--config"], "--config needs a file"),
         (["pretrain", "--config"], "--config needs a file"),
         (["pretrain", "--config", "none.yaml", "--out", "x"], "none.yaml does not exist"),

@@ -9,6 +9,7 @@ inside such an instruction ends the process: files are complete or not there, so
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import threading
@@ -88,8 +89,11 @@ class _Listener(threading.Thread):
 
     def _end(self) -> None:
         """The program is still here: whatever it is inside of does not let it end."""
-        if os.getpid() == self._process:
-            os._exit(130)
+        if os.getpid() != self._process:
+            return
+        for worker in multiprocessing.active_children():  # they would wait for ever
+            worker.kill()
+        os._exit(130)
 
 
 def _say(text: str) -> None:

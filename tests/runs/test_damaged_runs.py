@@ -75,7 +75,10 @@ def pretrained(tmp_path: Path) -> RunDirectory:
     files.save(config, run.config)
     run.metrics.write_text('{"step": 1, "loss": 3.0, "epoch": 0.4}\n{"step": 2, "loss": 2.0}\n')
     alone, method = Process(0, 1, 0, 1, CPU), unrestored_method(config)
-    choices = {**decide(config, alone, images=20, method=method).values(), SHORTER_SIDE: 64}
+    choices = {
+        **decide(config, alone, images=20, method=method).values(),
+        SHORTER_SIDE: {"value": 64},
+    }
     record_start(run, CPU, step=0, processes=1, choices=choices, bad_files={"a.jpg": "cut"})
     run.probes.write_text(json.dumps([PROBE, {"backbone": "a", "data": "b", "miou": 0.5}]))
     CheckpointStore(run.checkpoints, keep=2, warn=print).save(2, {"step": 2})

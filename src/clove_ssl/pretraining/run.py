@@ -161,7 +161,7 @@ def _train(
                 process.device,
                 step=loop.step,
                 processes=process.world_size,
-                choices={**parts.choices.values(), SHORTER_SIDE: parts.shorter_side},
+                choices={**parts.choices.values(), SHORTER_SIDE: {"value": parts.shorter_side}},
                 bad_files=bad_files.reasons,
             )
         observer = _build_observer(run, loop, parts)

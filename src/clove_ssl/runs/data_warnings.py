@@ -15,7 +15,8 @@ SHORTER_SIDE = "shorter_side"
 
 def recorded_side(run: RunDirectory) -> int | None:
     """The typical shorter side of the images of a run; runs of earlier versions do not know it."""
-    side = last_start(run).get("choices", {}).get(SHORTER_SIDE)
+    made = last_start(run).get("choices", {}).get(SHORTER_SIDE)
+    side = made.get("value") if isinstance(made, dict) else made
     return side if type(side) is int and 0 < side < 2**31 else None
 
 

@@ -161,7 +161,7 @@ def visible_things(instances: InstanceMap) -> Iterator[Visible]:
 
 
 def _size(content: Any, path: Path) -> tuple[int, int]:
-    fields: Any = content if isinstance(content, Mapping) else {}
+    fields = content if isinstance(content, Mapping) else {}
     height, width = fields.get("imgHeight"), fields.get("imgWidth")
     if not (_is_side(height) and _is_side(width)) or height * width > MAX_PIXELS:
         raise UserError(

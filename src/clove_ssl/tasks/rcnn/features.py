@@ -19,7 +19,13 @@ from clove_ssl.config.detection import DetectorConfig
 from clove_ssl.errors import UserError
 from clove_ssl.layers.fused_norm.activation import normalize
 from clove_ssl.layers.ladder import put_on_ladder
-from clove_ssl.tasks.rcnn.layers import WORTH_FUSING, Norm, NormedConv, start_linear
+from clove_ssl.tasks.rcnn.layers import (
+    WORTH_FUSING,
+    Norm,
+    NormedConv,
+    is_worth_fusing,
+    start_linear,
+)
 from clove_ssl.tasks.rcnn.regions.pooling import ALIGNED, LEGACY, pool_pyramid, pool_regions
 from clove_ssl.tasks.rcnn.regions.roi_heads import BoxHead
 
@@ -144,7 +150,7 @@ class PyramidFeatures(nn.Module):
 def _worth_fusing(pixels: Tensor) -> bool:
     """Whether images (B, 3, H, W) are so large that most maps are; see ``WORTH_FUSING``."""
     # The maps of the first stages have half to five times as many values.
-    return pixels.is_cuda and pixels.numel() >= WORTH_FUSING // 2
+    return is_worth_fusing(pixels, WORTH_FUSING // 2)
 
 
 def _check_strides(backbone: Backbone) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -18,6 +19,11 @@ Norm = Literal["batch", "none"]
 WORTH_FUSING = 1 << 25
 """Values of a map from which on kernels of ours save a GPU more time than they cost the host, which
 has several of them to start for every norm."""
+
+
+def is_worth_fusing(maps: Tensor, least: int) -> bool:
+    """Whether maps have so many values; graphs are traced for any size, and so do not ask."""
+    return not torch.compiler.is_compiling() and maps.numel() >= least
 
 
 class NormedConv(nn.Conv2d):
@@ -45,7 +51,7 @@ class NormedConv(nn.Conv2d):
     def forward(self, feature_map: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, out_channels, H, W)."""
         result = by_rows(super().forward, feature_map)
-        if self.norm is not None and result.is_cuda and result.numel() >= WORTH_FUSING:
+        if self.norm is not None and is_worth_fusing(result, WORTH_FUSING):
             return normalize_relu(self.norm, result) if self.relu else normalize(self.norm, result)
         if self.norm is not None:
             result = self.norm(result)

@@ -96,8 +96,8 @@ def has_kernel(features: Sequence[Tensor], regions: Tensor) -> bool:
     """
     dtypes = {each.dtype for each in features}
     return (
-        len(regions) > 0
-        and all(each.is_cuda for each in features)
+        all(each.is_cuda for each in features)  # first, since a graph may not look at sizes
+        and len(regions) > 0
         and len(dtypes) == 1
         and dtypes <= {torch.float32, torch.float16, torch.bfloat16}
         and len(features) <= _MOST_LEVELS
