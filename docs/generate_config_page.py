@@ -35,10 +35,10 @@ line, `method: {views: {global_size: 160}}` in a config file, and
 `ViewsConfig(global_size=160)` in Python. Besides the images, the machine and the number of
 processes, nothing that is not on this page influences a run.
 
-`clove pretrain clove-demo --help` shows the same list with the values of that recipe. A run writes
-all of them, defaults included, to its `config.yaml`, and `--config FILE` reads such a file back;
-unknown keys in it are errors. With a recipe or a task before it, `--config FILE` need only hold
-what differs from it; options of the command line change both. A file holds plain values: tags,
+`clove pretrain clove-demo --help-all` shows the same list with the values of that recipe. A run
+writes all of them, defaults included, to its `config.yaml`, and `--config FILE` reads such a file
+back; unknown keys in it are errors. With a recipe or a task before it, `--config FILE` need only
+hold what differs from it; options of the command line change both. A file holds plain values: tags,
 dates and keys that come twice are not for it, nor are more than 100 aliases, 20 levels or 64 KiB.
 `None` stands for "not given".
 """

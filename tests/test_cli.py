@@ -20,7 +20,8 @@ from clove_ssl.methods.recipes import all_recipes, recipe
 WITHOUT_TORCH = """
 import contextlib, io, sys
 from clove_ssl import cli
-others = [["--help"], [], ["list", "recipes"], ["list", "methods"]]
+others = [["--help"], [], ["list", "recipes"], ["list", "methods"], ["--version"]]
+others += [["pretrain", "clove-demo", "--help"], ["--print-completion", "zsh"]]
 for arguments in [*others, *([verb, "--help"] for verb in cli.VERBS)]:
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
@@ -31,6 +32,10 @@ for arguments in [*others, *([verb, "--help"] for verb in cli.VERBS)]:
     assert not code, (arguments, code)
     assert "clove" in said.getvalue(), arguments
     assert "torch" not in sys.modules, f"{arguments} imported torch"
+import clove_ssl
+for name in ("pretrain", "probe", "export", "report", "show"):
+    assert callable(getattr(clove_ssl, name))
+    assert "torch" not in sys.modules, f"{name} imported torch"
 """
 
 
@@ -47,7 +52,10 @@ def test_help_imports_no_torch() -> None:
         (["pretrain", "clove-r50", "--out", "x"], "Unknown recipe 'clove-r50'"),
         (["pretrain", "moco", "--out", "x"], "Did you mean 'moco-r"),
         (["pretrain", "--method", "moco", "--out", "x"], "Type: clove pretrain moco-r"),
-        (["pretrain", "clove-demo", "--out", "x", "--lr=0.1"], "Type: --optimizer.lr 0.1"),
+        (
+            ["pretrain", "clove-demo", "--out", "x", "--weight-decay=0.1"],
+            "Type: --optimizer.weight",
+        ),
         (["pretrain", "clove-demo", "--config"], "--config needs a file"),
         (["pretrain", "--config"], "--config needs a file"),
         (["pretrain", "--config", "none.yaml", "--out", "x"], "none.yaml does not exist"),

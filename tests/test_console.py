@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clove_ssl.console import Console
+from clove_ssl.live_lines import LiveLine, rate
 
 
 @pytest.fixture(autouse=True)
@@ -20,3 +21,36 @@ def test_only_a_console_that_speaks_shows_progress(
         console.progress("step 1")
         console.say("Done")
     assert capsys.readouterr().out == written
+
+
+@pytest.mark.parametrize(("columns", "shown", "hidden"), [(79, "left", "wait"), (199, "wait", "?")])
+def test_a_live_line_fits_its_terminal(columns: int, shown: str, hidden: str) -> None:
+    facts = ["step 1234/100000", "0.042 img/s", "loss 109.326", "left 16 h 53 min"]
+    facts += ["epoch 12.30", "wait 0 %", "loss_cells 99.998", "loss_whole 22.206"]
+    line = LiveLine(0.25, facts).fitted(columns)
+    assert len(line) <= columns
+    assert all(fact in line for fact in facts[:4])
+    assert shown in line
+    assert hidden not in line
+    assert LiveLine(0.5, ["half"]).fitted(20, plain=True) == "#######-------  half"
+
+
+def test_slow_speeds_are_not_nothing() -> None:
+    assert [rate(speed) for speed in (2941.2, 7.31, 0.0421)] == [
+        "2,941 img/s",
+        "7.3 img/s",
+        "0.042 img/s",
+    ]
+
+
+def test_long_work_shows_how_far_it_is_and_leaves_no_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with Console() as console, console.working("Evaluating", total=4) as work:
+        work.done(3)
+        line = work.line()
+        assert isinstance(line, LiveLine)
+        assert line.share == 0.75
+        assert line.facts[0] == "Evaluating 3/4"
+        console.live(line)
+    assert capsys.readouterr().out.endswith("\r\x1b[2K")

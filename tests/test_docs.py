@@ -51,6 +51,7 @@ from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.study import command as study
 from clove_ssl.study.config import StudyRunConfig
+from clove_ssl.tasks.own import command as own_data
 from clove_ssl.weights.config import ExportConfig, ImportConfig
 from clove_ssl.weights.load import load_backbone
 from clove_ssl.weights.safetensors_file import save_backbone
@@ -118,6 +119,7 @@ def only_parse(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (resuming, "resume"),
         (finetuning, "finetune"),
         (scoring, "score_run"),
+        (own_data, "show_data"),
         (probing, "probe_backbones"),
         (embedding, "write_embeddings"),
         (importing, "import_weights"),
@@ -127,12 +129,15 @@ def only_parse(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (directory, "find"),
         (showing, "show"),
         (reporting, "report_runs"),
+        (reporting, "conclude"),
         (watching, "watch"),
         (doctor, "examine"),
         (benchmark, "run_bench"),
         (study, "run_study"),
     ):
         monkeypatch.setattr(module, name, noting(name))
+    demo = recipe("clove-demo", Path("unused"))
+    monkeypatch.setattr(cli, "choose_pretraining", lambda *_, **__: demo)
     monkeypatch.setattr(files, "load", lambda cls, path, **_: recipe("clove-demo", Path("unused")))
     monkeypatch.setattr(files, "read_values", lambda path: {})
     return reached
@@ -141,17 +146,17 @@ def only_parse(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize("command", shown_commands())
 def test_a_shown_command_is_understood(command: str, only_parse: list[str]) -> None:
     arguments = shlex.split(command, comments=True)
-    if "--help" in arguments:
-        arguments.remove("--help")
+    if asked := {"--help", "--help-all"} & set(arguments):
+        arguments = [word for word in arguments if word not in asked]
         arguments += ["--out", "RUN"] if arguments[0] in ("pretrain", "finetune") else []
         arguments += ["--backbone", "random"] if arguments[0] == "finetune" else []
     assert cli.main(arguments) == 0
-    assert only_parse or arguments[0] == "list"
+    assert only_parse or arguments[0] in ("list", "--print-completion")
 
 
 def test_verbs_named_in_sentences_exist() -> None:
     named = {command.split()[0] for page in PAGES for command in commands_in_prose(page)}
-    assert named - {"--help", "<verb>"} <= set(cli.VERBS)
+    assert named - {"--help", "<verb>", "--print-completion"} <= set(cli.VERBS)
     assert {"doctor", "probe"} <= named  # or the search finds nothing
 
 
@@ -178,6 +183,7 @@ def option_names(config: Any, prefix: str = "") -> Iterator[str]:
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_options_named_in_sentences_exist(page: Path) -> None:
     known = {*option_names(ProbeConfig(backbones=())), "--data", "--config", "--help"}
+    known |= {"--help-all", "--minutes", "--overwrite", "--print-completion"}
     for method in METHODS.names():
         known |= {*option_names(PretrainConfig(out=Path("RUN"), method=METHODS.load(method)()))}
     for task in TASKS.names():
@@ -298,7 +304,7 @@ def test_the_python_api_trains_as_shown(
     monkeypatch.setattr(clove_ssl, "recipe", lambda name, out: tiny_config(out))
     exec(blocks(DOCS / "getting-started.md", "python")[2], {})
     assert "True 6" in capsys.readouterr().out
-    assert "source: photos" in (elsewhere / "runs/api/config.yaml").read_text()
+    assert f"source: {elsewhere / 'photos'}" in (elsewhere / "runs/api/config.yaml").read_text()
 
 
 def test_the_parts_work_alone_as_shown() -> None:

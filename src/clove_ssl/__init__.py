@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from clove_ssl import losses, optimizers
+    from clove_ssl.api import export, pretrain, probe, report, show
     from clove_ssl.config.finetuning import FinetuneConfig, protocol
     from clove_ssl.config.pretraining import PretrainConfig
     from clove_ssl.errors import UserError
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from clove_ssl.finetuning.seeds import finetune
     from clove_ssl.methods.clove.attention import NormalizedSelfAttention
     from clove_ssl.methods.recipes import recipe
-    from clove_ssl.pretraining.run import pretrain
     from clove_ssl.probes.dense import dense_probe
     from clove_ssl.probes.embed import embed
     from clove_ssl.resuming import resume
@@ -35,6 +35,7 @@ __all__ = [
     "UserError",
     "dense_probe",
     "embed",
+    "export",
     "finetune",
     "load_backbone",
     "load_finetuned",
@@ -42,10 +43,13 @@ __all__ = [
     "match_cells",
     "optimizers",
     "pretrain",
+    "probe",
     "protocol",
     "recipe",
+    "report",
     "resume",
     "score_run",
+    "show",
 ]
 
 _HOMES = {
@@ -55,15 +59,19 @@ _HOMES = {
     "UserError": "clove_ssl.errors",
     "dense_probe": "clove_ssl.probes.dense",
     "embed": "clove_ssl.probes.embed",
+    "export": "clove_ssl.api",
     "finetune": "clove_ssl.finetuning.seeds",
     "load_backbone": "clove_ssl.weights.load",
     "load_finetuned": "clove_ssl.finetuning.finetuned",
     "match_cells": "clove_ssl.views.geometry",
-    "pretrain": "clove_ssl.pretraining.run",
+    "pretrain": "clove_ssl.api",
+    "probe": "clove_ssl.api",
     "protocol": "clove_ssl.config.finetuning",
     "recipe": "clove_ssl.methods.recipes",
+    "report": "clove_ssl.api",
     "resume": "clove_ssl.resuming",
     "score_run": "clove_ssl.finetuning.score",
+    "show": "clove_ssl.api",
 }
 
 

@@ -2,18 +2,23 @@
 
 A file is written under another name, flushed to the disk, and only then takes
 its place, so that neither a crash nor a full disk leaves half of it behind.
+That name cannot be guessed, and nothing that is there already is opened: in a
+folder that others may write to, a link could lead anywhere.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
-from collections.abc import Iterator
+import secrets
+import stat
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from clove_ssl.errors import UserError
+from clove_ssl.errors import UserError, escaped
 
 SUFFIX = ".writing"
 
@@ -21,13 +26,13 @@ SUFFIX = ".writing"
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file to write to that becomes ``path`` at the end, if nothing went wrong."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}{SUFFIX}")
+    temporary, new = _created(path)
     try:
-        with temporary.open("wb") as file:
+        with new as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+            os.replace(temporary, path)  # while it is held, so that nobody takes it for a leftover
         _sync_folder(path.parent)
     except BaseException:
         with suppress(OSError):
@@ -35,10 +40,35 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
+def _created(path: Path) -> tuple[Path, BinaryIO]:
+    """A new file beside ``path`` that this process holds."""
+    while True:
+        temporary = path.with_name(f"{path.name}.{secrets.randbelow(10**18)}{SUFFIX}")
+        file = open(temporary, "xb", opener=_opener(path))  # noqa: SIM115 - who asked closes it
+        with suppress(OSError):  # of file systems without locks
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if temporary.exists():
+            return temporary, file
+        file.close()  # somebody who cleared up was faster than the lock
+
+
+def _opener(path: Path) -> Callable[[str, int], int]:
+    """Open a new file with no more permissions than the one it replaces; never a program."""
+    try:
+        mode = stat.S_IMODE(os.stat(path).st_mode) & 0o666
+    except OSError:
+        mode = 0o666  # less what the user's umask takes away
+    return lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, mode)
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace the content of a text file."""
+    try:
+        content = text.encode()
+    except UnicodeEncodeError:  # a file name in it is no text; people are shown its bytes
+        content = escaped(text).encode()
     with replacing(path) as file:
-        file.write(text.encode())
+        file.write(content)
 
 
 def cause(error: OSError) -> str:
@@ -63,3 +93,14 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def clear_leftovers(folder: Path) -> None:
+    """Remove what killed processes did not finish writing below a folder.
+
+    Who writes holds the file, on this or another machine, so a file that can be held is left over.
+    """
+    for path in folder.rglob(f"*{SUFFIX}"):
+        with suppress(OSError), path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()

@@ -10,19 +10,38 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 import tyro
 
+from clove_ssl import __version__
 from clove_ssl.bench.config import BenchConfig
+from clove_ssl.command_line.arguments import (
+    data_words,
+    file_of,
+    flag_of,
+    minutes_of,
+    refuse_several,
+    value_of,
+    wants_all_help,
+    wants_help,
+    with_all_data,
+)
+from clove_ssl.command_line.choosing import choose_pretraining, fit_to
+from clove_ssl.command_line.completion import completion_script
+from clove_ssl.command_line.usage import finetune_page, pretrain_page
 from clove_ssl.config.finetuning import FinetuneConfig, protocol, task_summaries
+from clove_ssl.config.own_data import DataConfig
 from clove_ssl.config.predicting import EvaluateConfig, PredictConfig
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.probing import EmbedConfig, ProbeConfig
-from clove_ssl.config.ranges import BatchSize, Ranged, as_typed
+from clove_ssl.config.ranges import as_typed
+from clove_ssl.config.resuming import ResumeChanges
 from clove_ssl.config.showing import ReportConfig, ShowConfig, WatchConfig
 from clove_ssl.errors import UserError, escaped, explained, unknown_name
+from clove_ssl.interrupts import answering
 from clove_ssl.methods.recipes import all_recipes, recipe
 from clove_ssl.study.config import StudyRunConfig
 from clove_ssl.weights.config import ExportConfig, ImportConfig
@@ -39,32 +58,88 @@ _ANY_BACKBONE = ""
 def pretrain(args: Arguments) -> None:
     """Pre-train a backbone: clove pretrain [RECIPE] [--config FILE] --data PHOTOS --out RUN."""
     _check_spelling(args)
-    base, rest = _base_config(list(args))
-    config = tyro.cli(
-        PretrainConfig,
-        prog="clove pretrain [RECIPE] [--config FILE]",
-        description=_pretrain_help(),
-        default=base,
-        args=rest,
-    )
+    words = list(args)
+    if wants_help(words):
+        print(pretrain_page(_leading_name(words)))
+        return
+    minutes, words = minutes_of(words)
+    overwrite, words = flag_of(words, "--overwrite")
+    sources, _ = data_words(words)
+    words = with_all_data(words)
+    if wants_all_help(words):
+        _read_pretraining([word for word in words if word != "--help-all"] + ["--help"])
+    if _leaves_choice(words) and sources not in ([], ["scenes"]):
+        parse = partial(_parsed_pretraining, words=words)
+        config = choose_pretraining(words, sources, parse, minutes=minutes, overwrite=overwrite)
+    else:
+        config = fit_to(minutes, _read_pretraining(words), words)
     from clove_ssl.pretraining import run as pretraining
 
-    pretraining.pretrain(config)
+    if overwrite:
+        pretraining.pretrain(config, overwrite=True)
+    else:
+        pretraining.pretrain(config)
+    _conclude(config.out)
+
+
+def _conclude(run: Path) -> None:
+    """Measure, draw and judge a run that has finished."""
+    from clove_ssl.report import command as reporting
+
+    reporting.conclude(run)
+
+
+def _leaves_choice(words: list[str]) -> bool:
+    """Whether neither a recipe nor a file says what to do; without --out nothing begins."""
+    given = [value_of(words, option) for option in ("--config", "--data.source")]
+    return _leading_name(words) is None and not any(given) and value_of(words, "--out") is not None
+
+
+def _read_pretraining(words: list[str]) -> PretrainConfig:
+    """The config that a recipe, a file and the options come to."""
+    base, rest = _base_config(words)
+    return _parsed_pretraining(base, rest)
+
+
+def _parsed_pretraining(base: PretrainConfig, words: list[str]) -> PretrainConfig:
+    return tyro.cli(
+        PretrainConfig,
+        prog="clove pretrain [RECIPE] [--config FILE]",
+        description="Every option of a pre-training run; clove pretrain --help has the usual ones.",
+        default=base,
+        args=words,
+    )
+
+
+def _leading_name(words: list[str]) -> str | None:
+    """The recipe or task that a command begins with."""
+    return words[0] if words and not words[0].startswith("-") else None
 
 
 def finetune(args: Arguments) -> None:
     """Fine-tune a backbone on a task and score it: clove finetune TASK --backbone RUN --out OUT."""
-    base, rest = _base_protocol(list(args))
+    words = list(args)
+    if wants_help(words):
+        print(finetune_page())
+        return
+    overwrite, words = flag_of(words, "--overwrite")
+    refuse_several(words)
+    if wants_all_help(words):
+        words = [word for word in words if word != "--help-all"] + ["--help"]
+    base, rest = _base_protocol(words)
     config = tyro.cli(
         FinetuneConfig,
         prog="clove finetune TASK [--config FILE]",
-        description=_finetune_help(),
+        description="Every option of a fine-tuning; clove finetune --help has the usual ones.",
         default=base,
         args=rest,
     )
     from clove_ssl.finetuning import seeds as finetuning
 
-    finetuning.finetune(config)
+    if overwrite:
+        finetuning.finetune(config, overwrite=True)
+    else:
+        finetuning.finetune(config)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,38 +175,66 @@ def evaluate(args: Arguments) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResumeArguments(Ranged):
-    """Continue a run that was interrupted."""
+class ResumeArguments(ResumeChanges):
+    """Continue a run that was interrupted, or make a finished one longer."""
 
     run: Annotated[Path, tyro.conf.Positional]
     """Its run directory."""
-    micro_batch: BatchSize | None = None
-    """Images per forward pass and process, where another number of processes needs another one
-    than the run was started with."""
 
 
 def resume(args: Arguments) -> None:
-    """Continue an interrupted run: clove resume RUN."""
-    arguments = tyro.cli(ResumeArguments, prog="clove resume", args=args)
+    """Continue an interrupted run: clove resume RUN [--data MOVED] [--epochs LONGER]."""
+    arguments = tyro.cli(ResumeArguments, prog="clove resume", args=_one_data(args))
     from clove_ssl import resuming
 
-    resuming.resume(arguments.run, micro_batch=arguments.micro_batch)
+    log = arguments.run / "metrics.jsonl"
+    before = log.stat().st_size if log.is_file() else 0
+    resuming.resume(
+        arguments.run,
+        micro_batch=arguments.micro_batch,
+        data=arguments.data,
+        epochs=arguments.epochs,
+        steps=arguments.steps,
+        max_bad=arguments.max_bad,
+    )
+    if log.is_file() and log.stat().st_size != before:  # a run that had ended is as it was
+        _conclude(arguments.run)
+
+
+def _one_data(args: Arguments) -> list[str]:
+    """The words, with several ``--data`` as one."""
+    named, rest = data_words(list(args))
+    return [*rest, "--data", *named] if named else list(args)
+
+
+def _with_one_data(args: Arguments) -> list[str]:
+    """The words, if ``--data`` is among them once at most."""
+    refuse_several(list(args))
+    return list(args)
 
 
 def probe(args: Arguments) -> None:
     """Measure frozen features, with whatever labels there are: clove probe RUN ... [--data VOC]."""
-    config = tyro.cli(ProbeConfig, prog="clove probe", args=args)
-    from clove_ssl.probes.command import probe_backbones
+    config = tyro.cli(ProbeConfig, prog="clove probe", args=_with_one_data(args))
+    from clove_ssl.probes import command as probing
 
-    probe_backbones(config)
+    probing.probe_and_judge(config)
 
 
 def embed(args: Arguments) -> None:
     """Write the features of images to a file: clove embed RUN --data PHOTOS --out FILE.npz."""
-    config = tyro.cli(EmbedConfig, prog="clove embed", args=args)
+    config = tyro.cli(EmbedConfig, prog="clove embed", args=_with_one_data(args))
     from clove_ssl.probes.embed import write_embeddings
 
     write_embeddings(config)
+
+
+def data(args: Arguments) -> None:
+    """Show labels of your own images, and what is wrong with them: clove data DATA [--out DIR]."""
+    config = tyro.cli(DataConfig, prog="clove data", args=args)
+    from clove_ssl.tasks.own.command import show_data
+
+    show_data(config)
 
 
 def import_weights(args: Arguments) -> None:
@@ -199,18 +302,19 @@ class ListArguments:
     """Show what can be named."""
 
     what: Annotated[
-        Literal["methods", "backbones", "recipes", "tasks", "formats"], tyro.conf.Positional
-    ]
-    """The kind of names."""
+        Literal["methods", "backbones", "recipes", "tasks", "formats"] | None,
+        tyro.conf.Positional,
+    ] = None
+    """The kind of names; by default all kinds."""
 
 
 def list_names(args: Arguments) -> None:
-    """Show known names: clove list methods|backbones|recipes|tasks|formats."""
+    """Show known names: clove list [methods|backbones|recipes|tasks|formats]."""
     arguments = tyro.cli(ListArguments, prog="clove list", args=args)
     from clove_ssl.console import Console
-    from clove_ssl.listing import describe
+    from clove_ssl.listing import describe, describe_all
 
-    for line in describe(arguments.what):
+    for line in describe_all() if arguments.what is None else describe(arguments.what):
         Console().say(line)
 
 
@@ -236,6 +340,7 @@ VERBS: dict[str, Callable[[Arguments], None]] = {
     "predict": predict,
     "evaluate": evaluate,
     "score": score,
+    "data": data,
     "resume": resume,
     "probe": probe,
     "embed": embed,
@@ -254,13 +359,20 @@ VERBS: dict[str, Callable[[Arguments], None]] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Dispatch a verb; return the process exit code."""
     verb, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
-    if verb in {"-h", "--help"}:
+    if verb in {"-h", "--help", "--help-all"}:
         print(_usage())
         return 0
+    if verb in {"-V", "--version"}:
+        print(f"clove {__version__}")
+        return 0
     try:
+        if verb == "--print-completion":
+            print(completion_script(rest, VERBS))
+            return 0
         if verb not in VERBS:
             raise unknown_name("verb", verb, VERBS)
-        VERBS[verb](rest)
+        with answering():
+            VERBS[verb](rest)
         sys.stdout.flush()
     except UserError as error:
         print(f"clove: {escaped(str(as_typed(error, rest)))}", file=sys.stderr)
@@ -287,24 +399,31 @@ def entry() -> None:
 def _usage() -> str:
     lines = [f"  {name:<10} {(verb.__doc__ or '').splitlines()[0]}" for name, verb in VERBS.items()]
     return "\n".join(
-        ["usage: clove <verb> [options]", "", *lines, "", "clove <verb> --help for more"]
+        [
+            "usage: clove <verb> [options]",
+            "",
+            *lines,
+            "",
+            "clove <verb> --help for more; clove --version; clove --print-completion bash|zsh",
+        ]
     )
 
 
 def _base_config(args: list[str]) -> tuple[PretrainConfig, list[str]]:
     """What command-line options are laid over: a recipe, a file, or a recipe and then a file."""
-    file, args = _taken_out(args, "--config")
+    file, args = file_of(args)
     if args and not args[0].startswith("-"):
         return _changed_by(file, recipe(args[0], _ANYWHERE)), args[1:]
     if file is not None:
         return _without_out(_config_from_file(PretrainConfig, file)), args
-    wants_help = "-h" in args or "--help" in args
-    return recipe("clove-r50-200ep" if wants_help else _default_recipe(), tyro.MISSING), args
+    if wants_help(args):
+        return recipe("clove-r50-200ep", tyro.MISSING), args
+    return recipe("clove-demo", tyro.MISSING), args
 
 
 def _base_protocol(args: list[str]) -> tuple[FinetuneConfig, list[str]]:
     """What command-line options are laid over: a protocol, a file, or one and then the other."""
-    file, args = _taken_out(args, "--config")
+    file, args = file_of(args)
     if args and not args[0].startswith("-"):
         named = _changed_by(file, protocol(args[0], _ANYWHERE, _ANY_BACKBONE))
         if named.backbone == _ANY_BACKBONE:
@@ -312,11 +431,12 @@ def _base_protocol(args: list[str]) -> tuple[FinetuneConfig, list[str]]:
         return named, args[1:]
     if file is not None:
         return _without_out(_config_from_file(FinetuneConfig, file)), args
-    if "-h" in args or "--help" in args:
+    if wants_help(args):
         return protocol("coco-fpn", tyro.MISSING, tyro.MISSING), args
     raise UserError(
-        f"clove finetune needs a task: {', '.join(task_summaries())}. For example: clove finetune "
-        "voc-c4 --backbone runs/a --data VOCdevkit --out runs/a-voc"
+        f"clove finetune needs a task: {', '.join(task_summaries())}. For classes of your own: "
+        "clove finetune detect --backbone runs/a --data my_data --out runs/a-mine; for a published "
+        "protocol: clove finetune voc-c4 --backbone runs/a --data VOCdevkit --out runs/a-voc"
     )
 
 
@@ -342,24 +462,12 @@ def _check_spelling(args: Arguments) -> None:
 
 
 _FULL_NAMES = {
-    "--lr": "--optimizer.lr",
     "--learning-rate": "--optimizer.lr",
     "--weight-decay": "--optimizer.weight-decay",
     "--optimizer": "--optimizer.name",
     "--backbone": "--backbone.name",
-    "--workers": "--data.workers",
 }
 """Options of ``clove pretrain`` by the short names that other programs give them."""
-
-
-def _taken_out(args: list[str], option: str) -> tuple[Path | None, list[str]]:
-    """The file that an option names, and the other arguments."""
-    if option not in args:
-        return None, args
-    position = args.index(option)
-    if position + 1 == len(args):
-        raise UserError(f"{option} needs a file, for example {option} runs/a/config.yaml")
-    return Path(args[position + 1]), args[:position] + args[position + 2 :]
 
 
 def _config_from_file(cls: type[T], file: Path) -> T:
@@ -381,27 +489,3 @@ def _changed_by(file: Path | None, config: C) -> C:
 
 def _without_out(config: C) -> C:
     return replace(config, out=tyro.MISSING)
-
-
-def _default_recipe() -> str:
-    """Without a GPU the published recipe would take years, so the demo stands in."""
-    import torch
-
-    from clove_ssl.console import Console
-
-    if torch.cuda.is_available():
-        return "clove-r50-200ep"
-    Console().choice("recipe", "clove-demo", "no GPU; name another recipe to override this")
-    return "clove-demo"
-
-
-def _pretrain_help() -> str:
-    lines = [
-        f"{name}: {(make.__doc__ or '').splitlines()[0]}" for name, make in all_recipes().items()
-    ]
-    return "Pre-train a backbone on unlabelled images. Recipes: " + "  ".join(lines)
-
-
-def _finetune_help() -> str:
-    lines = [f"{name}: {summary}" for name, summary in task_summaries().items()]
-    return "Fine-tune a backbone on a task and score it. Tasks: " + "  ".join(lines)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,9 @@ from rich.console import Console as RichConsole
 from rich.markup import escape
 
 from clove_ssl.errors import escaped
+from clove_ssl.live_lines import LiveLine
+
+_INTERVAL = 60.0  # seconds between lines about long work, where no line can rewrite itself
 
 
 class Console:
@@ -28,6 +32,7 @@ class Console:
         self._rich = RichConsole(quiet=not speaks, highlight=False, soft_wrap=True)
         self._log = log.open("a", encoding="utf-8") if log and speaks else None
         self._line_open = False
+        self._drawing = threading.RLock()  # the clock of some work draws, too
 
     def __enter__(self) -> Console:
         return self
@@ -63,22 +68,58 @@ class Console:
             self._end_line()
             self._rich.print(f"[yellow]warning[/yellow] {escape(self._shown(text))}")
 
-    def progress(self, text: str) -> None:
-        """The state of the run: a live line on a terminal, a plain line elsewhere."""
-        self._record(text)
-        if self._rich.quiet:  # which covers print, but not what is written to its file
-            return
-        with self._while_there():
-            self._show_progress(self._shown(text))
+    @property
+    def is_live(self) -> bool:
+        """Whether somebody looks at a terminal on which a line can rewrite itself."""
+        return self._rich.is_terminal and not self._rich.quiet
 
-    def _show_progress(self, text: str) -> None:
-        if not self._rich.is_terminal:
-            self._rich.print(escape(text))
+    def progress(self, text: str, line: LiveLine | None = None) -> None:
+        """The state of the run: a live line on a terminal, the plain text elsewhere."""
+        self._record(text)
+        if self.is_live:
+            self.live(text if line is None else line)
+        elif not self._rich.quiet:
+            with self._while_there():
+                self._rich.print(escape(self._shown(text)))
+
+    def live(self, line: LiveLine | str) -> None:
+        """Rewrite the line of a terminal; nothing elsewhere, and nothing in the log."""
+        if not self.is_live:
             return
         width = self._rich.width - 1
-        self._rich.file.write("\r\x1b[2K" + text[:width])
-        self._rich.file.flush()
-        self._line_open = True
+        plain = not self._rich.encoding.lower().startswith("utf")
+        text = line if isinstance(line, str) else line.fitted(width, plain=plain)
+        with self._while_there(), self._drawing:
+            self._rich.file.write("\r\x1b[2K" + self._shown(text)[:width])
+            self._rich.file.flush()
+            self._line_open = True
+
+    @contextmanager
+    def working(self, what: str, *, total: int | None = None) -> Iterator[Work]:
+        """Show that something is being done, how far it is and since when; the line then goes.
+
+        ``total`` is how often :meth:`Work.done` will be called, where that is known.
+        """
+        work = Work(self, what, total)
+        if not self.is_live:
+            yield work
+            return
+        ended = threading.Event()
+        clock = threading.Thread(target=work.keep_shown, args=(ended,), daemon=True)
+        clock.start()
+        try:
+            yield work
+        finally:
+            ended.set()
+            clock.join()
+            self._clear_line()
+
+    def _clear_line(self) -> None:
+        with self._while_there(), self._drawing:
+            if self._line_open:
+                self._rich.file.write("\r\x1b[2K")
+                self._rich.file.flush()
+            self._line_open = False
 
     @contextmanager
     def _while_there(self) -> Iterator[None]:
@@ -98,15 +139,58 @@ class Console:
         return escaped(text).encode(encoding, "backslashreplace").decode(encoding)
 
     def _end_line(self) -> None:
-        if self._line_open:
-            self._rich.file.write("\n")
-            self._line_open = False
+        with self._drawing:
+            if self._line_open:
+                self._rich.file.write("\n")
+                self._line_open = False
 
     def _record(self, text: str) -> None:
         if self._log:
             stamp = time.strftime("%Y-%m-%d %H:%M:%S")
             self._log.write(f"{stamp} {escaped(text)}\n")
             self._log.flush()
+
+
+class Work:
+    """Something that takes a while, in parts that are counted or without."""
+
+    def __init__(self, console: Console, what: str, total: int | None) -> None:
+        self._console, self._what, self._total = console, what, total
+        self._start = self._told = time.perf_counter()
+        self._count = 0
+
+    def done(self, parts: int = 1) -> None:
+        """Count what has been done."""
+        self.reached(self._count + parts)
+
+    def reached(self, count: int) -> None:
+        """So much has been done by now."""
+        self._count = count
+        now = time.perf_counter()
+        if not self._console.is_live and now - self._told > _INTERVAL:
+            self._told = now
+            self._console.progress(self._text())
+
+    def keep_shown(self, ended: threading.Event) -> None:
+        """Draw the line again and again until the work has ended; quick work shows nothing."""
+        while not ended.wait(0.5):
+            self._console.live(self.line())
+
+    def line(self) -> LiveLine | str:
+        """The state of the work now."""
+        seconds = time.perf_counter() - self._start
+        if self._total is None:
+            return f"{self._what}  {duration(seconds)}"
+        share = min(1.0, self._count / max(1, self._total))
+        facts = [f"{self._what} {self._count:,}/{self._total:,}"]
+        if self._count:
+            facts.append(f"left {duration(seconds * (1 - share) / share)}")
+        return LiveLine(share, facts)
+
+    def _text(self) -> str:
+        """The same as plain text."""
+        line = self.line()
+        return line if isinstance(line, str) else "  ".join(line.facts)
 
 
 def duration(seconds: float) -> str:

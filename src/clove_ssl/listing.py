@@ -11,7 +11,17 @@ from clove_ssl.registry import METHODS
 from clove_ssl.text_tables import in_columns
 from clove_ssl.weights.config import FORMATS
 
+KINDS = ("methods", "backbones", "recipes", "tasks", "formats")
 _HEADINGS = ("name", "paper", "kind", "teacher", "queues", "status")
+
+
+def describe_all() -> Iterator[str]:
+    """All kinds of names, each below its heading."""
+    for number, kind in enumerate(KINDS):
+        if number:
+            yield ""
+        yield f"{kind}:"
+        yield from (f"  {line}" for line in describe(kind))
 
 
 def describe(what: str) -> Iterator[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from clove_ssl.config.finetuning import FinetuneConfig
+from clove_ssl.config.resuming import ResumeChanges
 from clove_ssl.finetuning import seeds as finetuning
 from clove_ssl.finetuning.run import FinetuneResult
 from clove_ssl.pretraining import run as pretraining
@@ -12,14 +14,34 @@ from clove_ssl.pretraining.run import PretrainResult
 from clove_ssl.runs.directory import find, read_config
 
 
-def resume(path: str | Path, *, micro_batch: int | None = None) -> PretrainResult | FinetuneResult:
-    """Continue a run from its last good checkpoint.
+def resume(
+    path: str | Path,
+    *,
+    micro_batch: int | None = None,
+    data: str | Path | Sequence[str | Path] = (),
+    epochs: int | None = None,
+    steps: int | None = None,
+    max_bad: float | None = None,
+) -> PretrainResult | FinetuneResult:
+    """Continue a run from its last good checkpoint, or make a finished one longer.
 
     Args:
         path: The run directory.
         micro_batch: Images per forward pass and process, where another number of processes
             needs another one than the run was started with.
+        data: Where the same images are now, if they were moved.
+        epochs: Make a pre-training run this long instead.
+        steps: The same in optimizer steps.
+        max_bad: Share of unreadable files at which the run stops.
     """
+    named = [data] if isinstance(data, str | Path) else data
+    changes = ResumeChanges(
+        micro_batch=micro_batch,
+        data=tuple(map(str, named)),
+        epochs=epochs,
+        steps=steps,
+        max_bad=max_bad,
+    )
     if isinstance(read_config(find(Path(path))), FinetuneConfig):
-        return finetuning.resume(path, micro_batch=micro_batch)
-    return pretraining.resume(path, micro_batch=micro_batch)
+        return finetuning.resume(path, changes)
+    return pretraining.resume(path, changes)

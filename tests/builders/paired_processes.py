@@ -24,7 +24,7 @@ def finetune_alone_and_in_pairs(
     """The same run by one process, in its own folder, and by two of them."""
     finetuning.finetune(config)
     together = replace(config, out=two)
-    mp.start_processes(_work, (together, _free_port()), nprocs=2, start_method="fork")
+    mp.start_processes(_work, (together, free_port()), nprocs=2, start_method="fork")
     return RunDirectory(config.out), RunDirectory(two)
 
 
@@ -43,7 +43,8 @@ def assert_same_training(
         torch.testing.assert_close(others[name], value, rtol=1e-3, atol=weight_abs, msg=name)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

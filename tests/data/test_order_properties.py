@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from clove_ssl.data.order import Draw, ImageOrder, StepPlan, view_uniforms
+from clove_ssl.data.order import Draw, ImageOrder, StepPlan, many_view_uniforms, view_uniforms
 from clove_ssl.errors import UserError
 
 counts = st.integers(1, 300)
@@ -173,6 +173,14 @@ def test_neighbouring_images_epochs_and_seeds_share_no_number(
         for s, e, i in itertools.product((0, 1), repeat=3)
     ]
     assert len(np.unique(np.concatenate(blocks))) == 8 * 64
+
+
+def test_numbers_of_many_images_are_those_of_each() -> None:
+    order, count = ImageOrder(50, seed=2**64 - 3), 37
+    draws = order.draws(40, 75)  # of two epochs
+    many = many_view_uniforms(order.seed, draws, count)
+    for row, epoch, index in zip(many, *draws, strict=True):
+        assert np.array_equal(row, view_uniforms(order.seed, int(epoch), int(index), count))
 
 
 def test_view_numbers_are_uniform_within_and_across_images() -> None:

@@ -337,6 +337,61 @@ class TestMistakes:
     def test_a_question_mark_belongs_to_a_web_address(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("clove_ssl.data.remote.connect", lambda url: (None, url))
+        monkeypatch.setattr("clove_ssl.data.remote.connect", lambda url, patience: (None, url))
         urls = ["https://host/0.tar?key=1", "https://host/1.tar?key=1"]
         assert find_remote_shards("https://host/{0,1}.tar?key=1", AT_ONCE) == urls
+
+
+class TestHelp:
+    """What a protocol needs is said when a storage cannot be opened."""
+
+    @pytest.mark.parametrize(
+        ("url", "words"),
+        [
+            ("reference://x/a.tar", "FSSPEC_REFERENCE_FO"),
+            ("github://x/a.tar", "github://OWNER:REPOSITORY@BRANCH"),
+            ("jupyter://x/a.tar", "FSSPEC_JUPYTER_URL"),
+            ("dbfs://x/a.tar", "FSSPEC_DBFS_TOKEN"),
+            ("zip://a.tar", "the archive that a shard is in"),
+            ("blockcache://a.tar", "protocol"),
+            ("generic://a.tar", "FSSPEC_GENERIC_OPTION"),
+        ],
+    )
+    def test_missing_options_are_named(self, url: str, words: str) -> None:
+        with pytest.raises(UserError, match=r"cannot be (opened|read)") as caught:
+            RemoteTarSource(url, patience=AT_ONCE)
+        assert words in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+    def test_a_server_that_refuses_is_asked_again_and_named(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pauses: list[float] = []
+        monkeypatch.setattr("clove_ssl.data.storage.time.sleep", pauses.append)
+        with pytest.raises(UserError, match=r"Connection refused.*ftp needs a server that answers"):
+            RemoteTarSource("ftp://127.0.0.1:1/a.tar", patience=Patience(attempts=4))
+        assert len(pauses) == 3
+        assert pauses == sorted(pauses)
+        assert pauses[2] == 4 * pauses[0]
+
+    def test_missing_credentials_are_not_asked_for_again(self) -> None:
+        class NoCredentialsError(Exception):
+            pass
+
+        assert not may_pass(NoCredentialsError())
+
+    def test_a_shard_that_failed_for_good_is_asked_once_from_then_on(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        reader = RemoteReader(["flaky://bucket/a.tar"], AT_ONCE)
+        with memory.MemoryFileSystem().open("/bucket/a.tar", "wb") as file:
+            file.write(bytes(1000))
+        monkeypatch.setattr(Flaky, "failures", 10**9)
+        for offset, tries in ((0, 3), (10, 1), (20, 1)):
+            with pytest.raises(OSError, match="too slow"):
+                reader.read(0, offset, 5)
+            assert Flaky.requests[offset, offset + 5, "flaky://bucket/a.tar"] == tries
+        monkeypatch.setattr(Flaky, "failures", 0)
+        assert reader.read(0, 30, 5) == bytes(5)
+        monkeypatch.setattr(Flaky, "failures", 2)
+        assert reader.read(0, 40, 5) == bytes(5)

@@ -12,6 +12,7 @@ import torch
 
 from clove_ssl import cores
 from clove_ssl.config import files
+from clove_ssl.config.finetuning import protocol
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.cores import core_quota
 from clove_ssl.doctor import command as doctor
@@ -21,6 +22,7 @@ from clove_ssl.doctor.machine import Check, verdict
 from clove_ssl.errors import UserError
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.tasks.scoring.scores import Scores, ScoreTable, write_scores
 from clove_ssl.training.checkpoints import CheckpointStore
 
 GIB = 2**30
@@ -281,18 +283,67 @@ def test_the_hints_of_a_run_are_printed(
     examine(run.path)
     printed = capsys.readouterr().out
     assert "problem  Spread of embeddings" in printed
-    assert printed.splitlines()[-1].startswith("This run has a problem. Begin with Spread")
+    last = printed.splitlines()[-1]
+    assert "Something is wrong. It shows in the spread of embeddings." in last
+    assert "smaller --optimizer.lr" in last
 
 
-def test_a_healthy_finished_run_is_called_healthy(
+def test_a_short_run_is_called_short_and_not_healthy(
     run: RunDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save_checkpoints(run, 20)
     run.backbone.write_bytes(b"weights")
     examine(run.path)
-    assert capsys.readouterr().out.splitlines()[-1] == "This run looks healthy."
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert "Too short to tell. It was trained for 20 steps" in last
+    assert last.endswith(f"clove probe {run.path}")
+
+
+def test_a_damaged_file_is_told_before_the_verdict(
+    run: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage(save_checkpoints(run, 20)[0])
+    examine(run.path)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("This run has a problem. Begin with Last checkpoint")
+
+
+@pytest.mark.parametrize(("score", "state"), [(0.0, "problem"), (0.3, "ok")])
+def test_a_detector_that_finds_nothing_is_a_problem(
+    tmp_path: Path, score: float, state: str
+) -> None:
+    tuned = directory.create(tmp_path / "tuned")
+    files.save(protocol("voc-c4", tuned.path, "runs/a"), tuned.config)
+    table = ScoreTable("box", "COCO average precision", {"AP": score}, {})
+    write_scores(tuned.scores, Scores((table,), images=7))
+    assert check_called("Scores", tuned).state == state
+
+
+def test_few_images_large_batches_and_small_images_are_told(run: RunDirectory) -> None:
+    start = {"choices": {"plan": {"images": 3}, "shorter_side": 48}}
+    run.provenance.write_text(json.dumps({"starts": [start]}))
+    told = " ".join(check.text for check in run_checks(run) if check.name == "Data")
+    assert "Only 3 images" in told
+    assert "larger than the data" in told
+    assert "about 48 pixels on their shorter side, smaller than the views" in told
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a run"):
         examine(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["pretraining", "finetuning"])
+def test_damaged_scores_do_not_stop_the_doctor(
+    run: RunDirectory, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.backbone.write_bytes(b"weights")
+    run.probes.write_text("[{")
+    if kind == "finetuning":
+        run = directory.create(tmp_path / "tuned")
+        files.save(protocol("voc-c4", run.path, "runs/a"), run.config)
+        run.scores.write_text('{"tables": [3]}')
+    examine(run.path)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert "json" in last
+    assert "clove " in last

@@ -188,7 +188,7 @@ def test_a_probe_leaves_the_report_of_a_fine_tuning_what_it_is(tmp_path: Path) -
     assert cli.main(["probe", str(run.path), "--probe", "correspondence", *small]) == 0
     page = run.report.read_text()
     assert "Fine-tuning on voc-semantic" in page
-    assert "Scores: pixels" in page
+    assert "voc-semantic: pixels" in page
     assert "Frozen features" in page
 
 

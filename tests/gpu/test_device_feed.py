@@ -22,7 +22,7 @@ from clove_ssl.data.reading import EncodedBatch, EncodedImages
 from clove_ssl.data.scenes import SceneSource
 from clove_ssl.data.sources import open_source
 from clove_ssl.pretraining import run as pretraining
-from clove_ssl.pretraining.feed import DeviceRenderer
+from clove_ssl.pretraining.device_renderer import DeviceRenderer
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import read_metrics
 from clove_ssl.training.repeatability import start_repeatably

@@ -15,6 +15,7 @@ from builders.runs.cached_feeds import assert_same_batches
 from builders.runs.interruptions import assert_same, crash_after, final_state
 from builders.runs.tiny_runs import RESNET18, tiny_config
 
+from clove_ssl.backbones.build import build_backbone
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.data.bad_files import BadFiles
 from clove_ssl.data.sources import open_source
@@ -44,8 +45,10 @@ def config_for(out: Path, photos: Path, cache: str, **changes: object) -> Pretra
 def batches(config: PretrainConfig, *, start_step: int) -> list[ViewBatch]:
     """All batches from a step on, as training gets them."""
     source, process = open_source(config.data), Process(0, 1, 0, 1, torch.device("cuda", 0))
-    choices = decide(config, process, images=len(source), obstacle="no training", source=source)
+    method = config.method.build(build_backbone(config.backbone))
+    choices = decide(config, process, images=len(source), method=method, source=source)
     assert choices.cache.value == config.data.cache
+    others = len(mp.active_children())
     feed = open_feed(
         config,
         source,
@@ -58,7 +61,7 @@ def batches(config: PretrainConfig, *, start_step: int) -> list[ViewBatch]:
     with closing(feed):
         taken = [feed.next() for _ in range(start_step, choices.plan.total_steps)]
         if choices.cache.value != "off":
-            assert not mp.active_children(), "all photos are kept, but the workers did not end"
+            assert len(mp.active_children()) == others, "workers did not end, with nothing to read"
     return taken
 
 

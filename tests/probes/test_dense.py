@@ -267,3 +267,16 @@ def test_the_interval_is_wide_for_unequal_images_and_empty_for_equal_ones() -> N
     assert iou_interval(torch.stack([right] * 9), generator) == (1.0, 1.0)
     low, high = iou_interval(torch.stack([right, wrong] * 10), generator)
     assert 0.1 < low < 1 / 3 < high < 0.7
+
+
+def test_rare_classes_do_not_lift_the_interval_above_the_score() -> None:
+    """Thirty classes that are never found, each in one image of sixty."""
+    images = []
+    for number in range(60):
+        truth = torch.tensor([0, 0, 1 + number % 30])
+        predicted = torch.tensor([0, 31 * (number % 2), 0])
+        images.append(confusion(truth, predicted, classes=32))
+    by_image = torch.stack(images)
+    low, high = iou_interval(by_image, torch.Generator().manual_seed(0))
+    assert low < mean_iou(by_image.sum(0)) < high
+    assert high < 0.03  # one class of 32 is found half of the time

@@ -29,6 +29,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt install chromium")
 
 PHONE, DESKTOP = (390, 844), (1200, 900)
+UNFOLD = "document.querySelectorAll('.folded').forEach(each => { each.open = true; })"
 LONG = "a-run-with-a-rather-long-name-as-sweeps-make-them-lr0.05-seed1"
 Opener = Callable[..., Any]
 
@@ -105,6 +106,7 @@ def open_page(
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("requestfailed", lambda request: complaints.append(request.url))
         page.goto(address)
+        page.evaluate(UNFOLD)
         return page
 
     yield open_it
@@ -245,6 +247,16 @@ def test_lines_of_runs_differ_in_colour(open_page: Opener) -> None:
     lines = page.locator('[data-curve="0"] .line')
     colours = lines.evaluate_all("all => all.map(each => getComputedStyle(each).stroke)")
     assert len(set(colours)) == 2
+
+
+def test_a_sheet_fits_a_phone_and_is_enlarged_when_touched(open_page: Opener) -> None:
+    page = open_page(PHONE, count=1)
+    sheet = page.locator(".sheet").first
+    assert sheet.bounding_box()["width"] < PHONE[0]
+    sheet.click()
+    assert sheet.bounding_box()["width"] == 1200
+    page.keyboard.press("Escape")
+    assert sheet.bounding_box()["width"] < PHONE[0]
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import socket
 import threading
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPResponse
@@ -16,6 +17,7 @@ from clove_ssl import cli
 from clove_ssl.config import files
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.showing import WatchConfig
+from clove_ssl.report import bounded_server
 from clove_ssl.report import watch as watching
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
@@ -130,3 +132,33 @@ def test_mistakes_are_explained(
 ) -> None:
     assert cli.main(["watch", *(each.replace("RUN", str(run.path)) for each in arguments)]) == 2
     assert capsys.readouterr().err.startswith("clove: ")
+
+
+def test_a_thousand_silent_connections_do_not_stop_the_page(server: ThreadingHTTPServer) -> None:
+    before, silent = threading.active_count(), []
+    try:
+        for number in range(1000):
+            connection = socket.create_connection(("127.0.0.1", server.server_port), timeout=20)
+            connection.send(b"GET / HTTP/1.1\r\nHo"[: number % 20])
+            silent.append(connection)
+            if number % 250 == 249:
+                assert ask(server, "/metrics.json?after=1")[0].status == 200
+        assert threading.active_count() - before <= 2 * bounded_server.MOST_CONNECTIONS
+        assert ask(server, "/")[0].status == 200
+    finally:
+        for connection in silent:
+            connection.close()
+
+
+def test_a_connection_that_says_nothing_is_closed(
+    server: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounded_server, "PATIENCE", 0.05)
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as connection:
+        assert connection.recv(1) == b""
+
+
+def test_odd_addresses_get_an_answer(server: ThreadingHTTPServer) -> None:
+    assert server.server_address[0] == "127.0.0.1"
+    for path in ("x://[/", "/metrics.json?after=%C2%B2", f"/metrics.json?after={'9' * 5000}"):
+        assert ask(server, path)[0].status in (200, 404)

@@ -263,7 +263,7 @@ def test_a_class_that_voc_does_not_have_comes_with_the_way_on(
     voc: Path, name: str, message: str
 ) -> None:
     (voc / "VOC2012/Annotations/a.xml").write_text(XML.format(name=name, xmax=9))
-    with pytest.raises(UserError, match=f"{message}.*coco-c4"):
+    with pytest.raises(UserError, match=f"{message}.*clove finetune detect"):
         read_boxes(voc)
 
 

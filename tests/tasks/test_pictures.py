@@ -159,3 +159,19 @@ def test_chosen_samples_are_spread_over_the_test_set(tmp_path: Path) -> None:
     samples = random_dataset(tmp_path, images=7).samples
     assert [sample.identifier for sample in spread(samples, 3)] == [1, 3, 5]
     assert spread(samples, 99) == list(samples)
+
+
+REDUCED = {
+    "without red cones": ((0.15, 1.05, -0.20), (0.11, 0.79, 0.10), (0.0, -0.05, 1.05)),
+    "without green cones": ((0.37, 0.86, -0.23), (0.28, 0.67, 0.05), (-0.01, 0.04, 0.97)),
+}
+"""How colours look to the two most frequent kinds of colour-blindness (Machado et al., 2009)."""
+
+
+@pytest.mark.parametrize("eyes", REDUCED)
+def test_the_first_classes_differ_for_the_colour_blind(eyes: str) -> None:
+    colours = np.array([tone_colour(number) for number in range(7)], float)
+    seen = np.clip(colours @ np.array(REDUCED[eyes]).T, 0, 255)
+    distances = np.linalg.norm(seen[:, None] - seen[None], axis=-1)
+    assert distances[~np.eye(7, dtype=bool)].min() > 40
+    assert np.diagonal(distances, 1).min() > 100

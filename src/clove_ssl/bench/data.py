@@ -27,7 +27,8 @@ from clove_ssl.data.sources import ImageSource, open_source
 from clove_ssl.errors import UserError
 from clove_ssl.pretraining.caching import CachePlace
 from clove_ssl.pretraining.choices import decide
-from clove_ssl.pretraining.feed import DeviceRenderer, open_feed
+from clove_ssl.pretraining.device_renderer import DeviceRenderer
+from clove_ssl.pretraining.feed import open_feed
 from clove_ssl.training.processes import Process
 
 if TYPE_CHECKING:

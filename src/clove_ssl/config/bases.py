@@ -87,6 +87,8 @@ class TaskConfig(Ranged):
     """A downstream task; subclasses add the fields, the published protocol and the task itself."""
 
     name: ClassVar[str]
+    is_published: ClassVar[bool] = True
+    """Whether a protocol stands behind it; otherwise a run is fitted to its data and device."""
 
     @classmethod
     def protocol(cls, out: Path, backbone: str) -> FinetuneConfig:

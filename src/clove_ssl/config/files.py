@@ -21,6 +21,7 @@ from cattrs.v import format_exception
 from clove_ssl.atomic import write_text
 from clove_ssl.config.bases import MethodConfig, TaskConfig
 from clove_ssl.config.plain_yaml import LARGEST, parse_yaml
+from clove_ssl.config.regular_files import read_regular
 from clove_ssl.errors import UserError
 from clove_ssl.registry import METHODS, TASKS, Registry
 
@@ -64,8 +65,7 @@ def parse(cls: type[T], text: str, *, where: Path) -> T:
 def read_values(path: Path) -> dict[str, Any]:
     """The values of a YAML file, which must be a mapping from names."""
     try:
-        with path.open(encoding="utf-8") as file:
-            text = file.read(LARGEST + 1)  # no more, whatever calls itself a config
+        text = read_regular(path, most=LARGEST).decode("utf-8")
     except FileNotFoundError:
         raise UserError(f"{path} does not exist. Give the config.yaml of a run.") from None
     except OSError as error:
@@ -89,7 +89,7 @@ def from_values(cls: type[T], values: dict[str, Any], *, where: Path) -> T:
     """The config of type ``cls`` with the values that :func:`read_values` found in a file."""
     try:
         return _converter().structure(_translated(values), cls)
-    except TypeError:
+    except (TypeError, AttributeError):
         raise UserError(f"{where} is not a config: expected lines like `epochs: 200`.") from None
     except cattrs.BaseValidationError as error:
         raise _explain(error, cls, where) from None

@@ -17,6 +17,7 @@ from clove_ssl.config.bases import TaskConfig
 from clove_ssl.config.pretraining import LoggingConfig
 from clove_ssl.config.ranges import (
     BatchSize,
+    Epochs,
     LearningRate,
     NonNegative,
     PartialShare,
@@ -37,6 +38,7 @@ from clove_ssl.errors import UserError
 from clove_ssl.registry import TASKS
 
 RANDOM = "random"
+Minutes = Annotated[float, Range(0, 10**6, above=True)]
 _NOT_OF_THE_PROTOCOL = ("surface", "scores")
 """Fields of tasks that name files and tables."""
 WARMUP_SHARE = 10
@@ -49,7 +51,7 @@ class LabelledDataConfig(Ranged):
 
     root: Annotated[Path | None, tyro.conf.arg(aliases=["--data"])] = None
     """Folder of VOC (VOCdevkit), COCO, LVIS or Cityscapes; without it built-in scenes are written
-    into the run."""
+    into the run. For own classes a folder or file of COCO, VOC, YOLO, LabelMe or masks."""
     train_annotations: Path | None = None
     """Annotation file to learn from, in COCO's format, instead of the one below ``root``."""
     train_images: Path | None = None
@@ -66,7 +68,11 @@ class LabelledDataConfig(Ranged):
     faulty: Literal["auto", "refuse", "leave-out"] = "auto"
     """What to do with annotations that cannot be right, such as boxes without area; ``auto``
     leaves those of COCO's own files out, and refuses all others."""
-    workers: Workers | None = None
+    validation_share: Annotated[float, Range(0, 0.9, above=True)] = 0.2
+    """Share of own images that the model is judged by, where the data have no split for that."""
+    split_seed: Seed = 0
+    """Decides which images these are, together with their names."""
+    workers: Annotated[Workers | None, tyro.conf.arg(aliases=["--workers"])] = None
     """Processes that read images; by default one per core (16 at most), 0 for none."""
     prefetch: Prefetch = 2
     """Batches each worker prepares ahead."""
@@ -126,6 +132,11 @@ class EvaluationConfig(Ranged):
     micro-batches of all processes; 0 keeps the running ones."""
     pictures: Annotated[int, Range(0, 10_000)] = 12
     """Test images whose predictions are drawn beside the truth."""
+    best: bool = False
+    """Keep the model and the scores of the best evaluation instead of the last one."""
+    patience: Annotated[int, Range(1, 10_000)] | None = None
+    """Evaluations without a better score that end a run, once its learning rate has fallen for
+    the first time; by default it goes on to its end. Needs ``best``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +159,11 @@ class FinetuneConfig(Ranged):
     heads: bool = False
     """Start from the heads of the backbone's file, too: a whole detector of Detectron2 or
     MMDetection, or a run of clove finetune. What does not fit starts afresh and is listed."""
-    iterations: Steps | None = None
+    epochs: Epochs | None = None
+    """Own classes: how often every training image is seen; by default it follows their number."""
+    minutes: Minutes | None = None
+    """Own classes: how long training and evaluations may take, as measured at the start."""
+    iterations: Annotated[Steps | None, tyro.conf.arg(aliases=["--steps"])] = None
     """Shorten (or lengthen) the schedule to this many iterations, with decays in proportion."""
     warmup_iterations: StepsFromZero | None = None
     """Iterations of warm-up as they are; by default the protocol's, and at most a tenth of the
@@ -168,9 +183,10 @@ class FinetuneConfig(Ranged):
     checkpoint_every: Steps = 1000
     """Iterations between checkpoints, of which two are kept."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """Number format of the network; losses and weights are always fp32, but for products whose
-    factors are rounded to 11 bits (TF32) unless the network is fp32, too."""
+    precision: Literal["auto", "fp32", "bf16"] = "fp32"
+    """Number format of the network, ``auto`` for the fastest that the device has; losses and
+    weights are always fp32, but for products whose factors are rounded to 11 bits (TF32) unless
+    the network is fp32, too."""
     sync_norm: bool = True
     """Share batch-norm statistics between processes."""
     deterministic: bool = False
@@ -184,6 +200,22 @@ class FinetuneConfig(Ranged):
             raise UserError(
                 "--heads needs a detector to start from, but the backbone is random. Give the "
                 "detector's file as --backbone, or leave out --heads."
+            )
+        budgets = {"--epochs": self.epochs, "--minutes": self.minutes}
+        given = [name for name, value in budgets.items() if value is not None]
+        if given and self.task.is_published:
+            raise UserError(
+                f"{given[0]} is for own classes; {self.task.name} has a published schedule. Give "
+                "--iterations to shorten it, or choose detect, instances, segment or keypoints."
+            )
+        if len(given) == 2 or (given and self.iterations is not None):
+            raise UserError(
+                "--epochs, --minutes and --iterations each say how long a run is. Give one of them."
+            )
+        if self.evaluation.patience is not None and not self.evaluation.best:
+            raise UserError(
+                "--evaluation.patience ends a run by its best score, which is not kept. Add "
+                "--evaluation.best, or leave out the patience."
             )
 
     @property
@@ -220,7 +252,7 @@ class FinetuneConfig(Ranged):
 
     def differences(self) -> list[str]:
         """How the run leaves the protocol, in sentences; nothing about it is silent."""
-        return [*_differences(self)]
+        return [*_differences(self)] if self.task.is_published else []
 
 
 def _differences(config: FinetuneConfig) -> Iterator[str]:

@@ -44,18 +44,21 @@ class DataConfig(Ranged):
     """Folder of images (searched recursively), text file with one path per line, pattern of .tar
     shards such as "shards/{000000..000099}.tar" (also behind a URL such as s3://, with the extra
     ``stream``), or ``scenes`` for the built-in images."""
+    more: tuple[str, ...] = ()
+    """Further folders, lists or shards, whose images follow those of ``source`` in this order; on
+    the command line simply --data A B."""
     max_bad: Share = 0.001
     """Share of unreadable files at which the run stops; ten are always forgiven."""
     max_pixels: Annotated[int, Range(1, 2**31 - 1)] = 100_000_000
     """Larger images are refused as decompression bombs."""
-    workers: Workers | None = None
+    workers: Annotated[Workers | None, tyro.conf.arg(aliases=["--workers"])] = None
     """Processes that read and render; by default one per core (16 at most), 0 for none."""
     render: Literal["auto", "cpu", "gpu"] = "auto"
     """Where views are made: by the workers, or on the GPU that trains, which then also decodes
     ordinary JPEGs if it can. ``auto`` takes the GPU where there is one and Triton works."""
     cache: Literal["auto", "gpu", "ram", "off"] = "auto"
     """Where photos stay once they are decoded, so that no file is read twice: on the GPU, or in
-    host memory, which the processes of a machine share. ``auto`` keeps them if all fit into 30 % of
+    host memory, which the processes of a machine share. ``auto`` keeps them if all fit into 10 % of
     the free GPU memory (one process) or 50 % of the free host memory, and says so."""
     prefetch: Prefetch = 2
     """Batches each worker prepares ahead."""
@@ -78,7 +81,8 @@ class BackboneConfig:
     zero_init_last: bool = True
     """Start every residual block of a ResNet as the identity (last batch-norm scale zero)."""
     weights: Path | None = None
-    """Start from this backbone file or run instead of random weights."""
+    """Start from this backbone file or run instead of random weights; ``imagenet`` stands for
+    torchvision's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +90,7 @@ class OptimizerConfig(Ranged):
     """Optimizer and learning-rate schedule."""
 
     name: Literal["lars", "sgd", "adamw"] = "lars"
-    lr: LearningRate = 1.0
+    lr: Annotated[LearningRate, tyro.conf.arg(aliases=["--lr"])] = 1.0
     """Learning rate per 256 images of ``batch_size``; the peak is printed at the start."""
     scale_lr: Literal["linear", "none"] = "linear"
     """``linear``: peak = lr * batch_size / 256; ``none``: peak = lr."""

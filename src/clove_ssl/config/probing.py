@@ -17,6 +17,9 @@ ProbeName = Literal[
 ProbedSide = Annotated[int, Range(32, 2**13)]
 """Side of an image that still has a cell of every stage."""
 
+USUAL_SIDE = 128
+"""Side of probed images where neither the user nor a run says another."""
+
 Ranking = Literal[
     "none", "correspondence", "knn", "linear", "segmentation", "retrieval", "keypoints"
 ]
@@ -28,9 +31,10 @@ class ProbeConfig(Ranged):
 
     backbones: Annotated[tuple[str, ...], tyro.conf.Positional]
     """Runs or backbone files; ``random:NAME`` for a network with random weights."""
-    data: str = "scenes"
+    data: str | None = None
     """Labelled or plain images: ``scenes``, a folder of VOC, Cityscapes or COCO, a folder with
-    ``images`` and ``masks``, class folders, or any folder, list or .tar shards of images."""
+    ``images`` and ``masks``, class folders, or any folder, list or .tar shards of images. By
+    default the images that the first run was trained on, or ``scenes`` where no run is named."""
     train: str | None = None
     """Class folders or .tar shards with classes to learn from, if ``data`` is only tested on."""
     probe: tuple[ProbeName, ...] = ()
@@ -38,8 +42,9 @@ class ProbeConfig(Ranged):
     test_split: str | None = None
     """Split to score on, where the data has splits; by default ``test``, or ``val`` where there is
     none. The split ``train`` is learned from."""
-    size: ProbedSide = 128
-    """Side to which images are resized."""
+    size: ProbedSide | None = None
+    """Side to which images are resized; by default 128, and on a run's own images the side of its
+    large views."""
     stages: tuple[str, ...] = ()
     """Feature maps used together, such as c4 c5; by default the one that the first backbone that
     is not random was trained for."""

@@ -27,10 +27,15 @@ class BadFiles:
         *,
         known: Mapping[str, str] | None = None,
         record: Callable[[Mapping[str, str]], None] | None = None,
+        names: str = "",
     ) -> None:
-        """``known`` are those of an earlier start; ``record`` keeps them with the run."""
+        """``known`` are those of an earlier start; ``record`` keeps them with the run.
+
+        ``names`` is a fingerprint of the names of all images, which a checkpoint remembers.
+        """
         self.reasons = dict(known or {})
         self.images = images
+        self.names = names
         self._forgiven = forgiven_files(config, images)
         self._record = record
 

@@ -136,6 +136,15 @@ def end_workers(batches: Iterator[object]) -> None:
             end()
 
 
+def batches_of(loader: DataLoader[Batch]) -> Iterator[Batch]:
+    """The batches of a loader, whose workers end with the iteration, however that ends."""
+    batches = iter(loader)
+    try:
+        yield from batches
+    finally:
+        end_workers(batches)
+
+
 def start_worker(number: int) -> None:
     """Signals are for the main process, which ends its workers itself."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

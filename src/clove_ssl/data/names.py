@@ -7,7 +7,6 @@ ends takes neither, and is shared between forked processes for good.
 
 from __future__ import annotations
 
-import glob
 import math
 import os
 import re
@@ -16,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from clove_ssl.data.searching import matching_files
 from clove_ssl.errors import UserError
 
 IntArray = npt.NDArray[np.int64]
@@ -79,7 +79,7 @@ def find_shards(pattern: str) -> list[str]:
     shards: dict[str, None] = {}
     missing = []
     for path in expand_braces(pattern):
-        matches = [path] if os.path.exists(path) else _matches(path)
+        matches = [path] if os.path.exists(path) else matching_files(path)
         shards.update(dict.fromkeys(matches))
         missing += [] if matches else [path]
     if missing:
@@ -89,11 +89,6 @@ def find_shards(pattern: str) -> list[str]:
             'Check the numbers, or take what is there with --data "FOLDER/*.tar".'
         )
     return list(shards)
-
-
-def _matches(path: str) -> list[str]:
-    # Most patterns have none of these signs, and looking for them is quicker than searching.
-    return sorted(glob.glob(path, recursive=True)) if glob.has_magic(path) else []
 
 
 def expand_braces(pattern: str) -> Iterator[str]:

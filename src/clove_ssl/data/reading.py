@@ -232,7 +232,7 @@ class EncodedBatch:
 
     def pin_memory(self) -> EncodedBatch:
         """The same batch in page-locked memory; the data loader calls this by its name."""
-        return replace(self, payload=self.payload.pin_memory())
+        return replace(self, payload=self.payload.pin_memory()) if len(self.payload) else self
 
     def image(self, number: int) -> Tensor:
         """The bytes of one image."""

@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 
 from clove_ssl.data.names import IntArray, expand_braces
+from clove_ssl.data.protocols import needs_of
 from clove_ssl.data.shards import INDEX_FORMAT, ShardIndex, load_index, save_index, scan_file
 from clove_ssl.data.sources import TarSource
-from clove_ssl.data.storage import Patience, RemoteReader, connect, repeating
+from clove_ssl.data.storage import Patience, RemoteReader, connect, in_short, repeating
 from clove_ssl.errors import UserError
 
 HEADER_BYTES = 4096  # fetched per header: itself, a long name, and a small label that follows
@@ -55,7 +56,7 @@ def find_remote_shards(pattern: str, patience: Patience) -> list[str]:
     """URLs that ``pattern`` names; only wildcards ask the storage what is there."""
     urls: dict[str, str] = {}
     for url in expand_braces(pattern):
-        storage, path = connect(url)
+        storage, path = connect(url, patience)
         wildcards = "*[" if url.startswith(("http://", "https://")) else "*?["
         if not any(sign in url for sign in wildcards):
             urls.setdefault(path, url)
@@ -101,7 +102,10 @@ def _length(url: str, info: dict[str, Any]) -> int:
         raise IsADirectoryError(f"{url} is a folder")
     if info.get("size") is None:
         raise OSError(f"{url} is served without saying how long it is")
-    return int(info["size"])
+    try:
+        return int(info["size"])
+    except (TypeError, ValueError):
+        raise OSError(f"{url} is served with the length {info['size']!r:.40}") from None
 
 
 def _stamp(info: dict[str, Any], length: int) -> IntArray | None:
@@ -162,6 +166,6 @@ def _unreadable(url: str, error: Exception) -> UserError:
             'pattern such as --data "s3://BUCKET/FOLDER/*.tar".'
         )
     return UserError(
-        f"Cannot read {url}: {error}. Check that the URL is right, that this machine reaches it, "
-        "and that its credentials allow reading."
+        f"Cannot read {url}: {in_short(error)}. Check that the URL is right, that this machine "
+        f"reaches it, and that its credentials allow reading. {needs_of(url)}"
     )

@@ -18,16 +18,18 @@ import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import numpy as np
 
 from clove_ssl.atomic import replacing
+from clove_ssl.data.array_files import read_arrays
 from clove_ssl.data.names import IntArray, NameTable, is_image_name
 from clove_ssl.errors import UserError
 
 INDEX_FORMAT = 1  # raise it when the fields of the index file change their meaning
 BLOCK = 512  # tar files consist of blocks of this many bytes
+_INDEX_OVERHEAD = 4096  # bytes of an index file that are not about a member
 OPEN_SHARDS = 128  # most shards a process keeps open, well below usual limits
 
 # What tarfile raises for damaged headers; number fields fail in many ways.
@@ -88,7 +90,7 @@ def scan_file(file: IO[bytes], name: str, *, length: int) -> ShardIndex:
     """Read all headers of an open tar file; of a truncated one, keep the images that are whole."""
     _refuse_compressed(file, name)
     try:
-        with tarfile.open(fileobj=file, mode="r:") as tar:
+        with open_tar(file, length) as tar:
             index = _index_members(tar, length)
             end = tar.offset
     except _DAMAGE as error:
@@ -117,6 +119,24 @@ def _index_members(tar: tarfile.TarFile, length: int) -> ShardIndex:
             sizes.append(member.size)
     places = np.array(offsets, np.int64), np.array(sizes, np.int64)
     return ShardIndex(NameTable.of(names), *places, ignored, complete)
+
+
+def open_tar(file: IO[bytes], length: int) -> tarfile.TarFile:
+    """The archive in an open file of ``length`` bytes, of which a header cannot ask for more."""
+    return tarfile.open(fileobj=cast(IO[bytes], _Bounded(file, length)), mode="r:")
+
+
+class _Bounded:
+    """A file as ``tarfile`` reads it: long names are read in one go, and may claim terabytes."""
+
+    def __init__(self, file: IO[bytes], length: int) -> None:
+        self._file = file
+        self._length = length
+        self.seek, self.tell = file.seek, file.tell
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(self._length - self._file.tell(), 0)
+        return self._file.read(left if size < 0 else min(size, left))
 
 
 def members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
@@ -175,28 +195,42 @@ def _index_files(path: str) -> list[Path]:
 def load_index(place: Path, stamp: IntArray) -> ShardIndex | None:
     if not place.is_file():  # there is none, or a pipe that would be waited for
         return None
+    length = int(stamp[1])
     try:
-        with np.load(place, allow_pickle=False) as fields:
-            if not np.array_equal(fields["stamp"], stamp):
-                return None
-            ignored, complete = fields["counts"].tolist()
-            names = NameTable(fields["names"].tobytes(), fields["name_ends"])
-            index = ShardIndex(names, fields["offsets"], fields["sizes"], ignored, bool(complete))
+        # A header of an archive is longer than what the index says about its member.
+        fields = read_arrays(place, most_bytes=length + _INDEX_OVERHEAD)
+        if not np.array_equal(fields["stamp"], stamp):
+            return None
+        ignored, complete = (int(count) for count in fields["counts"])
+        names = NameTable(fields["names"].tobytes(), fields["name_ends"])
+        index = ShardIndex(names, fields["offsets"], fields["sizes"], ignored, bool(complete))
+        return index if _is_plausible(index, length) else None
     except Exception:  # missing or damaged in any way: the shard itself has the truth
         return None
-    return index if _is_plausible(index, length=int(stamp[1])) else None
 
 
 def _is_plausible(index: ShardIndex, length: int) -> bool:
     ends, counts = index.names.ends, {len(index.names), len(index.offsets), len(index.sizes)}
     return (
         len(counts) == 1
-        and all(array.dtype == np.int64 for array in (ends, index.offsets, index.sizes))
+        and all(_is_list(array) for array in (ends, index.offsets, index.sizes))
         and bool((np.diff(ends, prepend=0) >= 0).all())
         and (ends[-1] if len(ends) else 0) == len(index.names.block)
+        and _are_names(index.names.block, ends)
         and bool((index.offsets >= 0).all() and (index.sizes >= 0).all())
-        and bool((index.offsets + index.sizes <= length).all())
+        and bool((index.sizes <= length - index.offsets).all())  # the sum could overflow
     )
+
+
+def _are_names(block: bytes, ends: IntArray) -> bool:
+    """Whether the block is text, and no name ends within a character; if not, this raises."""
+    block.decode("utf-8", "surrogatepass")
+    starts = np.frombuffer(block, np.uint8)[ends[ends < len(block)]]
+    return bool((starts & 0xC0 != 0x80).all())
+
+
+def _is_list(array: IntArray) -> bool:
+    return array.dtype == np.int64 and array.ndim == 1
 
 
 def save_index(place: Path, stamp: IntArray, index: ShardIndex) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -39,7 +40,17 @@ class ImageSource(Protocol):
 
 
 def open_source(config: DataConfig) -> ImageSource:
-    """The source that ``--data`` means."""
+    """The source that ``--data`` means, or several as one."""
+    if not config.more:
+        return _open_one(config)
+    from clove_ssl.data.joined import JoinedSource  # which imports this module
+
+    named = (config.source, *config.more)
+    parts = [_open_one(replace(config, source=each, more=())) for each in named]
+    return JoinedSource(parts, named)
+
+
+def _open_one(config: DataConfig) -> ImageSource:
     if config.source == "scenes":
         from clove_ssl.data.scenes import SceneSource  # heavy, and rarely needed
 
@@ -58,6 +69,8 @@ def open_source(config: DataConfig) -> ImageSource:
 
 def source_warnings(source: ImageSource) -> Iterator[str]:
     """What a source found but does not offer, in words."""
+    for part in getattr(source, "parts", ()):
+        yield from source_warnings(part)
     if isinstance(source, LabelledImages):
         yield from source_warnings(source.whole)
         if source.left_out:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from clove_ssl.data.protocols import driver_of, needs_of
 from clove_ssl.data.shards import BLOCK, ShardReader
 from clove_ssl.errors import UserError
 
@@ -22,16 +23,14 @@ T = TypeVar("T")
 _LASTING = (
     *(FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError),
     *(ImportError, TypeError, ValueError, AttributeError, LookupError, NotImplementedError),
+    UserError,
 )
-_DRIVERS = {
-    **dict.fromkeys(("http", "https"), "aiohttp requests"),
-    **dict.fromkeys(("gs", "gcs"), "gcsfs"),
-    **dict.fromkeys(("az", "abfs"), "adlfs"),
-    "s3": "s3fs",
-}
+# Words in the names of errors of drivers that no second try mends either.
+_LASTING_NAMES = ("Credential", "Auth", "Forbidden", "NoSuchBucket", "InvalidURL")
+_MOST_WORDS = 300  # characters of what a driver says
 
 
-def connect(url: str) -> tuple[Any, str]:
+def connect(url: str, patience: Patience | None = None) -> tuple[Any, str]:
     """The fsspec file system of ``url``, and the path of the file in it."""
     try:
         from fsspec.core import url_to_fs  # type: ignore[import-untyped]
@@ -41,9 +40,9 @@ def connect(url: str) -> tuple[Any, str]:
             'Type: pip install "clove-ssl[stream]"'
         ) from None
     try:
-        storage, path = url_to_fs(url)
+        storage, path = _opened(lambda: url_to_fs(url), url, patience or Patience())
     except ImportError as error:
-        driver = _DRIVERS.get(url.partition("://")[0])
+        driver = driver_of(url)
         remedy = f"Type: pip install {driver}" if driver else "Install the package it names."
         raise UserError(f"--data {url} cannot be read yet: {error}. {remedy}") from None
     except ValueError as error:
@@ -51,7 +50,31 @@ def connect(url: str) -> tuple[Any, str]:
             f"--data {url} cannot be read: {error}. Expected s3://, gs://, https:// or another "
             "protocol that fsspec knows, or a local path without ://."
         ) from None
+    except Exception as error:  # drivers connect here, and each has errors of its own
+        why = in_short(error)
+        raise UserError(f"--data {url} cannot be opened: {why}. {needs_of(url)}") from None
     return storage, str(path)
+
+
+def _opened(open_url: Callable[[], T], url: str, patience: Patience) -> T:
+    """Open a storage; only a server that does not answer is asked again."""
+    failures = 0
+    while True:
+        try:
+            return open_url()
+        except (ConnectionError, TimeoutError):
+            failures += 1
+            if failures >= patience.attempts:
+                raise
+        time.sleep(patience.wait(failures, len(url)))
+
+
+def in_short(error: Exception) -> str:
+    """What a driver says, in one line of bounded length."""
+    words = " ".join(str(error).split())[:_MOST_WORDS].rstrip(". ")
+    if words and isinstance(error, OSError):
+        return words
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 @dataclass(frozen=True)
@@ -73,7 +96,8 @@ def may_pass(error: Exception) -> bool:
     """Whether a failed request is worth another try."""
     status = getattr(error, "status", None)
     refused = isinstance(status, int) and 400 <= status < 500 and status not in (408, 429)
-    return not refused and not isinstance(error, _LASTING)
+    named = any(word in type(error).__name__ for word in _LASTING_NAMES)
+    return not refused and not named and not isinstance(error, _LASTING)
 
 
 def repeating(request: Callable[[], T], *, url: str, patience: Patience, spread: int = 0) -> T:
@@ -87,7 +111,7 @@ def repeating(request: Callable[[], T], *, url: str, patience: Patience, spread:
             if not may_pass(error) or failures >= patience.attempts:
                 if isinstance(error, OSError):
                     raise
-                raise OSError(f"{url}: {type(error).__name__}: {error}") from error
+                raise OSError(f"{url}: {in_short(error)}") from error
         time.sleep(patience.wait(failures, spread))
 
 
@@ -96,25 +120,34 @@ class RemoteReader(ShardReader):
 
     It travels to worker processes without its connection. Each process makes
     its own on first use, and threads share it.
+
+    A file that has failed for good, after all tries, is asked once from then on until it answers
+    again: its many images would each wait for half a minute.
     """
 
     def __init__(self, urls: list[str], patience: Patience) -> None:
         super().__init__(urls)
         self.patience = patience
         self._storage: tuple[int, Any] | None = None  # process that connected, file system
+        self._failed: set[int] = set()  # numbers of files
 
     def read(self, shard: int, offset: int, size: int) -> bytes:
         """``size`` bytes of file number ``shard``."""
         if not size:  # no range of bytes is empty in HTTP; the whole file would come
             return b""
         url = self.paths[shard]
-        storage = self._connection()
-        data = repeating(
-            lambda: bytes(storage.cat_file(url, start=offset, end=offset + size)),
-            url=url,
-            patience=self.patience,
-            spread=offset // BLOCK,
-        )
+        patience = replace(self.patience, attempts=1) if shard in self._failed else self.patience
+        try:
+            data = repeating(
+                lambda: bytes(self._connection().cat_file(url, start=offset, end=offset + size)),
+                url=url,
+                patience=patience,
+                spread=offset // BLOCK,
+            )
+        except OSError:
+            self._failed.add(shard)
+            raise
+        self._failed.discard(shard)
         if len(data) > size:
             raise OSError(f"{url} came as a whole: its server does not give out ranges of bytes")
         if len(data) < size:
@@ -132,8 +165,9 @@ class RemoteReader(ShardReader):
     def _connection(self) -> Any:
         # A connection does not survive a fork: its event loop ran in a thread of the parent.
         if self._storage is None or self._storage[0] != os.getpid():
-            self._storage = os.getpid(), connect(self.paths[0])[0]
+            self._storage = os.getpid(), connect(self.paths[0], self.patience)[0]
         return self._storage[1]
 
     def __getstate__(self) -> dict[str, object]:
-        return {**super().__getstate__(), "patience": self.patience, "_storage": None}
+        own: dict[str, object] = {"patience": self.patience, "_storage": None, "_failed": set()}
+        return {**super().__getstate__(), **own}

@@ -28,6 +28,8 @@ def read_whole(path: str | os.PathLike[str]) -> bytes:
 @contextmanager
 def open_regular(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open a file that is no pipe, no device, and not too large for an image."""
+    if "\0" in os.fsdecode(path):
+        raise _refused("its name holds a null character")
     # Without O_NONBLOCK, opening a pipe would wait for somebody to write into it.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
         facts = os.fstat(file.fileno())
@@ -35,6 +37,14 @@ def open_regular(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             raise _refused(f"{os.fspath(path)} is not a regular file")
         check_size(facts.st_size)
         yield file
+
+
+def is_file(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is there, whatever the name is; one that no file can have is no error."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except (OSError, ValueError):
+        return False
 
 
 def check_size(size: int) -> None:

@@ -1,7 +1,7 @@
 """``clove doctor``: is this machine ready, or is this run healthy?
 
 Prints a list of checks, each ok, something to look at, or a problem, and ends
-with one line that says what to do.
+with one line that says what to think of it and what to do.
 """
 
 from __future__ import annotations
@@ -12,15 +12,19 @@ from pathlib import Path
 
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
+from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.console import Console
 from clove_ssl.doctor.machine import Check, State, machine_checks, verdict
 from clove_ssl.doctor.self_test import self_tests
+from clove_ssl.errors import UserError
+from clove_ssl.report.verdict import RunVerdict, finetuning_verdict, pretraining_verdict
 from clove_ssl.runs import directory
+from clove_ssl.runs.data_warnings import data_warnings, recorded_side
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.hints import Hint, hints
 from clove_ssl.runs.metric_table import Level
 from clove_ssl.runs.metrics import damaged_lines, read_metrics
-from clove_ssl.runs.provenance import unreadable_files
+from clove_ssl.runs.provenance import read_starts, unreadable_files
 from clove_ssl.runs.state import RunState, read_finetuning_state, read_state
 
 MEANING: dict[Level, State] = {"good": "ok", "look": "look", "bad": "problem"}
@@ -33,8 +37,35 @@ def examine(run: Path | None = None) -> None:
             checks = _show(_all_machine_checks(), console, width=18)
             console.say(verdict(checks, subject="This machine", healthy="is ready"))
         else:
-            checks = _show(run_checks(directory.find(run)), console, width=31)
-            console.say(verdict(checks, subject="This run", healthy="looks healthy"))
+            found = directory.find(run)
+            checks = _show(run_checks(found), console, width=31)
+            try:
+                console.say(_last_line(checks, run_verdict(found)))
+            except UserError as error:  # a damaged file of scores, which says what to do
+                console.say(str(error))
+
+
+def run_verdict(run: RunDirectory) -> RunVerdict:
+    """What to think of a run, whatever kind it is."""
+    config = directory.read_config(run)
+    if isinstance(config, FinetuneConfig):
+        return finetuning_verdict(run, config)
+    metrics = read_metrics(run)
+    state = read_state(run, config, metrics)
+    found = hints(metrics, config, total_steps=state.total_steps)
+    return pretraining_verdict(run, config, state, found)
+
+
+def _last_line(checks: list[Check], found: RunVerdict) -> str:
+    """The verdict; problems with the files of a run come before it."""
+    problems = [check for check in checks if check.state == "problem"]
+    if problems and found.standing != "bad":
+        return verdict(checks, subject="This run", healthy="looks healthy")
+    looks = sum(check.state == "look" for check in checks)
+    if not looks:
+        return found.spoken()
+    lines = "1 line above needs" if looks == 1 else f"{looks} lines above need"
+    return f"{lines} a look. {found.spoken()}"
 
 
 def run_checks(run: RunDirectory) -> Iterator[Check]:
@@ -49,7 +80,9 @@ def run_checks(run: RunDirectory) -> Iterator[Check]:
     yield check_checkpoints(run, state)
     yield from check_log(run)
     yield check_files(run)
-    yield from map(as_check, hints(metrics, config))
+    yield from check_data(run, config, state)
+    yield from check_capture(run)
+    yield from map(as_check, hints(metrics, config, total_steps=state.total_steps))
 
 
 def finetuning_checks(run: RunDirectory, config: FinetuneConfig) -> Iterator[Check]:
@@ -72,6 +105,36 @@ def finetuning_checks(run: RunDirectory, config: FinetuneConfig) -> Iterator[Che
         finite = math.isfinite(loss)
         text = f"{loss:.4g}" if finite else f"{loss}: try a smaller --lr in a new run"
         yield Check("Loss", "ok" if finite else "problem", text)
+    if state.status == "finished":
+        yield check_scores(run, config)
+
+
+def check_scores(run: RunDirectory, config: FinetuneConfig) -> Check:
+    """Whether a fine-tuned model finds anything at all."""
+    try:
+        found = finetuning_verdict(run, config)
+    except UserError as error:
+        return Check("Scores", "problem", str(error))
+    if found.standing == "bad":
+        return Check("Scores", "problem", f"{found.text} {found.next_step}")
+    return Check("Scores", "ok", found.text)
+
+
+def check_data(run: RunDirectory, config: PretrainConfig, state: RunState) -> Iterator[Check]:
+    """Few images, batches larger than the data, images smaller than the views."""
+    side = recorded_side(run)
+    for text in data_warnings(config, images=state.images, shorter_side=side):
+        yield Check("Data", "look", text)
+
+
+def check_capture(run: RunDirectory) -> Iterator[Check]:
+    """Whether the last start replays its steps, or why it does not; on a GPU."""
+    for start in read_starts(run)[-1:]:
+        choices = start.get("choices", {})
+        made = choices.get("capture", {})
+        if made and made.get("reason") != "on a CPU":
+            word = "yes" if made.get("value") else "no"
+            yield Check("Captured steps", "ok", f"{word}: {made.get('reason', '')}")
 
 
 def check_log(run: RunDirectory) -> Iterator[Check]:

@@ -40,7 +40,8 @@ def export_backbone(config: ExportConfig) -> Path:
         encoder=source.encoder if FORMATS[config.to].is_graph else None,
     )
     try:
-        difference = write_checked(exported, config.to, path)
+        with Console().working(f"Exporting to {config.to}, and checking it"):
+            difference = write_checked(exported, config.to, path)
         written = {"file": path, **_write_projector(source, config, path)}
         written["model card"] = _write_card(source, exported, config, path)
     except OSError as error:

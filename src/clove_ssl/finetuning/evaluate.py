@@ -20,6 +20,7 @@ from torch import nn
 
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
+from clove_ssl.console import Console
 from clove_ssl.finetuning.finetuned import write_finetuned
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.tasks.base import Reading, Task, TaskData, TaskModel
@@ -40,6 +41,7 @@ class Evaluation:
     reading: Reading
     precision: Precision
     process: Process
+    console: Console
 
     def predict(
         self, model: TaskModel, folder: Path, *, step: int, export: RunDirectory | None = None
@@ -49,7 +51,8 @@ class Evaluation:
         ``export`` is the run into which the very model that predicts is written, too.
         """
         with _left_as_found(model):
-            self.measure_norms(model)
+            with self.console.working("Measuring norm statistics"):
+                self.measure_norms(model)
             if export is not None and self.process.is_first:
                 write_finetuned(export, self.config, model, self.task.vocabulary(self.data))
             predictions = self._predictions(model)
@@ -88,14 +91,22 @@ class Evaluation:
         model.eval()
         found: list[Any] = []
         begun: deque[Future[list[Any]]] = deque()
-        with torch.no_grad(), self.precision.autocast(), ThreadPoolExecutor(1) as coder:
+        share = -(-self.data.test_images // self.process.world_size)
+        with (
+            self.console.working("Evaluating", total=share) as work,
+            torch.no_grad(),
+            self.precision.autocast(),
+            ThreadPoolExecutor(1) as coder,
+        ):
             for batch in self.task.test_batches(self.data, self.reading):
                 here = batch.to(self.process.device, non_blocking=True)
                 begun.append(coder.submit(model.begin_prediction(here)))
                 if len(begun) > _BEGUN:
                     found += begun.popleft().result()
+                    work.reached(len(found))
             for rest in begun:
                 found += rest.result()
+                work.reached(len(found))
         return found
 
 

@@ -16,10 +16,13 @@ import torch
 from clove_ssl.backbones.build import fuse_norms
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.console import Console
+from clove_ssl.data.dead_workers import explained_deaths
 from clove_ssl.data.loading import choose_workers
 from clove_ssl.errors import UserError
+from clove_ssl.finetuning.best import BestModel, after_evaluation
 from clove_ssl.finetuning.evaluate import Evaluation
 from clove_ssl.finetuning.learner import TaskFeed, TaskLearner
+from clove_ssl.finetuning.needs import KEPT_CHECKPOINTS, check_needs, check_room_for_scenes
 from clove_ssl.finetuning.plan import FinetunePlan, plan_finetuning
 from clove_ssl.finetuning.score import figures_of, score_and_write, show
 from clove_ssl.finetuning.self_check import announce, examine_start, write_self_check
@@ -27,6 +30,7 @@ from clove_ssl.finetuning.starting_heads import load_heads
 from clove_ssl.finetuning.starting_point import StartingPoint, continued_backbone, open_backbone
 from clove_ssl.layers.normalization import synchronize_norms
 from clove_ssl.report.page import write_report
+from clove_ssl.report.pages import get_ready
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import Metrics
 from clove_ssl.runs.provenance import record_start
@@ -37,6 +41,7 @@ from clove_ssl.training.observer import Observer
 from clove_ssl.training.precision import Precision, choose_precision
 from clove_ssl.training.processes import Process, owned
 from clove_ssl.training.repeatability import start_repeatably
+from clove_ssl.training.signals import Terminated, terminated_like_interrupted
 
 ADVICE = "Try a smaller --lr, a longer --warmup-iterations, or --precision fp32 in a new run."
 
@@ -91,14 +96,23 @@ def train(
     whole: RunDirectory | None = None,
 ) -> FinetuneResult:
     """Train and score one run, which may be one of several that ``whole`` holds."""
-    with owned(run, process) as console, _told_how_to_go_on(whole or run, console):
+    workers = _choose_workers(config, process)
+    with (
+        owned(run, process) as console,
+        _told_how_to_go_on(whole or run, console),
+        explained_deaths(
+            workers=workers[0],
+            config=str((whole or run).config),
+            resume=f"clove resume {(whole or run).path}",
+        ),
+    ):
         data = _labelled_data(config, run, process, parts)
         plan = plan_finetuning(config, images=data.train_images, processes=process.world_size)
         model = _build_model(config, process, parts, data)
+        check_needs(config, run, plan, model, process)
         heads = _start_heads(config, parts, model)
         loop = _build_loop(config, run, console, process, plan=plan, model=model, parts=parts)
         _check_unchanged(data, loop.restore())
-        workers = _choose_workers(config, process)
         _introduce(
             config,
             run,
@@ -111,7 +125,9 @@ def train(
             heads=heads,
         )
         reading = _reading(config, plan, process, start_step=loop.step, workers=workers[0])
-        evaluation = Evaluation(config, parts.task, data, reading, parts.precision, process)
+        evaluation = Evaluation(
+            config, parts.task, data, reading, parts.precision, process, console
+        )
         finished, scores = _train_and_evaluate(run, loop, plan, model, evaluation)
         if not finished:
             console.say(f"Stopped after iteration {loop.step}. {_go_on_with(whole or run)}")
@@ -125,7 +141,8 @@ def train(
 def _told_how_to_go_on(run: RunDirectory, console: Console) -> Iterator[None]:
     """Training stops by itself when it is asked to; evaluations are broken off, and repeated."""
     try:
-        yield
+        with terminated_like_interrupted():
+            yield
     except KeyboardInterrupt:
         console.say(f"Interrupted. {_go_on_with(run)}")
         raise
@@ -154,6 +171,7 @@ def _labelled_data(
     data = parts.data
     if data is None:
         if process.is_first:
+            check_room_for_scenes(config.data, run.scenes)
             parts.task.write_scenes(config.data, run.scenes)
         process.wait()
         data = parts.task.read_scenes(run.scenes)
@@ -206,18 +224,18 @@ def _build_loop(
         plan=plan,
         precision=parts.precision,
         process=process,
-        store=CheckpointStore(run.checkpoints, keep=2, warn=console.warn),
+        store=CheckpointStore(run.checkpoints, keep=KEPT_CHECKPOINTS, warn=console.warn),
         console=console,
         advice=ADVICE,
     )
 
 
 def _check_unchanged(data: TaskData, state: dict[str, object]) -> None:
-    if state and state["images"] != data.train_images:
+    if state and state.get("images") != data.train_images:
         raise UserError(
             f"There are {data.train_images} training images, but this run was started with "
-            f"{state['images']}, so their order would change. Restore the files, or start a new "
-            "run with another --out."
+            f"{state.get('images')}, so their order would change. Restore the files, or start a "
+            "new run with another --out."
         )
 
 
@@ -236,6 +254,7 @@ def _introduce(
     """The self-check, said and stored, and the record of this start."""
     if not loop.process.is_first:
         return
+    get_ready()
     facts = examine_start(config, plan, parts.start, model, data)
     if heads:
         facts["heads"] = heads
@@ -297,18 +316,35 @@ def _train_and_evaluate(
     start = loop.step
     batches = evaluation.task.training_batches(evaluation.data, evaluation.reading)
     metrics = Metrics(run, config.logging, start_step=loop.step) if process.is_first else None
-    observer = Observer(config.logging, plan, process, console=loop.console, metrics=metrics)
+    observer = Observer(
+        config.logging,
+        plan,
+        process,
+        console=loop.console,
+        metrics=metrics,
+        slow_advice="Shorten the schedule with --steps, or take a smaller network.",
+    )
     feed = TaskFeed(batches, process, images=evaluation.data.train_images)
     with closing(feed), closing(observer):
+        best = BestModel(run, plan, config.evaluation.patience)
         for step in plan.evaluations(loop.step):
             done = loop.run(feed, observer, until=step)
             # After the last step there is still an evaluation, which may take longer than a
             # machine that goes away will wait.
             if not done or any(process.gather(loop.asked_to_stop)):
                 return False, {}
-            scores = _evaluated(
-                run, model, evaluation, observer, loop.console, step=step, trained=step > start
-            )
+            try:
+                scores = _evaluated(
+                    run, model, evaluation, observer, loop.console, step=step, trained=step > start
+                )
+            except Terminated:
+                if process.world_size > 1:  # the others may wait; this one has to end to tell them
+                    raise
+                return False, {}
+            if config.evaluation.best:
+                scores, ends = after_evaluation(best, process, loop.console, step=step)
+                if ends:
+                    break
         return True, scores
 
 
@@ -324,14 +360,17 @@ def _evaluated(
 ) -> dict[str, float]:
     """Scores after ``step`` iterations, unless an earlier start has left them and none followed."""
     last = step == evaluation.config.total_iterations
-    place = run if last else run.evaluation(step)
+    best = evaluation.config.evaluation.best
+    place = run if last and not best else run.evaluation(step)
     process = evaluation.process
     if not trained and process.gather(place.scores.is_file())[0]:
         return figures_of(place) if process.is_first else {}
-    evaluation.predict(model, place.predictions, step=step, export=run if last else None)
+    export = place if last or best else None
+    evaluation.predict(model, place.predictions, step=step, export=export)
     if not process.is_first:
         return {}
-    scores = score_and_write(evaluation.task, place, evaluation.data.test)
+    with console.working("Scoring"):
+        scores = score_and_write(evaluation.task, place, evaluation.data.test)
     show(scores, console, classes=last)
     observer.evaluated(step, figures_of(place))
     return figures_of(place)

@@ -93,7 +93,8 @@ def _score_again(
             f"resume {whole.path}"
         )
     task = config.task.build()
-    scores = score_and_write(task, run, task.read_test(config.data, run.scenes))
+    with console.working("Scoring"):
+        scores = score_and_write(task, run, task.read_test(config.data, run.scenes))
     show(scores, console, classes=True)
     console.choice("scores", str(run.scores))
     return figures_of(run)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig, LabelledDataConfig
+from clove_ssl.config.resuming import ResumeChanges
 from clove_ssl.console import Console
+from clove_ssl.errors import UserError
+from clove_ssl.finetuning.fitting import fit_to_data
+from clove_ssl.finetuning.plan import plan_finetuning
 from clove_ssl.finetuning.run import FinetuneResult, Parts, prepare, train
 from clove_ssl.finetuning.score import summarize_runs
 from clove_ssl.report.page import write_report
@@ -17,34 +23,94 @@ from clove_ssl.tasks.base import TaskData
 from clove_ssl.training.processes import Process, joined
 
 
-def finetune(config: FinetuneConfig) -> FinetuneResult:
-    """Fine-tune and score a backbone; the run directory ``config.out`` must be new."""
+def finetune(config: FinetuneConfig, *, overwrite: bool = False) -> FinetuneResult:
+    """Fine-tune and score a backbone; ``config.out`` must be new, or a run to be overwritten."""
     with joined(config.device) as process:
-        if process.is_first:
-            directory.check_is_new(config.out)  # before minutes of looking through the data
+        if process.is_first:  # before minutes of looking through the data
+            directory.check_is_free(config.out, overwrite=overwrite)
         parts = prepare(config, process)
         config = replace(config, data=_from_anywhere(config.data))
+        if not config.task.is_published:
+            config, parts = _fitted(config, process, parts)
         if process.is_first:
+            directory.make_free(config.out, overwrite=overwrite)
             files.save(config, directory.create(config.out).config)
         process.wait()
         return _go_on(config, process, parts)
 
 
-def resume(path: str | Path, *, micro_batch: int | None = None) -> FinetuneResult:
+def _fitted(config: FinetuneConfig, process: Process, parts: Parts) -> tuple[FinetuneConfig, Parts]:
+    """What the data and the device decide, decided; a resumed run has it in its config."""
+    if parts.data is None:
+        parts.task.write_scenes(config.data, config.out)  # which own tasks refuse
+    assert parts.data is not None
+    config = fit_to_data(
+        config, parts.task, parts.data, parts.start.backbone, parts.precision, process
+    )
+    plan_finetuning(config, images=1, processes=process.world_size)
+    return config, replace(parts, task=config.task.build())
+
+
+def resume(
+    path: str | Path, changes: ResumeChanges | None = None, *, micro_batch: int | None = None
+) -> FinetuneResult:
     """Continue a run, or several, from their last good checkpoints."""
     run = directory.find(Path(path))
-    config = replace(files.load(FinetuneConfig, run.config), out=run.path)
-    if micro_batch is not None:
-        config = replace(config, micro_batch=micro_batch)
+    changes = changes or ResumeChanges(micro_batch=micro_batch)
+    config = _changed(replace(files.load(FinetuneConfig, run.config), out=run.path), changes)
     with joined(config.device) as process:
-        return _go_on(config, process, prepare(config, process))
+        parts = prepare(config, process)
+        if changes.data and process.is_first:
+            _keep_place(run, config.data)
+        return _go_on(config, process, parts)
+
+
+def _changed(config: FinetuneConfig, changes: ResumeChanges) -> FinetuneConfig:
+    """The config with what may change about a fine-tuning run."""
+    if changes.changes_length or changes.max_bad is not None:
+        raise UserError(
+            "A fine-tuning run keeps its length and refuses files it cannot read: its learning "
+            "rate has fallen at steps that follow from its length, so a longer one would be "
+            "another run. Leave out --epochs, --steps and --max-bad, or start a new run with "
+            "--steps."
+        )
+    if len(changes.data) > 1:
+        raise UserError("--data names several folders, but a fine-tuning run has one. Give one.")
+    if changes.micro_batch is not None:
+        config = replace(config, micro_batch=changes.micro_batch)
+    if changes.data:
+        config = replace(config, data=_moved(config.data, Path(changes.data[0])))
+    return config
+
+
+def _moved(data: LabelledDataConfig, root: Path) -> LabelledDataConfig:
+    """The same images below another folder; files below the old one move with it."""
+    new = root.expanduser().absolute()
+    names = ("train_annotations", "train_images", "test_annotations", "test_images")
+    given = {name: path for name in names if (path := getattr(data, name)) is not None}
+    below = {
+        name: new / path.relative_to(data.root)
+        for name, path in given.items()
+        if data.root is not None and path.is_relative_to(data.root)
+    }
+    return replace(data, root=new, **below)
+
+
+def _keep_place(run: RunDirectory, data: LabelledDataConfig) -> None:
+    """Write down where the images are now, for the run and for each of several."""
+    for each in (run, *(RunDirectory(path) for path in sorted(run.path.glob("run-*")))):
+        if each.config.is_file():
+            known = files.load(FinetuneConfig, each.config)
+            files.save(replace(known, data=data), each.config)
 
 
 def _from_anywhere(data: LabelledDataConfig) -> LabelledDataConfig:
     """The same images, by names that hold in whatever folder the run is resumed or scored."""
     names = ("root", "train_annotations", "train_images", "test_annotations", "test_images")
     given = {name: getattr(data, name) for name in names}
-    places = {name: path.expanduser().absolute() for name, path in given.items() if path}
+    places: dict[str, Any] = {
+        name: Path(os.path.expanduser(path)).absolute() for name, path in given.items() if path
+    }
     return replace(data, **places)
 
 

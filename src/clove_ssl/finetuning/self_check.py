@@ -24,6 +24,9 @@ from clove_ssl.tasks.base import TaskData, TaskModel
 from clove_ssl.tasks.rcnn.pixels import PIXEL_MEAN, PIXEL_STD
 
 Facts = dict[str, str]
+MOST_EPOCHS = 500
+"""Published schedules have 12 to 50; a run of so many is meant for more images."""
+USUAL_EPOCHS = 50
 _NORMS = (_BatchNorm, FrozenBatchNorm2d, nn.GroupNorm, nn.LayerNorm)
 
 
@@ -67,10 +70,21 @@ def announce(
     console.say(f"Fine-tuning on {config.task.name}")
     for name, value in facts.items():
         console.choice(name, value)
-    for note in data.notes:
+    for note in data.notes if config.task.is_published else ():  # else they were said before
         console.say(f"  {note}")
+    for problem in data.problems if config.task.is_published else ():
+        console.warn(problem)
     for difference in config.differences():
         console.warn(f"not the published protocol: {difference}")
+    epochs = plan.epoch(plan.total_steps)
+    if config.task.is_published and not config.data.uses_scenes and epochs > MOST_EPOCHS:
+        console.warn(
+            f"{plan.total_steps:,} iterations of {plan.batch_size} are {epochs:,.0f} epochs of "
+            f"{data.train_images:,} images; {config.task.name} has the schedule of a data set of "
+            "thousands. For images of your own type clove finetune detect (or instances, segment, "
+            "keypoints), or shorten this run: --iterations "
+            f"{max(1, round(USUAL_EPOCHS * data.train_images / plan.batch_size))}"
+        )
     if config.backbone == RANDOM and "fixed batch norm" in facts["norms"]:
         console.warn(
             "the norms of a random backbone are fixed, and their statistics fit no image. For a "

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
+from typing import TypedDict
 
 from clove_ssl.backbones.build import Backbone, build_backbone
 from clove_ssl.config.finetuning import RANDOM, FinetuneConfig
+from clove_ssl.config.json_files import read_json
 from clove_ssl.errors import UserError
 from clove_ssl.runs.directory import RunDirectory, list_checkpoints
 from clove_ssl.tasks.base import Task
@@ -46,6 +47,15 @@ def open_backbone(config: FinetuneConfig, task: Task) -> StartingPoint:
     return StartingPoint(backbone, config.backbone, report)
 
 
+class _KnownFacts(TypedDict):
+    backbone: str
+
+
+class _Known(TypedDict):
+    architecture: str
+    facts: _KnownFacts
+
+
 def continued_backbone(
     run: RunDirectory, config: FinetuneConfig, task: Task
 ) -> StartingPoint | None:
@@ -56,10 +66,10 @@ def continued_backbone(
     if not (run.self_check.is_file() and list_checkpoints(run.checkpoints)):
         return None
     try:
-        known = json.loads(run.self_check.read_text(encoding="utf-8"))
-        name, told = known["architecture"], known["facts"]["backbone"]
-    except (ValueError, TypeError, KeyError):  # damaged, or of an earlier version
+        known: _Known = read_json(run.self_check, _Known, remedy="")
+    except UserError:  # damaged, or of an earlier version
         return None
+    name, told = known["architecture"], known["facts"]["backbone"]
     backbone = build_backbone(task.backbone_config(name))
     return StartingPoint(backbone, config.backbone, None, remembered=told)
 
@@ -73,7 +83,14 @@ def _complete(config: FinetuneConfig, task: Task) -> tuple[Backbone, LoadReport]
             "--allow-partial --architecture NAME."
         ) from None
     backbone = build_backbone(task.backbone_config(loaded.name))
-    backbone.body.load_state_dict(loaded.body.state_dict())  # strides differ, tensors do not
+    try:
+        backbone.body.load_state_dict(loaded.body.state_dict())  # strides differ, tensors do not
+    except RuntimeError:
+        raise UserError(
+            f"{config.backbone} holds {loaded.name} up to stage {loaded.stage} alone, and this "
+            "task needs more of it. Pre-train with --backbone.stage c5, or take what there is: "
+            f"--allow-partial --architecture {loaded.name}"
+        ) from None
     return backbone, report
 
 

@@ -80,10 +80,10 @@ def _compare_matches(
         return "bad", f"All {compared} look alike ({pair}): the embeddings have collapsed."
     if positive.recent > negative.recent:
         return "good", f"Matches are more alike than what they are compared with: {pair}."
-    if history.is_before_epoch(limits.warmup_epochs):
-        if not positive.shows_a_trend:
-            return "good", f"Too early to tell: {pair}."
-        return "look", f"Not learning yet: {pair}. During the warm-up this can be so."
+    if not positive.shows_a_trend:
+        return "good", f"Too early to tell: {pair}."
+    if limits.is_early(positive, history):
+        return "look", f"Not learning yet: {pair}. Early in a run this can be so."
     if _catches_up(positive, negative):
         early = f"{readable(positive.early)} and {readable(negative.early)}"
         return "look", (

@@ -3,7 +3,7 @@
 Each method has its own in the module ``recipes`` beside its config, a plug-in too.
 The docstring of a recipe says how to start it, what it costs and what to
 expect; ``clove list recipes`` prints its first line, ``clove pretrain NAME
---help`` its values. Everything can be overridden on the command line.
+--help`` all of it, ``--help-all`` its values. Everything can be overridden on the command line.
 """
 
 from __future__ import annotations

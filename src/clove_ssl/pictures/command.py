@@ -34,6 +34,7 @@ from clove_ssl.pictures.sources import (
     load_trained,
     open_method,
     open_networks,
+    open_untrained,
 )
 from clove_ssl.pictures.views import matches_rows, views_rows
 from clove_ssl.runs.directory import RunDirectory
@@ -57,8 +58,9 @@ def show(config: ShowConfig) -> Path:
 
 def draw(config: ShowConfig) -> Path:
     """Draw a sheet and write it."""
-    title, rows = _SHEETS[config.what](config)
-    return write_titled_sheet(config.out or _default_out(config), title, rows)
+    with Console().working(f"Drawing {config.what}"):
+        title, rows = _SHEETS[config.what](config)
+        return write_titled_sheet(config.out or _default_out(config), title, rows)
 
 
 def _default_out(config: ShowConfig) -> Path:
@@ -87,8 +89,14 @@ def _matches(config: ShowConfig) -> Sheet:
 
 def _features(config: ShowConfig) -> Sheet:
     networks = open_networks(config, both=True)
-    images, maps = _image_maps(config, networks)
-    colours = principal_colours(maps)
+    before = open_untrained(config)
+    images, maps = _image_maps(config, [*before, *networks])
+    # Each its own directions: those of random weights have nothing to do with the trained ones.
+    colours = [
+        *principal_colours(maps[: len(before)]),
+        *principal_colours(maps[len(before) :]),
+    ]
+    networks = [*before, *networks]
     rows: Rows = []
     for number, image in enumerate(images):
         picture = enlarged(array_of(image.pixels))
@@ -96,11 +104,13 @@ def _features(config: ShowConfig) -> Sheet:
         for network, shares in zip(networks, colours, strict=True):
             height, width = shares[number].shape[:2]
             coloured = as_colours(shares[number].numpy(), picture.size)
-            tiles.append(captioned(coloured, network.label, note=f"{width} x {height} features"))
+            is_after = before and network not in before
+            label = f"after: {network.label}" if is_after else network.label
+            tiles.append(captioned(coloured, label, note=f"{width} x {height} features"))
         rows.append(tiles)
     title = (
-        f"Features of {_stage(config, networks[0].backbone)}: the three main directions of all "
-        f"cells as red, green and blue ({_name(config)})"
+        f"Features of {_stage(config, networks[0].backbone)}: what looks alike to the network has "
+        f"one colour ({_name(config)})"
     )
     return title, _side_by_side(rows)
 

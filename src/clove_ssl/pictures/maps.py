@@ -62,6 +62,8 @@ def principal_colours(groups: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
     that a constant difference between networks takes up no colour. Features
     count by direction. The ends of each colour are its 1st and 99th percentile.
     """
+    if not groups:
+        return []
     rows = [torch.cat([_rows(each) for each in group]) for group in groups]  # (N, D) each
     centred = [part - part.mean(0) for part in rows]
     together = torch.cat(centred).double()

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
-from clove_ssl.backbones.build import Backbone
+from clove_ssl.backbones.build import Backbone, build_backbone
 from clove_ssl.config.bases import Branch
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import DataConfig, PretrainConfig
@@ -100,6 +101,18 @@ def open_networks(config: ShowConfig, *, both: bool) -> list[ShownNetwork]:
     if both and trained.method.has_teacher and any(run.checkpoints.glob("step-*.pt")):
         wanted = ["student", "teacher"]
     return [_open_branch(run, trained, branch, exported=exported) for branch in wanted]
+
+
+def open_untrained(config: ShowConfig) -> list[ShownNetwork]:
+    """The backbone as it was before the first step of a run; none of a file, or of one branch."""
+    if not is_run(config.run) or config.branch is not None:
+        return []
+    trained = load_trained(config)
+    if not trained.method.trains or trained.backbone.weights is not None:
+        return []
+    with torch.random.fork_rng():
+        torch.manual_seed(trained.seed)
+        return [ShownNetwork("before training", build_backbone(trained.backbone).eval())]
 
 
 def open_method(config: ShowConfig) -> tuple[Method, int]:

@@ -31,7 +31,8 @@ def evaluate_on(config: EvaluateConfig) -> dict[str, float]:
     task = stored.config.task.build()
     place = RunDirectory(_place(config))
     check_is_empty(place.path)
-    test = task.read_test(_data(config, stored), RunDirectory(config.model).scenes)
+    scenes = RunDirectory(config.model).scenes
+    test = task.read_other(_data(config, stored), scenes, stored.vocabulary)
     data = _as_task_data(task, stored.vocabulary, test)
     model = stored.build(task, device=device, test=test)
     with Console() as console:

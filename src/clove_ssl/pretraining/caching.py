@@ -15,7 +15,12 @@ import torch
 from clove_ssl.config.pretraining import DataConfig
 from clove_ssl.config.views import ViewSpec
 from clove_ssl.cores import available_memory
-from clove_ssl.data.cache.estimate import DecodedSize, estimate_decoded_size
+from clove_ssl.data.cache.estimate import (
+    MOST_REMOTE_SAMPLES,
+    MOST_SAMPLES,
+    DecodedSize,
+    estimate_decoded_size,
+)
 from clove_ssl.data.cache.shared_memory import SharedMemory, has_shared_memory
 from clove_ssl.data.cache.store import PhotoStore, PhotoTable
 from clove_ssl.data.reading import may_be_reduced
@@ -25,11 +30,14 @@ from clove_ssl.training.processes import Process
 
 CachePlace = Literal["gpu", "ram", "off"]
 
-SHARES: dict[CachePlace, float] = {"gpu": 0.3, "ram": 0.5}
-"""Of the free memory that photos get without being asked for by name."""
+SHARES: dict[CachePlace, float] = {"gpu": 0.1, "ram": 0.5}
+"""Of the free memory that photos get without being asked for by name.
+
+Little of a GPU's, so that networks which fit without photos still fit with them: nobody knows yet
+how much they will take, and from host memory photos come nearly as fast.
+"""
 SHARE_AS_ASKED = 0.8
 _WORDS: dict[CachePlace, str] = {"gpu": "GPU memory", "ram": "host memory"}
-_GIB = 2**30
 
 
 @dataclass(frozen=True)
@@ -85,10 +93,15 @@ def choose_cache(
     def stays(height: int, width: int) -> bool:
         return renders_on_gpu or not may_be_reduced(height, width, specs)
 
-    size = estimate_decoded_size(source, max_pixels=config.max_pixels, stays=stays)
+    size = estimate_decoded_size(
+        source,
+        max_pixels=config.max_pixels,
+        stays=stays,
+        most_samples=MOST_REMOTE_SAMPLES if "://" in config.source else MOST_SAMPLES,
+    )
+    size, free = _agreed(size, process, renders_on_gpu=renders_on_gpu)
     if asked == "auto" and 2 * size.left_out > size.samples:
         return CacheChoice("off", "most are so large that workers decode a fraction of their size")
-    free = _free_memory(process, renders_on_gpu=renders_on_gpu)
     return decide_place(
         asked, size, free, renders_on_gpu=renders_on_gpu, processes=process.world_size
     )
@@ -112,11 +125,11 @@ def decide_place(
     for place in places:
         share = SHARES[place] if asked == "auto" else SHARE_AS_ASKED
         allowed = int(share * free.of(place))
-        facts = f"{share:.0%} of the free {_WORDS[place]} is {_gib(allowed)}"
+        facts = f"{100 * share:.0f} % of the free {_WORDS[place]} is {_amount(allowed)}"
         if needed <= allowed:
-            return CacheChoice(place, f"about {_gib(size.bytes)} decoded; {facts}", needed)
+            return CacheChoice(place, f"about {_amount(size.bytes)} decoded; {facts}", needed)
         refusals.append(facts)
-    wanted = f"about {_gib(size.bytes)} decoded, with a margin {_gib(needed)}"
+    wanted = f"about {_amount(size.bytes)} decoded, with a margin {_amount(needed)}"
     if asked == "auto":
         return CacheChoice("off", f"{wanted}; {', '.join(refusals)}")
     other = {"gpu": "ram", "ram": "off"}[asked]
@@ -151,15 +164,19 @@ def _open_shared(choice: CacheChoice, photos: int, process: Process) -> PhotoSto
     return PhotoStore(table, pixels)
 
 
-def _free_memory(process: Process, *, renders_on_gpu: bool) -> FreeMemory:
+def _agreed(
+    size: DecodedSize, process: Process, *, renders_on_gpu: bool
+) -> tuple[DecodedSize, FreeMemory]:
     """The same numbers for all processes, so that they decide alike."""
     gpu = 0
     if renders_on_gpu:
         free, _ = torch.cuda.mem_get_info(process.device)
         gpu = free // -(-process.local_world_size // torch.cuda.device_count())
-    everywhere = process.gather((gpu, available_memory() or 0))
-    return FreeMemory(*(min(column) for column in zip(*everywhere, strict=True)))
+    sizes, gpus, rams = zip(
+        *process.gather((size, gpu, available_memory() or 0)), strict=True
+    )  # in the order of the processes
+    return sizes[0], FreeMemory(gpu=min(gpus), ram=min(rams))
 
 
-def _gib(size: int) -> str:
-    return f"{size / _GIB:.2f} GiB"
+def _amount(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB" if size >= 2**28 else f"{size / 2**20:.1f} MiB"

@@ -16,7 +16,6 @@ from itertools import islice
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader
 
 from clove_ssl.config.pretraining import PretrainConfig
@@ -36,17 +35,12 @@ from clove_ssl.data.reading import (
     view_batch,
 )
 from clove_ssl.data.sources import ImageSource
-from clove_ssl.layers.transfers import map_tensors
 from clove_ssl.pretraining.caching import open_store
 from clove_ssl.pretraining.choices import Choices
-from clove_ssl.pretraining.photos import DevicePhotos
+from clove_ssl.pretraining.device_renderer import DeviceRenderer, Ready
 from clove_ssl.training.batches import WaitingTime
 from clove_ssl.training.processes import Process
-from clove_ssl.views.batch import View, ViewBatch
-from clove_ssl.views.draw.parameters import ViewParameters
-from clove_ssl.views.pasting import foreground_boxes, paste_views
-from clove_ssl.views.render.gpu import render_batch
-from clove_ssl.views.render.packing import send_together
+from clove_ssl.views.batch import ViewBatch
 
 T = TypeVar("T")
 
@@ -66,7 +60,7 @@ def open_feed(
     store = open_store(choices.cache, len(source), process)
     if not choices.renders_on_gpu:
         views = RenderedViews(source, specs, config.data, seed=config.seed, store=store)
-        return ViewFeed(load(views), specs, process, bad_files=bad_files)
+        return ViewFeed(load(views), specs, process, bad_files=bad_files, store=store)
     decoder = find_batch_decoder()
     images = EncodedImages(
         source,
@@ -124,21 +118,29 @@ def _load(
     )
 
 
-class _BadFileReports:
-    """The part of a feed that speaks of unreadable files."""
+class _Reports:
+    """The part of a feed that speaks of unreadable files, and of photos that stay."""
 
-    def __init__(self, process: Process, bad_files: BadFiles) -> None:
+    def __init__(self, process: Process, bad_files: BadFiles, store: PhotoStore | None) -> None:
         self._process = process
         self._bad_files = bad_files
+        self._filling = None if store is None else store.table
         self._unreported: list[BadFile] = []
         self.waiting = WaitingTime(process.device)
 
     def state(self) -> dict[str, Any]:
-        """The bad files met so far, so that a resumed run does not forgive them again."""
-        return {"images": self._bad_files.images, "bad_files": dict(self._bad_files.reasons)}
+        """Which images there are, and the bad files so far, which are not to be forgiven again."""
+        return {
+            "images": self._bad_files.images,
+            "names": self._bad_files.names,
+            "bad_files": dict(self._bad_files.reasons),
+        }
 
     def report_bad_files(self, console: Console) -> None:
-        """Name the bad files that any process has met since the last call."""
+        """Name the bad files that any process has met since the last call.
+
+        Say as well, once, that all photos are kept, or that there is no room for more.
+        """
         everywhere = self._process.gather(self._unreported)
         self._unreported = []
         told = {file.name: file for files in everywhere for file in files}
@@ -150,6 +152,20 @@ class _BadFileReports:
         if told:
             self._bad_files.write_down()
         self._bad_files.check()
+        self._report_photos(console)
+
+    def _report_photos(self, console: Console) -> None:
+        table = self._filling
+        if table is None or not (table.is_complete or table.is_full):
+            return
+        self._filling = None
+        if table.is_complete:
+            console.say(f"All {table.photos:,} photos are kept: no file is read any more")
+            return
+        console.warn(
+            f"the memory for photos is full with {table.kept:,} of {table.photos:,}: those that "
+            "were looked at are smaller than most; what is not kept is read each time"
+        )
 
     def _note(self, bad: tuple[BadFile, ...]) -> None:
         """Remember bad files until all processes exchange them."""
@@ -157,7 +173,7 @@ class _BadFileReports:
         self._bad_files.check()
 
 
-class ViewFeed(_BadFileReports):
+class ViewFeed(_Reports):
     """View batches that CPU workers rendered."""
 
     def __init__(
@@ -167,8 +183,9 @@ class ViewFeed(_BadFileReports):
         process: Process,
         *,
         bad_files: BadFiles,
+        store: PhotoStore | None = None,
     ) -> None:
-        super().__init__(process, bad_files)
+        super().__init__(process, bad_files, store)
         self._batches = iter(loader)
         self._specs = specs
 
@@ -186,7 +203,7 @@ class ViewFeed(_BadFileReports):
         end_workers(self._batches)
 
 
-class DeviceFeed(_BadFileReports):
+class DeviceFeed(_Reports):
     """View batches that are decoded and rendered on the GPU, ahead of time."""
 
     def __init__(
@@ -201,13 +218,11 @@ class DeviceFeed(_BadFileReports):
         store: PhotoStore | None = None,
         ahead: int = 2,
     ) -> None:
-        super().__init__(process, bad_files)
-        self._store = store
-        self._told_of_store = store is None
+        super().__init__(process, bad_files, store)
         self._renderer = DeviceRenderer(
             reader, process.device, dtype=dtype, decoder=decoder, store=store
         )
-        self._ready: queue.Queue[_Ready | BaseException] = queue.Queue(maxsize=ahead)
+        self._ready: queue.Queue[Ready | BaseException] = queue.Queue(maxsize=ahead)
         # Workers start, and kernels are compiled, before there is a second thread.
         batches = iter(loader)
         try:
@@ -230,21 +245,6 @@ class DeviceFeed(_BadFileReports):
         self._note(ready.bad)
         return batch
 
-    def report_bad_files(self, console: Console) -> None:
-        """Name the bad files of all processes; say once when no more photos will be kept."""
-        super().report_bad_files(console)
-        if self._told_of_store or self._store is None:
-            return
-        table = self._store.table
-        self._told_of_store = table.is_complete or table.is_full
-        if table.is_complete:
-            console.say(f"All {table.photos:,} photos are kept; the workers have nothing to do")
-        elif table.is_full:
-            console.warn(
-                f"the memory for photos is full with {table.kept:,} of {table.photos:,}, since few "
-                "are as small as those that were looked at; the others are read each time"
-            )
-
     def close(self) -> None:
         """End the thread, which may be waiting for room in the queue."""
         self._closing = True
@@ -263,113 +263,3 @@ class DeviceFeed(_BadFileReports):
             self._ready.put(error)
         finally:
             end_workers(batches)
-
-
-class _Ready:
-    """A rendered batch whose kernels, on a GPU, may still be running."""
-
-    def __init__(
-        self, batch: ViewBatch, bad: tuple[BadFile, ...], finished: torch.cuda.Event | None
-    ) -> None:
-        self.bad = bad
-        self._batch = batch
-        self._finished = finished
-
-    def take(self) -> ViewBatch:
-        """The batch for the current stream, which waits for it; the host does not."""
-        if self._finished is None:
-            return self._batch
-        stream = torch.cuda.current_stream()
-        stream.wait_event(self._finished)
-        for tensor in _tensors(self._batch):
-            tensor.record_stream(stream)
-        return self._batch
-
-
-class DeviceRenderer:
-    """Turns encoded batches into views; on a GPU, on a stream of its own."""
-
-    def __init__(
-        self,
-        reader: EncodedImages,
-        device: torch.device,
-        *,
-        dtype: torch.dtype,
-        decoder: BatchDecoder | None,
-        store: PhotoStore | None = None,
-    ) -> None:
-        self._specs = reader.specs
-        self._device = device
-        self._dtype = dtype
-        self._on_gpu = device.type == "cuda"
-        if self._on_gpu:
-            self.stream, self.decoding_stream = (torch.cuda.Stream(device) for _ in range(2))  # type: ignore[no-untyped-call]
-            # The memory of a store may have been somebody's whose kernels still run.
-            self.stream.wait_stream(torch.cuda.current_stream(device))
-        decode = None if decoder is None else partial(self._decode_jpegs, decoder=decoder)
-        self._photos = DevicePhotos(reader, device, decode=decode, store=store)
-
-    def render(self, batch: EncodedBatch) -> _Ready:
-        """Queue the work for a batch."""
-        if not self._on_gpu:
-            return _Ready(*self._rendered(batch), finished=None)
-        with torch.cuda.device(self._device), torch.cuda.stream(self.stream):
-            views, bad = self._rendered(batch)
-            finished = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            finished.record(self.stream)
-        return _Ready(views, bad, finished)
-
-    def _rendered(self, batch: EncodedBatch) -> tuple[ViewBatch, tuple[BadFile, ...]]:
-        batch, images = self._photos.of(batch)
-        pixels = render_batch(images, batch.parameters, self._specs, dtype=self._dtype)
-        pixels = paste_views(pixels, batch.parameters, self._specs)
-        views = tuple(
-            self._view(number, rendered, batch.parameters) for number, rendered in enumerate(pixels)
-        )
-        index = torch.from_numpy(batch.draws.indices)
-        labels = None if batch.labels is None else torch.from_numpy(batch.labels)
-        return _sent(ViewBatch(views, index, labels), self._device), batch.bad
-
-    def _view(self, number: int, pixels: Tensor, parameters: ViewParameters) -> View:
-        spec = self._specs[number]
-        boxes = foreground_boxes(parameters, number, spec)
-        return View(pixels, parameters.geometry(number), spec.role, boxes)
-
-    def _decode_jpegs(self, files: list[Tensor], decoder: BatchDecoder) -> list[Tensor]:
-        """Pictures for the renderer's stream.
-
-        nvJPEG writes at once, on a stream that nobody else knows, so it must never get memory that
-        queued kernels still use. The pool of a stream that does nothing else has no such memory.
-        """
-        if not self._on_gpu:
-            return decoder(files, self._device)
-        with torch.cuda.stream(self.decoding_stream):
-            pictures = decoder(files, self._device)
-        self.stream.wait_stream(self.decoding_stream)
-        for picture in pictures:
-            picture.record_stream(self.stream)
-        return pictures
-
-
-def _sent(batch: ViewBatch, device: torch.device) -> ViewBatch:
-    """The batch with what is still on the host, places and flips and numbers, sent in one copy.
-
-    Twenty small copies would keep the host busy for longer.
-    """
-    if device.type == "cpu":
-        return batch
-    here = [tensor for tensor in _tensors(batch) if not tensor.is_cuda]
-    there = send_together([tensor.numpy() for tensor in here], device)
-    arrived = {id(tensor): sent for tensor, sent in zip(here, there, strict=True)}
-    return map_tensors(batch, lambda tensor: arrived.get(id(tensor), tensor))
-
-
-def _tensors(batch: ViewBatch) -> Iterator[Tensor]:
-    yield batch.index
-    if batch.labels is not None:
-        yield batch.labels
-    for view in batch.views:
-        yield view.pixels
-        yield from vars(view.geometry).values()
-        if view.foreground is not None:
-            yield view.foreground

@@ -9,7 +9,7 @@ from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.errors import UserError
 from clove_ssl.methods.base import Method
 from clove_ssl.runs.directory import RunDirectory, newest_intact
-from clove_ssl.training.checkpoints import load_state
+from clove_ssl.training.checkpoints import fitting, load_state
 
 
 def restore_method(run: RunDirectory, config: PretrainConfig) -> tuple[Method, int]:
@@ -21,7 +21,8 @@ def restore_method(run: RunDirectory, config: PretrainConfig) -> tuple[Method, i
             f"Type: clove resume {run.path}"
         )
     method = unrestored_method(config)
-    method.load_state_dict(load_state(checkpoint.path)["learner"])
+    with fitting(checkpoint.path):
+        method.load_state_dict(load_state(checkpoint.path)["learner"])
     method.eval()
     return method, checkpoint.step
 

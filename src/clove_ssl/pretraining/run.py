@@ -18,11 +18,14 @@ import torch
 from clove_ssl.backbones.build import build_backbone, fuse_norms
 from clove_ssl.config import files
 from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.config.resuming import ResumeChanges
 from clove_ssl.console import Console, counted
 from clove_ssl.data.bad_files import BadFiles
+from clove_ssl.data.dead_workers import explained_deaths
+from clove_ssl.data.identity import SCENES, fingerprint
+from clove_ssl.data.image_sides import typical_shorter_side
 from clove_ssl.data.labels.classified import only_labelled
 from clove_ssl.data.sources import ImageSource, open_source, source_warnings
-from clove_ssl.errors import UserError
 from clove_ssl.layers.normalization import synchronize_norms
 from clove_ssl.methods.base import Method
 from clove_ssl.optimizers import build_optimizer
@@ -30,20 +33,31 @@ from clove_ssl.pretraining.choices import Choices, decide
 from clove_ssl.pretraining.compile.ahead import compile_ahead
 from clove_ssl.pretraining.compile.method import compile_method
 from clove_ssl.pretraining.feed import open_feed
+from clove_ssl.pretraining.going_on import (
+    check_same_images,
+    from_anywhere,
+    read_continued,
+    take_over,
+)
+from clove_ssl.pretraining.needs import PretrainNeeds, check_needs
 from clove_ssl.pretraining.synthetic import synthetic_batch
 from clove_ssl.probes.in_run import ProbedRun, RunProbes
 from clove_ssl.report.page import write_report
+from clove_ssl.report.pages import get_ready
 from clove_ssl.runs import directory
+from clove_ssl.runs.data_warnings import SHORTER_SIDE, data_warnings
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import Metrics, last_values, read_metrics
 from clove_ssl.runs.provenance import record_bad_files, record_start
 from clove_ssl.training.captured import CapturedPasses
 from clove_ssl.training.checkpoints import CheckpointStore, State
 from clove_ssl.training.loop import TrainingLoop
+from clove_ssl.training.needs import announce_needs
 from clove_ssl.training.observer import Observer
 from clove_ssl.training.processes import Process, joined, owned
 from clove_ssl.training.repeatability import start_repeatably
 from clove_ssl.weights.export.model_card import card_facts, write_model_card
+from clove_ssl.weights.imagenet import imagenet_file, is_imagenet
 from clove_ssl.weights.load import load_weights
 from clove_ssl.weights.safetensors_file import save_backbone
 
@@ -68,33 +82,31 @@ class Parts:
     choices: Choices
     method: Method
     probes: RunProbes
+    needs: PretrainNeeds | None  # of memory and disk, where that is known
+    shorter_side: int | None  # of most images, in pixels
 
 
-def pretrain(config: PretrainConfig) -> PretrainResult:
-    """Pre-train a backbone; the run directory ``config.out`` must be new."""
+def pretrain(config: PretrainConfig, *, overwrite: bool = False) -> PretrainResult:
+    """Pre-train a backbone; ``config.out`` must be new, or a run if it may be overwritten."""
     with joined(config.device, share_gpus=config.share_gpus) as process:
+        if process.is_first:  # before minutes of looking through the data
+            directory.check_is_free(config.out, overwrite=overwrite)
+        parts = _prepare(from_anywhere(config), process)
         if process.is_first:
-            directory.check_is_new(config.out)  # before minutes of looking through the data
-        parts = _prepare(config, process)
-        if process.is_first:
+            directory.make_free(config.out, overwrite=overwrite)
             files.save(parts.config, directory.create(config.out).config)
         return _train(RunDirectory(config.out), process, parts)
 
 
-def resume(path: str | Path, *, micro_batch: int | None = None) -> PretrainResult:
-    """Continue a run from its last good checkpoint.
-
-    Args:
-        path: The run directory.
-        micro_batch: Images per forward pass and process, where another number of processes
-            needs another one than the run was started with.
-    """
+def resume(
+    path: str | Path, changes: ResumeChanges | None = None, *, micro_batch: int | None = None
+) -> PretrainResult:
+    """Continue a run from its last good checkpoint, with some changes if there are any."""
     run = directory.find(Path(path))
-    config = files.load(PretrainConfig, run.config)
-    if micro_batch is not None:
-        config = replace(config, micro_batch=micro_batch)
+    changes = changes or ResumeChanges(micro_batch=micro_batch)
+    config = read_continued(run, changes)
     with joined(config.device, share_gpus=config.share_gpus) as process:
-        return _train(run, process, _prepare(config, process))
+        return _train(run, process, _prepare(config, process), changes)
 
 
 def _prepare(config: PretrainConfig, process: Process) -> Parts:
@@ -104,6 +116,7 @@ def _prepare(config: PretrainConfig, process: Process) -> Parts:
     if config.method.needs_labels:
         source = only_labelled(source)
         config = replace(config, method=config.method.for_classes(len(source.class_names)))
+    needs = check_needs(config, process, images=len(source))
     method = _build_method(config, process)
     choices = decide(config, process, images=len(source), method=method, source=source)
     choices.precision.prepare()
@@ -113,13 +126,16 @@ def _prepare(config: PretrainConfig, process: Process) -> Parts:
         fuse_norms(method)
     largest = max((spec.size for spec in method.views()), default=224)
     probes = RunProbes(config, choices.plan, source, size=largest)
-    return Parts(config, source, choices, method, probes)
+    return Parts(config, source, choices, method, probes, needs, typical_shorter_side(source))
 
 
 def _build_method(config: PretrainConfig, process: Process) -> Method:
     backbone = build_backbone(config.backbone)
     if config.backbone.weights is not None:
-        load_weights(backbone, config.backbone.weights)
+        weights = config.backbone.weights
+        if is_imagenet(weights):
+            weights = imagenet_file(config.backbone.name)
+        load_weights(backbone, weights)
     method = config.method.build(backbone)
     if process.world_size > 1 and config.sync_norm:
         synchronize_norms(method, process.device.type)
@@ -128,23 +144,33 @@ def _build_method(config: PretrainConfig, process: Process) -> Method:
     return method.to(process.device)
 
 
-def _train(run: RunDirectory, process: Process, parts: Parts) -> PretrainResult:
+def _train(
+    run: RunDirectory, process: Process, parts: Parts, changes: ResumeChanges | None = None
+) -> PretrainResult:
     """From the checkpoint, if there is one, to the end of the run and what it leaves."""
     with owned(run, process) as console:
         loop = _build_loop(run, process, console, parts)
         bad_files = _known_bad_files(run, process, parts, loop.restore())
+        if changes is not None:
+            take_over(run, loop, parts.config, changes)
         _announce(parts, console, step=loop.step)
         if process.is_first:
+            get_ready()
             record_start(
                 run,
                 process.device,
                 step=loop.step,
                 processes=process.world_size,
-                choices=parts.choices.values(),
+                choices={**parts.choices.values(), SHORTER_SIDE: {"value": parts.shorter_side}},
                 bad_files=bad_files.reasons,
             )
         observer = _build_observer(run, loop, parts)
-        with closing(observer):
+        deaths = explained_deaths(
+            workers=parts.choices.workers.value,
+            config=str(run.config),
+            resume=f"clove resume {run.path}",
+        )
+        with closing(observer), deaths:
             finished = _train_and_probe(run, loop, parts, bad_files, observer)
         if process.is_first:
             _finish(run, loop, parts, finished=finished)
@@ -178,14 +204,11 @@ def _build_loop(
 def _known_bad_files(run: RunDirectory, process: Process, parts: Parts, state: State) -> BadFiles:
     """Bad files of an earlier start; refuses a source that has changed since."""
     data, images = parts.config.data, len(parts.source)
-    if state and state["images"] != images:
-        raise UserError(
-            f"{data.source} has {images} images, but this run was started with "
-            f"{state['images']}, so their order would change. Restore the files, or start a new "
-            "run with another --out."
-        )
+    check_same_images(parts.config, parts.source, state)
     record = partial(record_bad_files, run) if process.is_first else None
-    return BadFiles(data, images, known=state.get("bad_files", {}), record=record)
+    bad = state.get("bad_files")
+    known = {str(name): str(bad[name]) for name in bad} if isinstance(bad, dict) else {}
+    return BadFiles(data, images, known=known, record=record, names=fingerprint(parts.source))
 
 
 def _announce(parts: Parts, console: Console, *, step: int) -> None:
@@ -197,19 +220,38 @@ def _announce(parts: Parts, console: Console, *, step: int) -> None:
         return
     console.say(f"Pre-training with {config.method.name}")
     workers = f"{counted(choices.workers.value, 'worker')}: {choices.workers.reason}"
-    say("data", f"{config.data.source}: {len(parts.source):,} images", workers)
-    for warning in source_warnings(parts.source):
+    _announce_data(parts, workers, console)
+    doubts = data_warnings(config, images=len(parts.source), shorter_side=parts.shorter_side)
+    for warning in (*source_warnings(parts.source), *doubts):
         console.warn(warning)
     say("backbone", config.backbone.name, f"stage {parts.method.backbone.stage}")
     for name, value in config.method.summary().items():
         say(name, value)
     choices.announce(config, console)
+    if parts.needs is not None:
+        announce_needs(parts.needs.memory, parts.needs.disk, console)
     if probed := parts.probes.steps:
         when = f"{len(probed)}, the first at step {probed[0]:,}"
         say("probes", ", ".join(config.probe.names), when)
     choices.warn_of_warmup(console)
     if step:
         console.say(f"Resuming after step {step}")
+
+
+def _announce_data(parts: Parts, workers: str, console: Console) -> None:
+    """Say which images are trained on, above all where they are none of the user's."""
+    data, count = parts.config.data, f"{len(parts.source):,} images"
+    if data.source == SCENES:
+        console.choice("data", f"scenes: {count}", workers)
+        console.say("  These are generated pictures, to try things out; yours: --data PHOTOS")
+    elif data.more:
+        console.choice(
+            "data", f"{1 + len(data.more)} sources as one, in this order: {count}", workers
+        )
+        for each in (data.source, *data.more):
+            console.say(f"    {each}")
+    else:
+        console.choice("data", f"{data.source}: {count}", workers)
 
 
 def _build_observer(run: RunDirectory, loop: TrainingLoop, parts: Parts) -> Observer:
@@ -222,6 +264,10 @@ def _build_observer(run: RunDirectory, loop: TrainingLoop, parts: Parts) -> Obse
         console=loop.console,
         metrics=metrics,
         health=config.health,
+        slow_advice=(
+            "For a run that ends in minutes, leave out the recipe: clove pretrain --data "
+            f"{config.data.source} --out RUN; or give any recipe --minutes 30."
+        ),
     )
 
 

@@ -2,6 +2,7 @@
 
 The result of a run is also kept in its ``probes.json`` and shown in its report: one
 entry per backbone and score, with the data, size, stages and seed it was found with.
+Without ``--data`` a run is probed on its own images; a sentence says what the scores mean.
 """
 
 from __future__ import annotations
@@ -17,22 +18,30 @@ from rich.table import Table
 
 from clove_ssl.atomic import write_text
 from clove_ssl.backbones.build import Backbone, build_backbone
-from clove_ssl.config.pretraining import BackboneConfig
-from clove_ssl.config.probing import ProbeConfig
+from clove_ssl.config.probing import ProbeConfig, ProbeName
+from clove_ssl.console import Console
 from clove_ssl.errors import UserError
 from clove_ssl.probes.data import open_probe_data
-from clove_ssl.probes.scores import Score
+from clove_ssl.probes.own_images import RANDOM, random_config, with_baseline, with_defaults
+from clove_ssl.probes.scores import Score, gain
 from clove_ssl.probes.suite import TITLES, Amounts, ProbeSuite
 from clove_ssl.report.page import write_report
+from clove_ssl.report.verdict import probe_verdict
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.probe_file import read_probes
 from clove_ssl.training.processes import choose_device
 from clove_ssl.weights.load import load_backbone
 
-RANDOM = "random:"
+FAST_PROBES: tuple[ProbeName, ...] = ("correspondence", "spread")
+"""What needs no labels."""
 
 Results = dict[str, dict[str, Score]]
 """Scores by backbone, then by name."""
+
+
+def probe_and_judge(config: ProbeConfig) -> Results:
+    """What ``clove probe`` does: a run that is alone gets random weights to be compared with."""
+    return probe_backbones(with_baseline(config))
 
 
 def probe_backbones(config: ProbeConfig, suite: ProbeSuite | None = None) -> Results:
@@ -47,29 +56,55 @@ def probe_backbones(config: ProbeConfig, suite: ProbeSuite | None = None) -> Res
         )
     for run in _runs(config):
         read_probes(run)  # a damaged file is better found before the work than after it
+    config, results = _measure(config, suite)
+    RichConsole().print(_table(config, results))
+    entries = _entries(config, results)
+    _record(config, entries)
+    for run in _runs(config):
+        write_report(run)
+    for name, verdict in probe_verdict(entries).items():
+        Console().say(f"{name}: {verdict.spoken()}")
+    return results
+
+
+def measure_finished(run: RunDirectory, *, images: int) -> None:
+    """Record how a run that has just finished does on its own images, beside random weights."""
+    config = ProbeConfig(backbones=(str(run.path),), probe=FAST_PROBES, test_images=images)
+    config = with_baseline(config)
+    config, results = _measure(config, open_suite(config))
+    _record(config, _entries(config, results))
+
+
+def _measure(config: ProbeConfig, suite: ProbeSuite | None) -> tuple[ProbeConfig, Results]:
+    """The config with its defaults filled in, and the scores of all its backbones."""
     backbones = {name: _open_backbone(name, config) for name in config.backbones}
     suite = suite or open_suite(config)
+    config, _ = with_defaults(config)
     config = replace(config, stages=config.stages or (_trained_stage(backbones),))
     device = choose_device(config.device)
     results = {
         name: suite.measure(backbone, config.stages, device=device)
         for name, backbone in backbones.items()
     }
-    RichConsole().print(_table(config, results))
-    _record(config, results)
-    return results
+    return config, results
 
 
 def open_suite(config: ProbeConfig) -> ProbeSuite:
     """The probes of a config, whatever the backbones."""
     amounts = _amounts(config)
-    data = open_probe_data(
-        config.data,
-        train=config.train,
-        test_split=config.test_split,
-        size=config.size,
-        counts=amounts.masks,
-    )
+    config, own = with_defaults(config)
+    assert config.data is not None  # the defaults are filled in
+    assert config.size is not None
+    if own is not None:
+        data = own.images()
+    else:
+        data = open_probe_data(
+            config.data,
+            train=config.train,
+            test_split=config.test_split,
+            size=config.size,
+            counts=amounts.masks,
+        )
     return ProbeSuite(data, size=config.size, names=config.probe, amounts=amounts, seed=config.seed)
 
 
@@ -96,7 +131,7 @@ def _open_backbone(name: str, config: ProbeConfig) -> Backbone:
     if not name.startswith(RANDOM):
         return load_backbone(name)
     torch.manual_seed(config.seed)
-    return build_backbone(BackboneConfig(name=name.removeprefix(RANDOM)))
+    return build_backbone(random_config(name, config.backbones))
 
 
 def _trained_stage(backbones: dict[str, Backbone]) -> str:
@@ -120,16 +155,25 @@ def _table(config: ProbeConfig, results: Results) -> Table:
     return table
 
 
-def _record(config: ProbeConfig, results: Results) -> None:
-    entries = [
-        _entry(name, kind, score, config)
-        for name, scores in results.items()
-        for kind, score in scores.items()
-    ]
+def _entries(config: ProbeConfig, results: Results) -> list[dict[str, Any]]:
+    """What is recorded: every score, and by how much it is ahead of random weights."""
+    baseline = next((name for name in results if name.startswith(RANDOM)), None)
+    entries = []
+    for name, scores in results.items():
+        for kind, score in scores.items():
+            entry = _entry(name, kind, score, config)
+            if baseline is not None and name != baseline:
+                ahead = gain(score, results[baseline][kind])
+                interval = None if ahead.interval is None else list(ahead.interval)
+                entry |= {"baseline": baseline, "gain": ahead.value, "gain_interval": interval}
+            entries.append(entry)
+    return entries
+
+
+def _record(config: ProbeConfig, entries: list[dict[str, Any]]) -> None:
     for run in _runs(config):
         fresh = {_identity(entry): entry for entry in (*read_probes(run), *entries)}
         write_text(run.probes, json.dumps(list(fresh.values()), indent=1) + "\n")
-        write_report(run)
 
 
 def _runs(config: ProbeConfig) -> list[RunDirectory]:

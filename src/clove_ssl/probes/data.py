@@ -6,6 +6,7 @@ split; whatever is learned from comes from a training split without its images.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -68,7 +69,7 @@ def open_probe_data(
     """What ``data`` offers; ``size`` and ``counts`` (training, test) are those of scenes."""
     if data == "scenes":
         return _scenes(size, counts)
-    root = Path(data).expanduser()
+    root = Path(os.path.expanduser(data))
     if not root.is_dir():
         return _pictures(open_source(DataConfig(source=data)), train)
     if voc := _voc_folder(root):

@@ -59,6 +59,7 @@ def embed(
     dtype: Literal["float32", "float16"] = "float32",
     batch_size: int = 64,
     device: Literal["auto", "cpu", "cuda"] = "auto",
+    console: Console | None = None,
 ) -> Embeddings:
     """The features of all images of a folder, list or set of shards.
 
@@ -71,6 +72,7 @@ def embed(
         dtype: Number format of the result.
         batch_size: Images at a time.
         device: Where the network runs.
+        console: Where to show how far it is.
     """
     network = backbone if isinstance(backbone, Backbone) else load_backbone(backbone)
     chosen = stage or network.stage
@@ -79,14 +81,16 @@ def embed(
     names: list[str] = []
     parts: list[npt.NDArray[np.floating[Any]]] = []
     unreadable: dict[str, str] = {}
-    for batch in _read_ahead(source, size=size, batch_size=batch_size):
-        images = [image for _, image in batch if isinstance(image, Tensor)]
-        names += [name for name, image in batch if isinstance(image, Tensor)]
-        unreadable |= {name: image for name, image in batch if isinstance(image, str)}
-        if images:
-            maps = extract(torch.stack(images))  # (B, D, h, w)
-            features = maps.mean((2, 3)) if kind == "global" else maps
-            parts.append(features.cpu().numpy().astype(dtype))
+    with (console or Console(speaks=False)).working("Embedding", total=len(source)) as work:
+        for batch in _read_ahead(source, size=size, batch_size=batch_size):
+            images = [image for _, image in batch if isinstance(image, Tensor)]
+            names += [name for name, image in batch if isinstance(image, Tensor)]
+            unreadable |= {name: image for name, image in batch if isinstance(image, str)}
+            if images:
+                maps = extract(torch.stack(images))  # (B, D, h, w)
+                features = maps.mean((2, 3)) if kind == "global" else maps
+                parts.append(features.cpu().numpy().astype(dtype))
+            work.done(len(batch))
     if not parts:
         raise UserError(
             f"None of the {len(source)} images of {data} can be read; the first is "
@@ -108,6 +112,7 @@ def write_embeddings(config: EmbedConfig) -> Embeddings:
         dtype=config.dtype,
         batch_size=config.batch_size,
         device=config.device,
+        console=console,
     )
     for name, reason in found.unreadable.items():
         console.warn(f"{name} is left out: {reason}")

@@ -28,6 +28,7 @@ class Score:
     chance: float | None = None  # what features that know nothing would score
     is_share: bool = True  # a number from 0 to 1 that reads better in percent
     extra: Mapping[str, float] = field(default_factory=dict)  # what else was found on the way
+    drawn: Tensor | None = field(default=None, repr=False, compare=False)  # (R,) its resamples
 
     def shown(self) -> str:
         """The value as a person reads it."""
@@ -47,6 +48,26 @@ class Score:
         return f"{100 * value:.1f}" if self.is_share else f"{value:.3g}"
 
 
+@dataclass(frozen=True)
+class Gain:
+    """By how much one backbone is ahead of another on the same images."""
+
+    value: float
+    interval: tuple[float, float] | None
+
+
+def gain(score: Score, baseline: Score) -> Gain:
+    """The difference of two scores; both must have been found on the same images.
+
+    Resamples of the same images are the same for both, so what an image makes easy or hard
+    for all backbones drops out, and small differences can be told from none.
+    """
+    value = score.value - baseline.value
+    if score.drawn is None or baseline.drawn is None or len(score.drawn) != len(baseline.drawn):
+        return Gain(value, None)
+    return Gain(value, spread_of(score.drawn - baseline.drawn))
+
+
 def resample_counts(images: int, *, seed: int) -> Tensor:
     """How often each image occurs in each resample: (R, N) float64."""
     generator = torch.Generator().manual_seed(seed)
@@ -60,14 +81,15 @@ def share(right: Tensor, judged: Tensor, *, chance: float | None = None, seed: i
     right, judged = right.double().cpu(), judged.double().cpu()
     counts = resample_counts(len(right), seed=seed)  # (R, N)
     drawn = (counts @ right) / (counts @ judged).clamp(min=1)  # (R,)
-    return Score((right.sum() / judged.sum().clamp(min=1)).item(), spread_of(drawn), chance)
+    value = (right.sum() / judged.sum().clamp(min=1)).item()
+    return Score(value, spread_of(drawn), chance, drawn=drawn)
 
 
 def mean(values: Tensor, *, seed: int) -> Score:
     """The mean of one number per image (N,)."""
     values = values.double().cpu()
     drawn = resample_counts(len(values), seed=seed) @ values / len(values)  # (R,)
-    return Score(values.mean().item(), spread_of(drawn), is_share=False)
+    return Score(values.mean().item(), spread_of(drawn), is_share=False, drawn=drawn)
 
 
 def spread_of(drawn: Tensor) -> tuple[float, float]:

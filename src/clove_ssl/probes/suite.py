@@ -25,6 +25,7 @@ import torch
 
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.probing import ProbeName
+from clove_ssl.console import Console
 from clove_ssl.errors import UserError
 from clove_ssl.probes import dense as probes
 from clove_ssl.probes.classifiers import Classified, knn, linear, load_classified
@@ -130,7 +131,8 @@ class ProbeSuite:
         ):
             wanted = [name for name in self.names if _NEEDS[name] == need]
             if wanted:
-                scores |= measure(extract, wanted)
+                with Console().working(f"Probing {', '.join(wanted)}"):
+                    scores |= measure(extract, wanted)
         return scores
 
     def _look_at_views(

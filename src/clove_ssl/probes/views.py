@@ -144,7 +144,7 @@ def uniformity(unit: Tensor, *, seed: int) -> Score:
     pairs = len(unit) ** 2 - counts.square().sum(1)  # (R,)
     drawn = (((counts @ closeness) * counts).sum(1) / pairs)[pairs > 0]  # (R,)
     value = closeness.sum() / max(1, len(unit) * (len(unit) - 1))
-    return Score(value.log().item(), spread_of(drawn.log()), is_share=False)
+    return Score(value.log().item(), spread_of(drawn.log()), is_share=False, drawn=drawn.log())
 
 
 def calibration_images(pairs: ViewPairs) -> Tensor:

@@ -17,9 +17,7 @@ from clove_ssl.report.curves import Point, draw_curves, is_drawable, thinned
 from clove_ssl.report.runs import ReportedRun
 from clove_ssl.runs.hints import Hint
 from clove_ssl.runs.history import Series
-from clove_ssl.runs.metric_table import GROUPS, POSITION, Metric, MetricTable, readable
-
-Sections = list[tuple[str, list["Card"]]]
+from clove_ssl.runs.metric_table import GROUPS, POSITION, Group, Metric, MetricTable, readable
 
 
 @dataclass(frozen=True)
@@ -52,9 +50,18 @@ class Card:
         return {"unit": self.metric.unit, "series": series}
 
 
+@dataclass(frozen=True)
+class Section:
+    """The cards of one group of metrics."""
+
+    title: str
+    group: Group
+    cards: Sequence[Card]
+
+
 def card_sections(
     runs: Sequence[ReportedRun], *, first: int = 0, prefix: str = "", least: int = 1
-) -> Sections:
+) -> list[Section]:
     """Cards of all metrics by group, without empty groups; curves count from ``first``.
 
     Metrics that no run has logged ``least`` times are left out. Where two methods explain a name
@@ -72,7 +79,7 @@ def card_sections(
         for number, metric in enumerate(table.in_reading_order(often), start=first)
     ]
     groups = groupby(cards, key=lambda card: card.metric.group)
-    return [(prefix + GROUPS[group], list(members)) for group, members in groups]
+    return [Section(prefix + GROUPS[group], group, list(members)) for group, members in groups]
 
 
 def _card(metric: Metric, runs: Sequence[ReportedRun], number: int) -> Card:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig
-from clove_ssl.config.showing import PictureKind, ReportConfig, ShowConfig
+from clove_ssl.config.showing import PICTURES, PictureKind, ReportConfig, ShowConfig
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError
 from clove_ssl.pictures import command as showing
+from clove_ssl.probes import command as probing
+from clove_ssl.report.inline_pictures import MAIN_PICTURES
 from clove_ssl.report.page import render_report, write_report
 from clove_ssl.report.pages import write_file
+from clove_ssl.report.verdict import pretraining_verdict
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory, list_checkpoints
-from clove_ssl.runs.metrics import damaged_lines
+from clove_ssl.runs.hints import hints
+from clove_ssl.runs.metrics import damaged_lines, read_metrics
+from clove_ssl.runs.state import read_state
 
 REPORT_NAME = "report.html"
+_MEASURED = 64  # images on which a run is measured at its end: seconds, even on a CPU
 _COUNTS = {"attention": 2}  # images on a sheet; each of attention's takes two rows of heads
 
 
@@ -37,7 +44,51 @@ def report_runs(config: ReportConfig) -> Path:
     return path
 
 
-def draw_pictures(run: RunDirectory, console: Console) -> None:
+def conclude(path: Path) -> None:
+    """Close a pre-training that has finished: measure it, draw it, write its page, judge it.
+
+    The run itself is complete by then, so nothing that goes wrong here is more than a warning.
+    """
+    run = RunDirectory(path)
+    if not run.backbone.is_file() or _is_helper():  # interrupted, or not ours to close
+        return
+    config = directory.read_config(run)
+    if isinstance(config, FinetuneConfig):
+        return
+    console = Console()
+    console.say("Measuring and drawing what was learned ...")
+    try:
+        _measure_and_draw(run, config, console)
+    except KeyboardInterrupt:
+        console.say(f"Left out; the run is complete. To do it later: clove probe {run.path}")
+        return
+    except (UserError, RuntimeError, OSError) as error:  # such as a GPU without enough memory
+        console.warn(f"not all could be measured and drawn: {error}")
+    metrics = read_metrics(run)
+    state = read_state(run, config, metrics)
+    found = hints(metrics, config, total_steps=state.total_steps)
+    console.say(pretraining_verdict(run, config, state, found).spoken())
+
+
+def _measure_and_draw(run: RunDirectory, config: PretrainConfig, console: Console) -> None:
+    images = read_state(run, config, read_metrics(run)).images or _MEASURED
+    if config.method.trains:
+        try:
+            probing.measure_finished(run, images=min(_MEASURED, images))
+        except UserError as error:
+            console.warn(f"the features are not measured: {error}")
+    draw_pictures(run, console, kinds=MAIN_PICTURES)
+    write_report(run)
+
+
+def _is_helper() -> bool:
+    """Whether this is one of several processes of a run, and not the first."""
+    return os.environ.get("RANK", "0") != "0"
+
+
+def draw_pictures(
+    run: RunDirectory, console: Console, *, kinds: Sequence[PictureKind] = tuple(PICTURES)
+) -> None:
     """Draw what a pre-training run can show and has not drawn since its weights last changed."""
     config = directory.read_config(run)
     if isinstance(config, FinetuneConfig):
@@ -47,7 +98,7 @@ def draw_pictures(run: RunDirectory, console: Console) -> None:
     if newest is None:
         console.say(f"{run.path} has no weights yet, so there is nothing to draw")
         return
-    for kind in _pictures_of(config):
+    for kind in (kind for kind in _pictures_of(config) if kind in kinds):
         path = run.pictures / f"{kind}.png"
         if path.is_file() and path.stat().st_mtime >= newest:
             continue

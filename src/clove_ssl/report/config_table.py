@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import yaml
-
+from clove_ssl.config.files import read_values
 from clove_ssl.report.runs import ReportedRun
 
 NOTHING = "–"
@@ -18,7 +17,7 @@ Row = tuple[str, list[str]]
 
 def config_differences(runs: Sequence[ReportedRun]) -> tuple[list[Row], list[Row]]:
     """The options that differ, in the order of the files: those that all runs have, the others."""
-    tables = [dict(_flat(yaml.safe_load(run.config_text) or {})) for run in runs]
+    tables = [dict(_flat(read_values(run.run.config))) for run in runs]
     keys = list(dict.fromkeys(key for table in tables for key in table))
     rows = [(key, [_text(table, key) for table in tables]) for key in keys]
     different = [(key, values) for key, values in rows if len(set(values)) > 1]

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from clove_ssl.runs.metric_table import readable
-
 Point = tuple[int, float]
 
 MOST_POINTS = 400
@@ -69,17 +67,6 @@ class Axes:
             _step_labels(self.x, self.x_ticks),
         ]
         return Markup('<g class="axes">{}</g>').format(Markup("").join(parts))
-
-
-def draw_curve(points: Sequence[Point], label: str, *, unit: str = "") -> Markup:
-    """One metric over the steps of a run; ``label`` is for those who cannot see it."""
-    finite = [value for _, value in points if is_drawable(value)]
-    if not finite:
-        return EMPTY
-    axes = Axes.around([points])
-    dots = _dots(thinned(points), axes, unit)
-    line = Markup('<path class="line" d="{}"/>').format(_path(thinned(points), axes))
-    return _picture([axes.drawn(), line, dots], label)
 
 
 def draw_curves(
@@ -217,16 +204,3 @@ def _path(points: Iterable[Point], axes: Axes, *, joined: bool = True) -> str:
             commands.append(f"L{place}" if pen_down else f"M{place}h0")
         pen_down = joined and is_drawable(value)
     return "".join(commands)
-
-
-def _dots(points: Iterable[Point], axes: Axes, unit: str) -> Markup:
-    """All but the last are invisible until pointed at; their titles are the tooltips."""
-    dot = Markup(
-        '<circle class="dot" cx="{:.1f}" cy="{:.1f}" r="3.5">'
-        "<title>step {:,}: {}{}</title></circle>"
-    )
-    return Markup("").join(
-        dot.format(axes.x.place(step), axes.y.place(value), step, readable(value), unit)
-        for step, value in points
-        if is_drawable(value)
-    )

@@ -1,140 +1,173 @@
-"""``report.html`` of a fine-tuning run: scores, differences from the protocol, pictures, curves."""
+"""What a report says about fine-tuning runs: scores side by side, and how they were found."""
 
 from __future__ import annotations
 
-import base64
-import json
-import time
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
-from markupsafe import Markup
-
-from clove_ssl.config.finetuning import FinetuneConfig
-from clove_ssl.report.curves import draw_curve
-from clove_ssl.report.pages import template
+from clove_ssl.config.json_files import read_json
+from clove_ssl.report.runs import ReportedRun
 from clove_ssl.runs.directory import RunDirectory
-from clove_ssl.runs.history import History
-from clove_ssl.runs.metric_table import POSITION
-from clove_ssl.runs.metrics import read_metrics
-from clove_ssl.runs.probe_file import read_probes
+from clove_ssl.runs.summary_file import read_summary
 from clove_ssl.tasks.scoring.scores import (
+    Scores,
+    ScoreTable,
     class_rows,
     describe_spread,
     read_scores,
-    summary_rows,
 )
 
 Rows = Sequence[Sequence[str]]
+NOTHING = "–"
 
 
 @dataclass(frozen=True)
-class ReportTable:
-    """Figures to show, ready to be printed."""
+class Cell:
+    """One figure of one run."""
+
+    text: str
+    is_best: bool = False  # of all runs in the table
+
+
+@dataclass(frozen=True)
+class ScoreRow:
+    """All figures of one run."""
+
+    run: ReportedRun
+    cells: Sequence[Cell]
+
+
+@dataclass(frozen=True)
+class ScoreBoard:
+    """One kind of score of one task, with a row for every run that has it."""
 
     title: str
     note: str
-    rows: Rows
-    details: Rows = ()
+    figures: Sequence[str]
+    rows: Sequence[ScoreRow]
+    by_class: Rows
 
 
-def finetuning_page(run: RunDirectory, config: FinetuneConfig) -> str:
-    """The page as text; before the end of a run it has no scores yet."""
-    check, scores = _self_check(run), score_tables(run, config)
-    return template("finetuning.html.jinja").render(
-        title=run.path.resolve().name,
-        task=config.task.name,
-        backbone=config.backbone,
-        progress=_progress(run, config, finished=bool(scores)),
-        written=time.strftime("%Y-%m-%d %H:%M"),
-        tables=[*scores, *_probe_tables(run)],
-        differences=config.differences(),
-        notes=check.get("notes", []),
-        facts=check.get("facts", {}),
-        pictures=_pictures(run),
-        curves=_curves(run),
-        config=run.config.read_text(encoding="utf-8"),
+class _SelfCheck(TypedDict, total=False):
+    notes: list[str]
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Differences:
+    """How a run differs from its published protocol, and what it found at its start."""
+
+    run: ReportedRun
+    differences: Sequence[str]
+    notes: Sequence[str]
+    facts: dict[str, str]
+
+
+def score_boards(runs: Sequence[ReportedRun]) -> list[ScoreBoard]:
+    """The scores of fine-tuning runs, those of one task and kind in one table."""
+    found: dict[tuple[str, str], list[tuple[ReportedRun, Scores, ScoreTable]]] = {}
+    for run in runs:
+        if run.finetuning is not None and run.finetuning.runs == 1 and run.run.scores.is_file():
+            scores = read_scores(run.run.scores)
+            for table in scores.tables:
+                key = (run.finetuning.task.name, table.name)
+                found.setdefault(key, []).append((run, scores, table))
+    return [_board(task, name, members) for (task, name), members in found.items()] + [
+        board for run in runs for board in _repeated_board(run)
+    ]
+
+
+def protocol_differences(run: ReportedRun) -> Differences | None:
+    """What a fine-tuning run wrote down at its start."""
+    if run.finetuning is None:
+        return None
+    check = _self_check(run.run)
+    facts = {str(name): str(value) for name, value in check.get("facts", {}).items()}
+    return Differences(run, run.finetuning.differences(), check.get("notes", []), facts)
+
+
+def _board(
+    task: str, name: str, members: Sequence[tuple[ReportedRun, Scores, ScoreTable]]
+) -> ScoreBoard:
+    figures = list(dict.fromkeys(figure for _, _, table in members for figure in table.summary))
+    best = {
+        figure: max(
+            (table.summary.get(figure, -math.inf) for _, _, table in members), default=math.inf
+        )
+        for figure in figures
+    }
+    several = len(members) > 1
+    rows = [
+        ScoreRow(
+            run,
+            [
+                _cell(table.summary.get(figure), is_best=several and best[figure])
+                for figure in figures
+            ],
+        )
+        for run, _, table in members
+    ]
+    _, scores, table = members[0]
+    images = "1 image" if scores.images == 1 else f"{scores.images:,} images"
+    return ScoreBoard(
+        f"{task}: {name}", f"{table.rule}, {images}", figures, rows, _classes(members)
     )
 
 
-def score_tables(run: RunDirectory, config: FinetuneConfig) -> Sequence[ReportTable]:
-    """The scores of a run, or of several; none before they end."""
-    return _tables(run) if config.runs == 1 else _summary_tables(run)
+def _cell(value: float | None, *, is_best: float | bool) -> Cell:
+    """A figure; ``is_best`` is the best of all runs, or False where there is one run only."""
+    if value is None:
+        return Cell(NOTHING)
+    return Cell(_percent(value), is_best is not False and value == is_best)
 
 
-def _tables(run: RunDirectory) -> list[ReportTable]:
-    if not run.scores.is_file():
-        return []
-    scores = read_scores(run.scores)
-    return [
-        ReportTable(
-            title=f"Scores: {table.name}",
-            note=f"{table.rule}, {scores.images:,} images",
-            rows=summary_rows(table),
-            details=class_rows(table),
-        )
-        for table in scores.tables
-    ]
-
-
-def _summary_tables(run: RunDirectory) -> Sequence[ReportTable]:
-    if not run.summary.is_file():
-        return []
-    content = json.loads(run.summary.read_text(encoding="utf-8"))
-    seeds = [f"run-{number}" for number in range(content["runs"])]
+def _classes(members: Sequence[tuple[ReportedRun, Scores, ScoreTable]]) -> Rows:
+    """All figures by class of one run, or the first figure by class of several."""
+    if len(members) == 1:
+        table = members[0][2]
+        return class_rows(table) if table.by_class else ()
+    tables = [table for _, _, table in members]
+    names = list(dict.fromkeys(name for table in tables for name in table.by_class))
+    if not names:
+        return ()
+    figure = next(iter(next(table.by_class[names[0]] for table in tables if table.by_class)))
+    head = [f"{figure} by class", *(run.name for run, _, _ in members)]
     rows = [
-        [name, describe_spread(spread), *(f"{100 * value:.2f}" for value in spread["values"])]
-        for name, spread in content["figures"].items()
+        [name, *(_percent(table.by_class.get(name, {}).get(figure, math.nan)) for table in tables)]
+        for name in names
     ]
-    head = ["figure", "mean +- standard deviation", *seeds]
-    note = "The runs differ in their seed alone."
-    return [ReportTable(f"Scores of {content['runs']} runs", note, [head, *rows])]
+    return [head, *rows]
 
 
-def _probe_tables(run: RunDirectory) -> list[ReportTable]:
-    """What ``clove probe`` found about the fine-tuned backbone and those beside it."""
-    entries = read_probes(run)
-    if not entries:
-        return []
-    rows = [
-        [str(entry[key]) for key in ("title", "backbone", "data")] + [_shown(entry)]
-        for entry in entries
+def _repeated_board(run: ReportedRun) -> Iterator[ScoreBoard]:
+    """The scores of runs that differ in their seed alone."""
+    if run.finetuning is None or run.finetuning.runs == 1 or not run.run.summary.is_file():
+        return
+    content = read_summary(run.run)
+    figures = content["figures"]
+    cells = [Cell(describe_spread(spread)) for spread in figures.values()]
+    single = [
+        [name.replace("_", " "), *(f"{100 * value:.2f}" for value in spread["values"])]
+        for name, spread in figures.items()
     ]
-    head = ["figure", "backbone", "data", "value"]
-    return [ReportTable("Frozen features", "Shares in percent.", [head, *rows])]
+    head = ["figure", *(f"run-{number}" for number in range(content["runs"]))]
+    yield ScoreBoard(
+        f"{run.finetuning.task.name}: {content['runs']} runs",
+        "Mean +- standard deviation; the runs differ in their seed alone.",
+        [name.replace("_", " ") for name in figures],
+        [ScoreRow(run, cells)],
+        [head, *single],
+    )
 
 
-def _shown(entry: Mapping[str, Any]) -> str:
-    return f"{100 * entry['value']:.2f}" if entry["is_share"] else f"{entry['value']:.4g}"
+def _percent(value: float) -> str:
+    return NOTHING if math.isnan(value) else f"{100 * value:.2f}"
 
 
-def _progress(run: RunDirectory, config: FinetuneConfig, *, finished: bool) -> str:
-    if config.runs > 1:
-        return f"{config.runs} runs of {config.total_iterations:,} iterations"
-    if finished:
-        return f"finished after {config.total_iterations:,} iterations"
-    done = max((int(line["step"]) for line in read_metrics(run)), default=0)
-    return f"at iteration {done:,} of {config.total_iterations:,}"
-
-
-def _self_check(run: RunDirectory) -> dict[str, Any]:
+def _self_check(run: RunDirectory) -> _SelfCheck:
     if not run.self_check.is_file():
         return {}
-    content: dict[str, Any] = json.loads(run.self_check.read_text(encoding="utf-8"))
+    content: _SelfCheck = read_json(run.self_check, _SelfCheck, remedy="Delete it, then try again.")
     return content
-
-
-def _pictures(run: RunDirectory) -> list[str]:
-    return [
-        base64.b64encode(path.read_bytes()).decode() for path in sorted(run.pictures.glob("*.png"))
-    ]
-
-
-def _curves(run: RunDirectory) -> list[tuple[str, Markup]]:
-    history = History(read_metrics(run))
-    shown = [name for name in history.names() - POSITION if len(history.points(name)) > 1]
-    return [
-        (name, draw_curve(history.points(name), f"{name} over the iterations"))
-        for name in sorted(shown, key=lambda name: (not name.startswith("loss"), name))
-    ]

@@ -10,21 +10,22 @@ values that one points at; without it the page can still be read.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.report import curves
 from clove_ssl.report.cards import card_sections
 from clove_ssl.report.config_table import config_differences
-from clove_ssl.report.finetuning import ReportTable, finetuning_page, score_tables
-from clove_ssl.report.inline_pictures import inline_pictures
+from clove_ssl.report.facts import Facts
+from clove_ssl.report.finetuning import protocol_differences, score_boards
+from clove_ssl.report.inline_pictures import picture_groups
 from clove_ssl.report.pages import template, write_page
 from clove_ssl.report.probe_bars import BarChart, bar_charts
-from clove_ssl.report.runs import Facts, ReportedRun, read_runs
-from clove_ssl.runs.directory import RunDirectory, read_config
-from clove_ssl.runs.hints import Hint, worrying
+from clove_ssl.report.runs import ReportedRun, read_runs
+from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.hints import worrying
+from clove_ssl.runs.metric_table import Level
 from clove_ssl.runs.probe_file import read_probes
 
 GEOMETRY = {
@@ -37,13 +38,13 @@ GEOMETRY = {
 }
 
 
+MAIN_GROUPS = frozenset({"loss", "features", "probes", "other"})
+"""Metrics that are shown at once; the others are folded."""
+
+
 def write_report(run: RunDirectory) -> Path:
     """Write ``report.html`` of a run, whatever kind it is and at any time, and return its path."""
-    config = read_config(run)
-    if isinstance(config, FinetuneConfig):
-        write_page(run, finetuning_page(run, config))
-    else:
-        write_page(run, render_report([run]))
+    write_page(run, render_report([run]))
     return run.report
 
 
@@ -53,36 +54,55 @@ def render_report(directories: Sequence[RunDirectory], *, live: bool = False) ->
     pretrained = [run for run in runs if not run.is_finetuning]
     finetuned = [run for run in runs if run.is_finetuning]
     sections = card_sections(pretrained)
-    curves_before = sum(len(cards) for _, cards in sections)
+    curves_before = sum(len(section.cards) for section in sections)
     # Scores are logged once, at the end, and stand in tables.
     later = card_sections(finetuned, first=curves_before, prefix="Fine-tuning: ", least=2)
-    cards = [card for _, members in (*sections, *later) for card in members]
+    cards = [card for section in (*sections, *later) for card in section.cards]
+    parts: dict[str, Any] = {
+        "worries": _worries(runs),
+        "boards": score_boards(finetuned),
+        "unscored": [run for run in finetuned if not _is_scored(run)],
+        "pictures": picture_groups(runs),
+        "charts": _charts(runs),
+        "sections": [*sections, *later],
+        "differences": [_differences(each) for each in (pretrained, finetuned) if len(each) > 1],
+    }
     return template("report.html.jinja").render(
         title=runs[0].name if len(runs) == 1 else f"{len(runs)} runs",
         runs=runs,
-        pretrained=pretrained,
-        finetuned=finetuned,
         live=live,
         written=time.strftime("%Y-%m-%d %H:%M"),
         summaries=[_side_by_side(group) for group in (pretrained, finetuned) if group],
-        differences=[_differences(group) for group in (pretrained, finetuned) if len(group) > 1],
-        worries=_worries(pretrained),
-        charts=_charts(pretrained),
-        pictures={run.number: inline_pictures(run) for run in runs},
-        tables={run.number: _score_tables(run) for run in finetuned},
-        sections=sections,
-        finetuning_sections=later,
+        contents=_contents(parts),
+        protocols=[each for each in map(protocol_differences, finetuned) if each],
         hardware=_columns(runs, [run.hardware() for run in runs]),
+        main_groups=MAIN_GROUPS,
+        narrow_pictures=sum(group.is_narrow for group in parts["pictures"] if group.is_main),
         points=[card.points() for card in cards],
         names=[run.name for run in runs],
         steps=[_last_step(run) for run in runs],
         geometry=GEOMETRY,
         colours=curves.COLOURS,
+        **parts,
     )
 
 
+def _contents(parts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Anchors and titles of the parts that a page has."""
+    optional = [
+        ("look", "What to look at", parts["worries"]),
+        ("scores", "Scores", parts["boards"] or parts["unscored"]),
+        ("pictures", "Pictures", parts["pictures"]),
+        ("probes", "Frozen features", parts["charts"]),
+        ("curves", "Curves", parts["sections"]),
+        ("differences", "Differences", parts["differences"]),
+    ]
+    there = [(anchor, title) for anchor, title, content in optional if content]
+    return [("summary", "Summary"), *there, ("details", "Details")]
+
+
 def _side_by_side(runs: Sequence[ReportedRun]) -> dict[str, Any]:
-    return _columns(runs, [{**run.facts, "State": run.progress} for run in runs])
+    return _columns(runs, [{"State": run.progress, **run.facts} for run in runs])
 
 
 def _differences(runs: Sequence[ReportedRun]) -> dict[str, Any]:
@@ -99,19 +119,29 @@ def _columns(runs: Sequence[ReportedRun], facts: Sequence[Facts]) -> dict[str, A
     }
 
 
-def _worries(runs: Sequence[ReportedRun]) -> list[tuple[ReportedRun, str, Hint]]:
-    return [(run, hint.metric.title, hint) for run in runs for hint in worrying(run.hints)]
+def _worries(runs: Sequence[ReportedRun]) -> list[tuple[ReportedRun, Level, str, str]]:
+    """All that somebody should act on: what metrics say, then data and files."""
+    hints = [
+        (run, hint.level, hint.metric.title, hint.text)
+        for run in runs
+        for hint in worrying(run.hints)
+    ]
+    others: list[tuple[ReportedRun, Level, str, str]] = [
+        (run, "look", title, text) for run in runs for title, text in run.warnings
+    ]
+    return hints + others
 
 
 def _charts(runs: Sequence[ReportedRun]) -> list[BarChart]:
     """Probes of all runs; what several files know is shown once."""
     found = [read_probes(run.run) for run in runs]
-    entries = {str(sorted(entry.items())): entry for entries in found for entry in entries}
-    return bar_charts(list(entries.values()))
+    entries = {str(sorted(entry.items(), key=str)): entry for each in found for entry in each}
+    colours = {run.run.path.resolve().name: run.number for run in runs}
+    return bar_charts(list(entries.values()), colours)
 
 
-def _score_tables(run: ReportedRun) -> Sequence[ReportTable]:
-    return score_tables(run.run, run.finetuning) if run.finetuning else ()
+def _is_scored(run: ReportedRun) -> bool:
+    return run.run.scores.is_file() or run.run.summary.is_file()
 
 
 def _last_step(run: ReportedRun) -> int:

@@ -22,6 +22,15 @@ def template(name: str) -> jinja2.Template:
     return _environment().get_template(name)
 
 
+def get_ready() -> None:
+    """Read all pages now, since a run writes its report at the end, hours later.
+
+    By then the installation may have been replaced, or be closed to the user of this process.
+    """
+    for name in _environment().list_templates(extensions=["jinja"]):
+        template(name)
+
+
 @cache  # it remembers its pages, and reading one takes longer than filling it
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(

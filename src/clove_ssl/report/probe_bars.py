@@ -1,17 +1,28 @@
-"""Bars that compare probed backbones; the page draws them with plain HTML boxes.
+"""Charts that compare probed backbones; the page draws them with plain HTML boxes.
 
 Only figures of one kind, on the same data at the same image size, are put side by
-side. Positions are percent of the width of the chart, shares are shown in percent.
+side. A share is a bar that begins at 0; a figure that is better when lower, or below
+zero, is a dot on its axis, since a bar would make the worst the longest. Positions are
+percent of the width of the chart, shares are shown in percent.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
+
+from clove_ssl.report.curves import Axis, tick_labels, ticks, value_range
+from clove_ssl.runs.common_metrics import COMMON
+from clove_ssl.runs.metrics import PROBE_PREFIX
 
 Entry = Mapping[str, Any]
 """An entry of ``probes.json``, as ``runs/probe_file.py`` reads it."""
+
+LOWER_IS_BETTER = frozenset({"alignment", "uniformity"})
+_MEANINGS = {metric.name.removeprefix(PROBE_PREFIX): metric.meaning for metric in COMMON}
 
 
 @dataclass(frozen=True)
@@ -22,8 +33,11 @@ class Bar:
     stages: str
     value: str
     note: str  # interval, chance level and what else was measured
-    length: float  # of the bar
+    place: float  # where its value lies
     whisker: tuple[float, float] | None  # start and length of the interval
+    chance: float | None  # where guessing lies
+    is_baseline: bool  # random weights
+    run: int | None  # the run of the page whose colour it has
 
 
 @dataclass(frozen=True)
@@ -31,36 +45,75 @@ class BarChart:
     """All backbones that were measured on the same images."""
 
     title: str
+    data: str
+    meaning: str
+    better: Literal["higher", "lower"]
+    form: Literal["bar", "dot"]
+    is_share: bool
+    ticks: tuple[tuple[float, str], ...]
     bars: tuple[Bar, ...]
 
 
-def bar_charts(probes: Sequence[Entry]) -> list[BarChart]:
-    """One chart per figure and kind of data, in the order of ``probes.json``."""
-    charts: dict[str, list[Entry]] = {}
-    for probe in probes:
-        size = f", {probe['size']} px" if "size" in probe else ""
-        title = f"{probe['title']} on {probe['data']}{size}"
-        charts.setdefault(title, []).append(probe)
-    return [BarChart(title, _bars(members)) for title, members in charts.items()]
+def bar_charts(probes: Sequence[Entry], colours: Mapping[str, int] | None = None) -> list[BarChart]:
+    """One chart per figure and kind of data, in the order of ``probes.json``.
+
+    ``colours`` are the numbers of runs by the names of their folders.
+    """
+    charts: dict[tuple[str, str, str], list[Entry]] = {}
+    # A network that diverged has no figure, and a bar without a length cannot be drawn.
+    for probe in (each for each in probes if math.isfinite(each["value"])):
+        size = f" at {probe['size']} px" if "size" in probe else ""
+        key = (probe["title"], f"on {probe['data']}{size}", str(probe.get("figure", "")))
+        charts.setdefault(key, []).append(probe)
+    return [_chart(*key, members, colours or {}) for key, members in charts.items()]
 
 
-def _bars(probes: Sequence[Entry]) -> tuple[Bar, ...]:
-    """The chart ends at the largest value, so that small scores can still be compared."""
-    full = max(max(map(abs, (probe["value"], *_interval(probe)))) for probe in probes) or 1.0
-    return tuple(_bar(probe, full) for probe in probes)
+def _chart(
+    title: str, data: str, figure: str, probes: Sequence[Entry], colours: Mapping[str, int]
+) -> BarChart:
+    is_lower = figure in LOWER_IS_BETTER
+    values = [value for probe in probes for value in (probe["value"], *_interval(probe))]
+    form: Literal["bar", "dot"] = "dot" if is_lower or min(values) < 0 else "bar"
+    axis = _axis(values, form)
+    positions = ticks(axis.low, axis.high)
+    scale = 100 if probes[0]["is_share"] else 1
+    labels = tick_labels([scale * position for position in positions])
+    return BarChart(
+        title=title if title.startswith("k-") else title[:1].upper() + title[1:],
+        data=data,
+        meaning=_MEANINGS.get(figure, ""),
+        better="lower" if is_lower else "higher",
+        form=form,
+        is_share=bool(probes[0]["is_share"]),
+        ticks=tuple(zip(map(axis.place, positions), labels, strict=True)),
+        bars=tuple(_bar(probe, axis, colours) for probe in probes),
+    )
 
 
-def _bar(probe: Entry, full: float) -> Bar:
+def _axis(values: Sequence[float], form: str) -> Axis:
+    """Bars begin at 0; dots lie anywhere, with some air around them."""
+    if form == "bar":
+        return Axis(0.0, max(values) * 1.05 or 1.0, 0, 100)
+    low, high = value_range(values)
+    return Axis(low, high, 0, 100)
+
+
+def _bar(probe: Entry, axis: Axis, colours: Mapping[str, int]) -> Bar:
     whisker = None
-    if ends := sorted(100 * abs(end) / full for end in _interval(probe)):
+    if ends := sorted(axis.place(end) for end in _interval(probe)):
         whisker = (ends[0], ends[1] - ends[0])
+    chance = probe.get("chance")
+    name = str(probe["backbone"])
     return Bar(
-        name=probe["backbone"],
+        name=name,
         stages=", ".join(probe.get("stages", ())),
         value=_text(probe["value"], probe),
         note=_note(probe),
-        length=100 * abs(probe["value"]) / full,
+        place=axis.place(probe["value"]),
         whisker=whisker,
+        chance=None if chance is None else axis.place(chance),
+        is_baseline=name.startswith("random:"),
+        run=colours.get(Path(name).name),
     )
 
 
@@ -80,4 +133,4 @@ def _interval(probe: Entry) -> Sequence[float]:
 
 
 def _text(value: float, probe: Entry) -> str:
-    return f"{100 * value:.1f}" if probe["is_share"] else f"{value:.3g}"
+    return f"{100 * value:.1f} %" if probe["is_share"] else f"{value:.3g}"

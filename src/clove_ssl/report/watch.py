@@ -1,32 +1,36 @@
 """``clove watch``: the report of runs, served on this machine while they are going.
 
 The server only answers GET of two things, the page and the new lines of the
-metrics, and only on the loopback address. It writes nothing. A page of another
-site that made a browser ask here under its own name (DNS rebinding) is refused.
+metrics, and only on the loopback address, with a bounded number of threads. It
+writes nothing. A page of another site that made a browser ask here under its
+own name (DNS rebinding) is refused.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.showing import WatchConfig
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError
+from clove_ssl.report.bounded_server import BoundedServer
 from clove_ssl.report.page import render_report
 from clove_ssl.report.pages import encoded
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
-from clove_ssl.runs.metrics import read_metrics
+from clove_ssl.runs.metrics import damaged_lines, read_metrics
 from clove_ssl.runs.state import read_state
 
 HOST = "127.0.0.1"
+_STEP = re.compile(r"[0-9]{1,18}")
 _MOST_ROWS = 100  # lines of metrics in one answer; the page itself has them all
 
 
@@ -34,6 +38,8 @@ def watch(config: WatchConfig) -> None:
     """Serve the report until Ctrl-C."""
     server = open_server(config)
     console = Console()
+    for damage in filter(None, map(damaged_lines, map(directory.find, config.runs))):
+        console.warn(damage)
     console.say(f"http://{HOST}:{server.server_port}/  (read-only; Ctrl-C stops it)")
     try:
         server.serve_forever()
@@ -43,7 +49,7 @@ def watch(config: WatchConfig) -> None:
         server.server_close()
 
 
-def open_server(config: WatchConfig) -> ThreadingHTTPServer:
+def open_server(config: WatchConfig) -> BoundedServer:
     """The server, listening but not yet answering."""
     if not config.runs:
         raise UserError("clove watch needs a run. Name its folder: clove watch runs/a")
@@ -54,7 +60,7 @@ def open_server(config: WatchConfig) -> ThreadingHTTPServer:
         watched = runs
 
     try:
-        return ThreadingHTTPServer((HOST, config.port), Handler)
+        return BoundedServer((HOST, config.port), Handler)
     except OSError as error:
         raise UserError(
             f"Port {config.port} cannot be used: {error.strerror}. Try --port {config.port + 1}, "
@@ -71,7 +77,9 @@ class ReportHandler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """The page, new metrics, or nothing."""
-        address = urlsplit(self.path)
+        if isinstance(self.server, BoundedServer):
+            self.server.has_asked(self.connection)
+        address = _address(self.path)
         if not self._is_asked_by_name():
             self._answer(HTTPStatus.FORBIDDEN, "text/plain", b"Ask for 127.0.0.1 or localhost.\n")
         elif address.path == "/":
@@ -114,9 +122,16 @@ class ReportHandler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
+def _address(path: str) -> SplitResult:
+    try:
+        return urlsplit(path)
+    except ValueError:  # an address that is none
+        return urlsplit("/nowhere")
+
+
 def news(runs: Sequence[RunDirectory], after: str) -> dict[str, Any]:
     """How far runs are, and their lines of metrics after given steps such as ``120,80``."""
-    known = [int(step) if step.isdigit() else 0 for step in after.split(",")]
+    known = [int(step) if _STEP.fullmatch(step) else 0 for step in after.split(",")]
     known += [0] * (len(runs) - len(known))
     return {"runs": [_news_of(run, step) for run, step in zip(runs, known, strict=False)]}
 

@@ -34,6 +34,8 @@ def _judge_rank(rank: Series, history: History, limits: Limits) -> Verdict:
 def _judge_floor(series: Series, floor: float, ideal: str) -> Verdict:
     """Judge a metric that falls when the features collapse."""
     now, best = readable(series.recent), readable(max(series.values))
+    if series.recent < floor and not series.shows_a_trend:
+        return "look", f"{now} is under {readable(floor)}. So early that may pass; watch it."
     if series.recent < floor:
         return "bad", (
             f"{now} is under {readable(floor)}: different things get the same embedding, the "
@@ -45,7 +47,7 @@ def _judge_floor(series: Series, floor: float, ideal: str) -> Verdict:
     return "good", f"{now}, above the limit of {readable(floor)}; {ideal}."
 
 
-def _judge_gradient(norm: Series, history: History, limits: Limits) -> Verdict:
+def _judge_gradient(norm: Series, history: History, limits: Limits) -> Verdict | None:
     if norm.recent == 0:
         return "bad", "The gradient is zero: nothing is learned."
     usual = median(norm.values)
@@ -54,17 +56,10 @@ def _judge_gradient(norm: Series, history: History, limits: Limits) -> Verdict:
             f"{readable(norm.recent)} is more than ten times the usual {readable(usual)}. If it "
             "keeps growing, use a smaller --optimizer.lr."
         )
-    return "good", f"{readable(norm.recent)} now, {readable(usual)} usually."
+    return None
 
 
-def _judge_learning_rate(rate: Series, history: History, limits: Limits) -> Verdict:
-    now = readable(rate.values[-1])
-    if history.is_before_epoch(limits.warmup_epochs):
-        return "good", f"{now}, still warming up."
-    return "good", f"{now}, after a peak of {readable(max(rate.values))}."
-
-
-def _judge_speed(speed: Series, history: History, limits: Limits) -> Verdict:
+def _judge_speed(speed: Series, history: History, limits: Limits) -> Verdict | None:
     speed = speed.settled()
     now = readable(speed.recent)
     if speed.shows_a_trend and speed.recent < 0.7 * speed.early:
@@ -72,7 +67,7 @@ def _judge_speed(speed: Series, history: History, limits: Limits) -> Verdict:
             f"{now} images/s, down from {readable(speed.early)}: something else uses this machine, "
             "or it throttles."
         )
-    return "good", f"{now} images/s."
+    return None
 
 
 def _judge_data_wait(wait: Series, history: History, limits: Limits) -> Verdict:
@@ -85,11 +80,11 @@ def _judge_data_wait(wait: Series, history: History, limits: Limits) -> Verdict:
     return "good", f"{percent(share)}: the data loader keeps up."
 
 
-def _judge_memory(memory: Series, history: History, limits: Limits) -> Verdict:
+def _judge_memory(memory: Series, history: History, limits: Limits) -> Verdict | None:
     halfway, now = memory.values[len(memory.values) // 2], memory.values[-1]
     if memory.shows_a_trend and now > 1.05 * halfway:
         return "look", f"{readable(now)} GiB, and still grew in the second half; it should not."
-    return "good", f"{readable(now)} GiB at most."
+    return None
 
 
 LOSS = Metric("loss", "Loss", "loss", "What is minimised.", judge=judge_fall)
@@ -158,7 +153,6 @@ COMMON = (
         "Learning rate",
         "optimisation",
         "Rises linearly, then follows a cosine down.",
-        judge=_judge_learning_rate,
     ),
     Metric(
         "images_per_second",

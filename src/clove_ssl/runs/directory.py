@@ -7,19 +7,22 @@ import fcntl
 import hashlib
 import os
 import re
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from clove_ssl.atomic import SUFFIX
+from clove_ssl.atomic import SUFFIX, clear_leftovers
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.errors import UserError
 
 _UNFINISHED_CONFIG = re.compile(r"config\.yaml\.\d+" + re.escape(SUFFIX))
+_OTHER_OWN_NAMES = {".lock", "evaluations", "tensorboard", "wandb"}
+_OWN_PATTERN = re.compile(r"run-\d+|config\.yaml\..*|events\.out\.tfevents\..*")
 _CHECKPOINT = re.compile(r"step-(\d+)(-kept)?\.pt")
 
 
@@ -124,6 +127,46 @@ def check_is_new(path: Path) -> None:
         )
 
 
+def check_is_free(path: Path, *, overwrite: bool) -> None:
+    """Refuse a folder that holds anything, or anything but a run that may be overwritten."""
+    if not overwrite or not path.is_dir() or not any(path.iterdir()):
+        check_is_new(path)
+        return
+    if not RunDirectory(path).config.is_file():
+        raise UserError(
+            f"{path} is not empty and is no run, so --overwrite leaves it alone. Choose another "
+            f"folder, for example --out {path}-2."
+        )
+    foreign = sorted(entry.name for entry in path.iterdir() if not _is_of_a_run(entry.name))
+    if foreign:
+        raise UserError(
+            f"{path} is a run, but also holds {', '.join(foreign[:5])}, which no run writes, so "
+            "--overwrite leaves it alone. Move that away, or choose another --out."
+        )
+    with locked(RunDirectory(path)):  # refuses a run that is going
+        pass
+
+
+def make_free(path: Path, *, overwrite: bool) -> None:
+    """Remove the earlier run that a new one may overwrite."""
+    if not overwrite or not path.is_dir():
+        return
+    check_is_free(path, overwrite=True)
+    for entry in path.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def _is_of_a_run(name: str) -> bool:
+    """Whether a run, or a command that was given one, writes something of this name."""
+    run = RunDirectory(Path())
+    named = [each for each, kind in vars(RunDirectory).items() if isinstance(kind, property)]
+    own = {getattr(run, each).parts[0] for each in named}
+    return name in own | _OTHER_OWN_NAMES or _OWN_PATTERN.fullmatch(name) is not None
+
+
 def _is_left_by_a_kill(entry: Path) -> bool:
     """Whether this is all that a run has that was killed before its config was complete."""
     if _UNFINISHED_CONFIG.fullmatch(entry.name):
@@ -207,12 +250,11 @@ class Checkpoint:
 
     def is_intact(self) -> bool:
         """Whether the file is what was written."""
-        if not self.checksum.exists():
+        if not (self.checksum.is_file() and self.path.is_file()):  # and not pipes, which wait
             return False
-        with self.path.open("rb") as file:
-            return (
-                hashlib.file_digest(file, "sha256").hexdigest() == self.checksum.read_text().strip()
-            )
+        with self.path.open("rb") as file, self.checksum.open("rb") as known:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            return digest.encode() == known.read(100).strip()
 
 
 def list_checkpoints(folder: Path) -> list[Checkpoint]:
@@ -245,6 +287,7 @@ def locked(run: RunDirectory) -> Iterator[bool]:
             ) from None
         os.ftruncate(hold.handle, 0)
         os.pwrite(hold.handle, f"pid {os.getpid()}\n".encode(), 0)
+        clear_leftovers(run.path)
         yield hold.protects
 
 

@@ -25,9 +25,14 @@ def metric_table(config: PretrainConfig) -> MetricTable:
     return MetricTable((*COMMON, *config.method.metrics(config)))
 
 
-def hints(rows: Sequence[Mapping[str, float]], config: PretrainConfig) -> list[Hint]:
-    """One sentence for every logged metric that can be judged, in the order of the report."""
-    history, limits = History(rows), _limits(config)
+def hints(
+    rows: Sequence[Mapping[str, float]], config: PretrainConfig, *, total_steps: int | None = None
+) -> list[Hint]:
+    """One sentence for every logged metric that has news, in the order of the report.
+
+    ``total_steps``, where they are known, tell what is early in a run.
+    """
+    history, limits = History(rows), _limits(config, total_steps)
     metrics = metric_table(config).in_reading_order(history.names() - POSITION)
     verdicts = [(metric, _verdict(metric, history, limits)) for metric in metrics]
     return [Hint(metric, *verdict) for metric, verdict in verdicts if verdict is not None]
@@ -38,11 +43,12 @@ def worrying(found: Sequence[Hint]) -> list[Hint]:
     return [hint for level in ("bad", "look") for hint in found if hint.level == level]
 
 
-def _limits(config: PretrainConfig) -> Limits:
+def _limits(config: PretrainConfig, total_steps: int | None) -> Limits:
     return Limits(
         min_std=config.health.min_std,
         min_rank=config.health.min_rank,
         warmup_epochs=config.optimizer.warmup_epochs,
+        total_steps=total_steps,
     )
 
 

@@ -51,6 +51,16 @@ class History:
         """The step that was logged last; 0 before the first."""
         return max((row.get("step", 0) for row in self.rows), default=0)
 
+    def seconds(self, batch_size: int) -> float:
+        """How long training took, from the speed of every logged step; probes do not count."""
+        total, before = 0.0, 0.0
+        for row in self.rows:
+            speed = row.get("images_per_second", math.nan)
+            if math.isfinite(speed) and speed > 0:
+                total += max(0.0, row["step"] - before) * batch_size / speed
+                before = row["step"]
+        return total
+
     def names(self) -> set[str]:
         """All metrics that were ever logged."""
         return {name for row in self.rows for name in row}

@@ -37,6 +37,16 @@ class Limits:
     min_rank: float = 4.0
     max_data_wait: float = 0.1
     warmup_epochs: float = 0.0
+    total_steps: int | None = None  # none where that is not known yet
+
+    def is_early(self, series: Series, history: History) -> bool:
+        """Whether a run has not gone on long enough for a metric to mean anything."""
+        tenth = (self.total_steps or 0) / 10
+        return (
+            not series.shows_a_trend
+            or history.last_step < tenth
+            or history.is_before_epoch(self.warmup_epochs)
+        )
 
 
 Level = Literal["good", "look", "bad"]

@@ -2,35 +2,49 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
+from typing import Any, TypedDict
 
+from clove_ssl.config.json_files import read_json
 from clove_ssl.errors import UserError
 from clove_ssl.runs.directory import RunDirectory
 
 Entries = list[dict[str, Any]]
 
 
+class Entry(TypedDict, total=False):
+    """What readers rely on of an entry; all but the first three may be absent."""
+
+    backbone: str
+    data: str
+    title: str
+    value: float
+    miou: float
+    interval: list[float] | None
+    chance: float | None
+    accuracy: float
+    is_share: bool
+    stages: list[str]
+    size: int
+
+
 def read_probes(run: RunDirectory) -> Entries:
     """The entries that a run has; those of the first version come in today's form."""
     if not run.probes.is_file():
         return []
+    remedy = f"Delete it and run the probe again: clove probe {run.path}"
+    found: Entries = read_json(run.probes, list[Entry], remedy=remedy)
     try:
-        return [_current(entry) for entry in json.loads(run.probes.read_text(encoding="utf-8"))]
-    except (ValueError, TypeError, KeyError) as error:
-        raise UserError(
-            f"{run.probes} is damaged: {type(error).__name__}, {error}. Delete it and run the "
-            f"probe again: clove probe {run.path}"
-        ) from None
+        return [_current(entry) for entry in found]
+    except (ValueError, KeyError) as error:
+        raise UserError(f"{run.probes} is damaged: {error}. {remedy}") from None
 
 
-def _current(entry: Any) -> dict[str, Any]:
+def _current(entry: dict[str, Any]) -> dict[str, Any]:
     """An entry that can be drawn; the first version had only the mIoU of the linear probe."""
     if "value" not in entry:
         entry = {"title": "linear mIoU", "value": entry["miou"], "is_share": True, **entry}
-    number, interval = float(entry["value"]), [float(end) for end in entry.get("interval") or ()]
+    interval = entry.get("interval") or []
     if len(interval) not in (0, 2):
         raise ValueError(f"an interval with {len(interval)} ends")
-    texts = {key: str(entry[key]) for key in ("backbone", "data", "title")}
-    shown = {"is_share": bool(entry.get("is_share")), "value": number, "interval": interval or None}
-    return {**entry, **texts, **shown}
+    texts = {key: entry[key] for key in ("backbone", "data", "title")}
+    return {"is_share": False, **entry, **texts, "interval": interval or None}

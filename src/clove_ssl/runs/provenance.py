@@ -11,16 +11,45 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from clove_ssl import __version__
 from clove_ssl.atomic import write_text
-from clove_ssl.errors import UserError
+from clove_ssl.config.json_files import read_json
 from clove_ssl.runs.directory import RunDirectory
 
 if TYPE_CHECKING:
     import torch
 
+
+class Decision(TypedDict, total=False):
+    """What a start has decided, and what follows from its data."""
+
+    value: Any
+    reason: str
+    images: int | None
+
+
+class Start(TypedDict, total=False):
+    """What readers rely on of a start; there is more in it."""
+
+    time: str
+    step: int
+    processes: int
+    device: str
+    torch: str
+    choices: dict[str, Decision]
+
+
+class Provenance(TypedDict, total=False):
+    """The whole file."""
+
+    number: str
+    starts: list[Start]
+    bad_files: dict[str, str]
+
+
+_CPU_MODEL = re.compile(r"^(?:model name|Model|cpu model)\s*:\s*(.+)$", re.MULTILINE)
 _UNREADABLE = re.compile(r"\S+ \S+ warning cannot read (.*)")
 
 
@@ -48,6 +77,7 @@ def record_start(
         {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "command": sys.argv,
+            "folder": os.getcwd(),
             "step": step,
             "processes": processes,
             "choices": dict(choices or {}),
@@ -91,6 +121,16 @@ def last_start(run: RunDirectory) -> dict[str, Any]:
     return next(reversed(read_starts(run)), {})
 
 
+def cpu_name(facts: Path = Path("/proc/cpuinfo")) -> str:
+    """The model of this machine's CPU, or its architecture where no model is told."""
+    try:
+        found = _CPU_MODEL.search(facts.read_text(encoding="utf-8", errors="replace"))
+    except OSError:  # not a Linux
+        found = None
+    name = " ".join(found[1].split()) if found else ""
+    return name or f"CPU ({platform.processor() or platform.machine()})"
+
+
 def _environment(device: torch.device) -> dict[str, Any]:
     """Software and hardware of this process."""
     import torch  # late: who reads a run, such as the doctor, may have none that works
@@ -103,7 +143,7 @@ def _environment(device: torch.device) -> dict[str, Any]:
         "torch": torch.__version__,
         "torchvision": torchvision.__version__,
         "cuda": torch.version.cuda if on_gpu else None,
-        "device": torch.cuda.get_device_name(device) if on_gpu else platform.machine(),
+        "device": torch.cuda.get_device_name(device) if on_gpu else cpu_name(),
         "cores": os.cpu_count(),
         "platform": platform.platform(),
     }
@@ -113,18 +153,11 @@ def _read(path: Path) -> dict[str, Any]:
     """The whole file; a run without one gets its number now."""
     if not path.exists():
         return {"number": secrets.token_hex(4), "starts": []}
-    try:
-        history = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise _damaged(path, str(error)) from None
-    history = {"starts": [], **history} if isinstance(history, dict) else {"starts": []}
-    if not all(isinstance(start, dict) for start in history["starts"]):
-        raise _damaged(path, "its starts are no tables")
-    return history
-
-
-def _damaged(path: Path, why: str) -> UserError:
-    return UserError(f"{path} is damaged: {why}. Delete it; the run does without.")
+    remedy = "Delete it; the run does without."
+    if not isinstance(read_json(path, Any, remedy=remedy), dict):  # there is nothing in it
+        return {"starts": []}
+    history = read_json(path, Provenance, remedy=remedy)
+    return {"starts": [], **cast(dict[str, Any], history)}
 
 
 def _write(run: RunDirectory, history: Mapping[str, Any]) -> None:

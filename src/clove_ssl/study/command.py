@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import torch
 
+from clove_ssl.atomic import clear_leftovers
 from clove_ssl.config import files
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError, unknown_name
@@ -27,11 +28,11 @@ from clove_ssl.study.running import (
     FROM_INPUT,
     record_failure,
     run_cell,
-    terminated_like_interrupted,
     work,
 )
 from clove_ssl.study.scheduling import Outcome, Slots, run_in_turn, slurm_script
 from clove_ssl.study.studies import open_study
+from clove_ssl.training.signals import terminated_like_interrupted
 
 
 def run_study(config: StudyRunConfig) -> None:
@@ -121,6 +122,7 @@ def _run_all(plan: StudyPlan, config: StudyRunConfig, console: Console) -> None:
     plan.check_unchanged(plan.cells)
     check_data(plan, cells)
     save_study(plan)
+    clear_leftovers(plan.folder.path)
     console.say(f"{plan.config.title}: {len(cells)} cells in {plan.folder.path}")
     with terminated_like_interrupted():
         outcomes = _start(plan, cells, config, console)

@@ -10,7 +10,7 @@ from typing import Any
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig, protocol
 from clove_ssl.config.pretraining import PretrainConfig
-from clove_ssl.config.probing import ProbeConfig
+from clove_ssl.config.probing import USUAL_SIDE, ProbeConfig
 from clove_ssl.errors import UserError, unknown_name
 from clove_ssl.methods.recipes import recipe
 from clove_ssl.probes.suite import TITLES
@@ -51,7 +51,8 @@ class StudyConfigs:
     def probe(self, entry: ProbeEntry, *, backbone: str) -> ProbeConfig:
         """A probe of one backbone; all have the same seed, so they see the same images."""
         if entry.label not in self._probes:
-            base = ProbeConfig(backbones=(), data=self._labelled(entry.data) or entry.data)
+            data = self._labelled(entry.data) or entry.data
+            base = ProbeConfig(backbones=(), data=data, size=USUAL_SIDE)
             if entry.main_score not in TITLES:
                 raise unknown_name(f"score of probe {entry.label}", entry.main_score, TITLES)
             if "stages" not in entry.changes:

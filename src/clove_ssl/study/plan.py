@@ -8,13 +8,13 @@ import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from clove_ssl.atomic import write_text
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
+from clove_ssl.config.json_files import read_json
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.probing import ProbeConfig
 from clove_ssl.errors import UserError
@@ -80,13 +80,11 @@ def read_timing(place: RunDirectory) -> Timing | None:
     """What a timing found, if it was made."""
     if not place.scores.is_file():
         return None
-    try:
-        values: dict[str, Any] = json.loads(place.scores.read_text(encoding="utf-8"))
-        return Timing(**values)
-    except (ValueError, TypeError) as error:
-        raise UserError(
-            f"{place.scores} is damaged: {error}. Delete it, then start the study again."
-        ) from None
+    remedy = "Delete it, then start the study again."
+    timing: Timing = read_json(place.scores, Timing, remedy=remedy)
+    if not 0 < timing.seconds_per_step < math.inf:
+        raise UserError(f"{place.scores} is damaged: no step takes that long. {remedy}")
+    return timing
 
 
 CellConfig = PretrainConfig | ProbeConfig | FinetuneConfig

@@ -5,16 +5,15 @@ Shares are in percent from here on, since that is how tables give them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig, protocol
+from clove_ssl.config.json_files import read_json
 from clove_ssl.config.pretraining import PretrainConfig
-from clove_ssl.errors import UserError
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.history import History
 from clove_ssl.runs.metrics import read_metrics
@@ -144,18 +143,19 @@ def _scores(run: RunDirectory, measure: Measure) -> dict[str, float]:
         return {name: 100 * value for name, value in found.items() if value == value}
     return {
         name: (100 if score["is_share"] else 1) * score["value"]
-        for name, score in _read_json(run.scores).items()
+        for name, score in _read_probe_scores(run.scores).items()
         if score["value"] == score["value"]  # a network that diverged has no score
     }
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(
-            f"{path} is damaged: {error}. Delete its folder, then start the study again."
-        ) from None
+class _ProbeScore(TypedDict):
+    value: float
+    is_share: bool
+
+
+def _read_probe_scores(path: Path) -> dict[str, _ProbeScore]:
+    remedy = "Delete its folder, then start the study again."
+    content: dict[str, _ProbeScore] = read_json(path, dict[str, _ProbeScore], remedy=remedy)
     return content
 
 

@@ -6,7 +6,6 @@ import gc
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import traceback
@@ -15,7 +14,6 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from types import FrameType
 from typing import IO, Literal
 
 import torch
@@ -36,6 +34,7 @@ from clove_ssl.resuming import resume
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.study.cells import Cell, CellInUse, find_cell, state_of
 from clove_ssl.study.plan import StudyPlan, time_steps
+from clove_ssl.training.signals import terminated_like_interrupted
 
 
 def run_cell(plan: StudyPlan, cell: Cell, *, gpus: int = 1) -> None:
@@ -58,24 +57,6 @@ def record_failure(plan: StudyPlan, cell: Cell, error: Exception) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, told.rstrip() + "\n")
     return f"{type(error).__name__}: {error}" if not isinstance(error, UserError) else str(error)
-
-
-@contextmanager
-def terminated_like_interrupted() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end this process as Ctrl-C does, with the cells it has started."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    numbers = [signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which is what nohup asks for
-        numbers.append(signal.SIGHUP)
-    previous = {number: signal.signal(number, stop) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def _do(plan: StudyPlan, cell: Cell, gpus: int) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from clove_ssl.backbones.build import Backbone
+from clove_ssl.config.bases import TaskConfig
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.data.order import ImageOrder, StepPlan
@@ -32,6 +33,8 @@ class TaskData:
     class_names: tuple[str, ...]
     notes: tuple[str, ...] = ()
     """What a user should know about the data, such as what was left out."""
+    problems: tuple[str, ...] = ()
+    """What a user should look at, since it may be a mistake."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,10 @@ class Task(ABC):
     def read_test(self, config: LabelledDataConfig, scenes: Path) -> Any:
         """The test part alone, which is all that scoring needs."""
 
+    def read_other(self, config: LabelledDataConfig, scenes: Path, vocabulary: Vocabulary) -> Any:
+        """The test part of other data than a model learned from, in the classes of the model."""
+        return self.read_test(config, scenes)
+
     @abstractmethod
     def take_fraction(self, data: TaskData, share: float, *, seed: int) -> TaskData:
         """The same data with a random share of the training images."""
@@ -172,6 +179,14 @@ class Task(ABC):
     @abstractmethod
     def paint(self, folder: Path, test: Any, pictures: Path, *, count: int) -> list[Path]:
         """Paint predictions beside the truth for some test images."""
+
+    def adapted(self, data: TaskData, *, on_gpu: bool) -> TaskConfig:
+        """The config of the task with what the data and the device decide; of own tasks alone."""
+        raise NotImplementedError(f"{type(self).__name__} has a protocol that nothing changes")
+
+    def choices(self) -> dict[str, str]:
+        """What was adapted, in words; nothing where a protocol decides."""
+        return {}
 
     def vocabulary(self, data: TaskData) -> Vocabulary:
         """What the outputs of a model that learns from ``data`` mean."""

@@ -115,14 +115,15 @@ def _paint_pair(
     strong = [record for record in records if record["score"] >= least_score]
     strong.sort(key=lambda record: float(record["score"]))  # the best one is painted last, on top
     caption = f"prediction: {len(strong)} of {len(records)} with a score of {least_score:g} or more"
-    truth = _true_things(sample, dataset, shown=shown)
+    truth = true_things(sample, dataset, shown=shown)
     return [
         paint_things(pixels, truth, caption=f"{sample.identifier}: truth"),
         paint_things(pixels, found_things(strong, dataset), caption=caption),
     ]
 
 
-def _true_things(sample: Sample, dataset: DetectionDataset, *, shown: Collection[str]) -> Things:
+def true_things(sample: Sample, dataset: DetectionDataset, *, shown: Collection[str]) -> Things:
+    """The objects of an image as they are painted; ``shown`` names labels besides boxes."""
     things = sample.annotations
     masks = [_true_mask(thing.mask, sample) for thing in things]
     points = [_points(thing.keypoints or ()) for thing in things]

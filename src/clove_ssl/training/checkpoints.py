@@ -4,22 +4,36 @@ A checkpoint is written under a temporary name, flushed to the disk and then
 renamed, with a SHA-256 beside it that is renamed first: a checkpoint that can
 be seen is complete. Loading verifies the sum and falls back to the previous
 good file. Only tensors and plain values are stored and loaded.
+
+A file may be what was written and still not what this run needs: of a later
+version, of another network, or made by somebody else. Nothing is taken from it
+before its parts were looked at; what does not fit is said in one sentence.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
 import torch
+from torch.optim import Optimizer
 
 from clove_ssl.atomic import SUFFIX, cause, replacing, write_text
 from clove_ssl.errors import UserError
 from clove_ssl.runs.directory import Checkpoint, list_checkpoints
 
 State = dict[str, Any]
+
+FORMAT = 1
+"""Raised when parts of a checkpoint change their meaning; files without one have version 0."""
+_MOST_WORDS = 300  # characters of what torch says about a file
+
+
+class BadCheckpoint(UserError):
+    """A file that is no checkpoint, or lacks a part."""
 
 
 class CheckpointStore:
@@ -38,19 +52,26 @@ class CheckpointStore:
         """Write a checkpoint, then remove those that are too old."""
         path = self.folder / f"step-{step:09d}{'-kept' if milestone else ''}.pt"
         try:
-            _write(path, state)
+            _write(path, {"format": FORMAT, **state})
         except OSError as error:
             raise self._explain(error, path) from error
         self._rotate()
         return path
 
-    def load_latest(self) -> State | None:
-        """The newest intact checkpoint, on the CPU; ``None`` when there is none at all."""
+    def load_latest(self, needs: Mapping[str, type] | None = None) -> State | None:
+        """The newest intact checkpoint, on the CPU; ``None`` when there is none at all.
+
+        ``needs`` are its parts with their types, without which it is of no use.
+        """
         candidates = self.all()
         for checkpoint in candidates:
-            if checkpoint.is_intact():
-                return load_state(checkpoint.path)
-            self._warn(f"{checkpoint.path} is damaged; trying the checkpoint before it.")
+            try:
+                if checkpoint.is_intact():
+                    return _checked(load_state(checkpoint.path), checkpoint, needs or {})
+                fault = f"{checkpoint.path} is damaged"
+            except BadCheckpoint as error:
+                fault = str(error)
+            self._warn(f"{fault}; trying the checkpoint before it.")
         if candidates:
             raise UserError(
                 f"All {len(candidates)} checkpoints in {self.folder} are damaged, so the run "
@@ -77,11 +98,70 @@ class CheckpointStore:
             f"({self.last_path()}). Free some space, then: clove resume {self.folder.parent}"
         )
 
+    @contextmanager
+    def fitting(self, step: int) -> Iterator[None]:
+        """Say which checkpoint it is whose parts do not fit into the networks of the run."""
+        newest = next((each.path for each in self.all() if each.step == step), self.folder)
+        with fitting(newest):
+            yield
+
 
 def load_state(path: Path) -> State:
     """Read a checkpoint; nothing in it can run code."""
-    state: State = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # of many kinds, from the archive, the pickle and the tensors
+        raise BadCheckpoint(f"{path} is no checkpoint ({_first_words(error)})") from None
+    if not isinstance(state, dict):
+        raise BadCheckpoint(f"{path} is no checkpoint (it holds a {type(state).__name__})")
+    version = state.get("format", 0)
+    if not isinstance(version, int) or version > FORMAT:
+        raise UserError(
+            f"{path} has format version {version!r:.40}; this clove-ssl reads up to {FORMAT}. "
+            "Type: pip install --upgrade clove-ssl"
+        )
     return state
+
+
+@contextmanager
+def fitting(path: Path) -> Iterator[None]:
+    """Explain why the parts of a checkpoint do not fit into what they are loaded into."""
+    try:
+        yield
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
+        raise UserError(
+            f"{path} does not fit this run: {_first_words(error)}. It was written by another run, "
+            "or config.yaml was changed since. Restore the config, or remove this checkpoint to go "
+            "on from the one before."
+        ) from None
+
+
+def restore_optimizer(optimizer: Optimizer, state: State) -> None:
+    """Load the state of an optimizer; ValueError for shapes that are not those of the weights."""
+    optimizer.load_state_dict(state)
+    for parameter, known in optimizer.state.items():
+        for name, value in known.items():
+            is_tensor = isinstance(value, torch.Tensor) and value.ndim > 0
+            if is_tensor and value.shape != parameter.shape:
+                shapes = f"{tuple(value.shape)} for weights of {tuple(parameter.shape)}"
+                raise ValueError(f"the optimizer's {name} has the shape {shapes}")
+
+
+def _checked(state: State, checkpoint: Checkpoint, needs: Mapping[str, type]) -> State:
+    """The state, if it is of the step that its name says and has all its parts."""
+    step = state.get("step")
+    if step != checkpoint.step or not isinstance(step, int):
+        raise BadCheckpoint(f"{checkpoint.path} says it is of step {step!r:.40}")
+    for name, kind in needs.items():
+        if not isinstance(state.get(name), kind):
+            raise BadCheckpoint(f"{checkpoint.path} has no part called {name}")
+    return state
+
+
+def _first_words(error: BaseException) -> str:
+    """What is wrong, in one line of bounded length."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines)[:_MOST_WORDS].rstrip(". ") or type(error).__name__
 
 
 def _write(path: Path, state: State) -> None:

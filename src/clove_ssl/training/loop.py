@@ -21,17 +21,20 @@ from torch.optim import Optimizer
 
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError
+from clove_ssl.interrupts import answered_with
 from clove_ssl.layers.transfers import HostCopy
 from clove_ssl.methods.base import Learner, Progress, StepOutput
 from clove_ssl.training.batches import Batches
 from clove_ssl.training.captured import CapturedPasses
-from clove_ssl.training.checkpoints import CheckpointStore, State
+from clove_ssl.training.checkpoints import CheckpointStore, State, restore_optimizer
 from clove_ssl.training.observer import Observer, describe_metrics, gradient_norm, mean_output
 from clove_ssl.training.plan import RunPlan
 from clove_ssl.training.precision import Precision
 from clove_ssl.training.processes import Process
 from clove_ssl.training.repeatability import random_state, set_random_state
 from clove_ssl.views.batch import ViewBatch
+
+AFTER_THIS_STEP = "stopping after this step; again to stop now"
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,8 @@ class StopRequest:
             numbers.append(signal.SIGHUP)
         previous = {number: signal.signal(number, self._handle) for number in numbers}
         try:
-            yield
+            with answered_with(AFTER_THIS_STEP):
+                yield
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
@@ -115,10 +119,12 @@ class TrainingLoop:
         self._model = _distributed(self.learner, self.process)
         self._scaler = self.precision.scaler()
         self._signals = StepSignals(self.process, self._stop)
+        self._after_pass: Callable[[int], None] = lambda step: None
 
     def run(self, feed: Batches, observer: Observer, *, until: int | None = None) -> bool:
         """Train to the end, or to step ``until``; False when asked to stop before the end."""
         goal = self.plan.total_steps if until is None else until
+        self._after_pass = observer.pass_done
         self._model.train()
         with self._stop.listening(), self._stream():
             while self.step < goal:
@@ -182,6 +188,7 @@ class TrainingLoop:
                 if closes:
                     self._signals.send(torch.stack([o.loss.detach() for o in outputs]).sum())
                 self._scaler.scale(output.loss / self.plan.micro_batches).backward()
+            self._after_pass(self.step)
         return outputs
 
     def _replay(self, batch: ViewBatch, progress: Progress, before: list[StepOutput]) -> StepOutput:
@@ -227,16 +234,21 @@ class TrainingLoop:
 
     def restore(self) -> State:
         """Continue from the newest checkpoint; gives the state of the feed, empty for a new run."""
-        state = self.store.load_latest()
+        state = self.store.load_latest(needs=_PARTS)
         if state is None:
             return {}
-        self.learner.load_state_dict(state["learner"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self._scaler.load_state_dict(state["scaler"])
-        set_random_state(state["random"], self.process.device)
+        with self.store.fitting(state["step"]):
+            self.learner.load_state_dict(state["learner"])
+            restore_optimizer(self.optimizer, state["optimizer"])
+            self._scaler.load_state_dict(state["scaler"])
+            set_random_state(state["random"], self.process.device)
         self.step = state["step"]
         feed_state: State = state["feed"]
         return feed_state
+
+
+_PARTS = dict.fromkeys(("learner", "optimizer", "scaler", "random", "feed"), dict)
+"""Of a checkpoint, beside its step."""
 
 
 def _distributed(learner: nn.Module, process: Process) -> nn.Module:

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from clove_ssl.config.pretraining import HealthConfig, LoggingConfig
-from clove_ssl.console import Console, duration
+from clove_ssl.console import Console
 from clove_ssl.methods.base import Learner, StepOutput
 from clove_ssl.runs.metrics import Metrics
 from clove_ssl.training.batches import Batches
+from clove_ssl.training.pace import Pace
 from clove_ssl.training.plan import RunPlan
 from clove_ssl.training.processes import Process
 
@@ -34,7 +35,9 @@ class Observer:
         console: Console,
         metrics: Metrics | None,
         health: HealthConfig | None = None,
+        slow_advice: str = "",
     ) -> None:
+        """``slow_advice`` is what to type instead where a CPU would take very long."""
         self._every = config.every
         self._plan = plan
         self._process = process
@@ -43,6 +46,7 @@ class Observer:
         self._health = CollapseWatch(health, console) if health else None
         self._clock = time.perf_counter()
         self._steps_since = 0
+        self._pace = Pace(plan, console, slow_advice if process.device.type == "cpu" else "")
         self.latest: dict[str, float] = {}
         if process.device.type == "cuda":  # this process may have had other runs before
             torch.cuda.reset_peak_memory_stats(process.device)
@@ -50,6 +54,10 @@ class Observer:
     def wants(self, step: int) -> bool:
         """Whether the step that begins after ``step`` steps is logged."""
         return (step + 1) % self._every == 0 or step == 0 or step + 1 == self._plan.total_steps
+
+    def pass_done(self, step: int) -> None:
+        """Count a forward and backward pass, of which a step may have many."""
+        self._pace.pass_done(step)
 
     def step_done(self) -> None:
         """Count a step towards the throughput."""
@@ -71,7 +79,7 @@ class Observer:
         self.latest = metrics
         if self._metrics:
             self._metrics.write(done, metrics)
-        self._console.progress(self._line(done, metrics, learner.headline))
+        self._pace.logged(done, metrics, learner.headline)
         if self._health:
             self._health.check(done, metrics)
         feed.report_bad_files(self._console)
@@ -81,6 +89,7 @@ class Observer:
         if self._metrics:
             self._metrics.write(done, scores)
         self._clock, self._steps_since = time.perf_counter(), 0
+        self._pace.pause()
 
     def close(self) -> None:
         """Close the metrics file and its copies."""
@@ -104,15 +113,6 @@ class Observer:
         if self._process.device.type == "cuda":
             rates["memory_gib"] = torch.cuda.max_memory_allocated(self._process.device) / 2**30
         return rates
-
-    def _line(self, done: int, metrics: Mapping[str, float], headline: tuple[str, ...]) -> str:
-        left = (self._plan.total_steps - done) * self._plan.batch_size
-        terms = "  ".join(f"{name} {metrics[name]:.3f}" for name in ("loss", *headline))
-        return (
-            f"step {done}/{self._plan.total_steps}  epoch {metrics['epoch']:.2f}  {terms}  "
-            f"{metrics['images_per_second']:.0f} img/s  wait {100 * metrics['data_wait']:.0f} %  "
-            f"left {duration(left / max(metrics['images_per_second'], 1e-9))}"
-        )
 
 
 class CollapseWatch:

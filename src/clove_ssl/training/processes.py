@@ -7,6 +7,7 @@ function here is cheap and does nothing.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from clove_ssl.errors import UserError
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import damaged_lines
+from clove_ssl.training.presence import GO_ON, noticing_losses
 
 LONGEST_WAIT = timedelta(hours=2)
 """How long processes wait for the first one, which scores and writes reports alone."""
@@ -88,10 +90,36 @@ def joined(
             timeout=LONGEST_WAIT,
             device_id=process.device if on_gpu else None,
         )
-    yield process
+    with _hearing_of_losses(process):
+        yield process
     # Not after an error: the others may wait elsewhere, and this process has to end to tell them.
     if process.world_size > 1:
         dist.destroy_process_group()
+
+
+@contextmanager
+def _hearing_of_losses(process: Process) -> Iterator[None]:
+    """Say in words that another process is gone, whether a wait fails at once or never ends."""
+    if process.world_size == 1:
+        yield
+        return
+    try:
+        with noticing_losses(process.rank, process.world_size):
+            yield
+    except RuntimeError as error:
+        if not _LOST.search(str(error)):
+            raise
+        raise UserError(
+            f"Process {process.rank} waited for the others, and one of them is gone or did not "
+            f"come within {LONGEST_WAIT}. {GO_ON}"
+        ) from None
+
+
+# What gloo, NCCL and the store say when a peer has closed its end, or does not answer.
+_LOST = re.compile(
+    r"Connection (?:closed|reset|refused)|[Bb]roken pipe|[Tt]imed out|[Tt]imeout|"
+    r"NCCL (?:communicator was aborted|error)|remote process exited|failed to recv"
+)
 
 
 def _describe(device: Literal["auto", "cpu", "cuda"], *, share_gpus: bool) -> Process:

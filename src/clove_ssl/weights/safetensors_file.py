@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -20,7 +22,7 @@ from torch import Tensor, nn
 from clove_ssl import __version__
 from clove_ssl.atomic import cause, replacing
 from clove_ssl.backbones.build import Backbone
-from clove_ssl.errors import UserError
+from clove_ssl.errors import UserError, escaped
 from clove_ssl.views.batch import IMAGENET_MEAN, IMAGENET_STD
 
 FORMAT = "clove-ssl backbone"
@@ -41,7 +43,8 @@ def save_backbone(backbone: Backbone, path: Path, metadata: Mapping[str, str]) -
     if doubled:
         raise ValueError(f"metadata {doubled} are written by save_backbone itself")
     defaults = {"mean": json.dumps(IMAGENET_MEAN), "std": json.dumps(IMAGENET_STD)}
-    write_bytes(path, save(state, defaults | dict(metadata) | own))
+    told = {name: escaped(value) for name, value in (defaults | dict(metadata)).items()}
+    write_bytes(path, save(state, told | own))
 
 
 def read_backbone_file(path: Path) -> tuple[State, dict[str, str]]:
@@ -50,7 +53,7 @@ def read_backbone_file(path: Path) -> tuple[State, dict[str, str]]:
     A file of another program has metadata without ``format_version``, or none.
     """
     try:
-        with safe_open(path, framework="pt") as file:
+        with _utf8_name(path) as name, safe_open(name, framework="pt") as file:
             metadata: dict[str, str] = file.metadata() or {}
             state: State = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
@@ -61,6 +64,18 @@ def read_backbone_file(path: Path) -> tuple[State, dict[str, str]]:
     if metadata.get("format") == FORMAT:
         verify(path, state, metadata, newest=FORMAT_VERSION)
     return state, metadata
+
+
+@contextmanager
+def _utf8_name(path: Path) -> Iterator[str]:
+    """A name of the file that is valid UTF-8, which its library asks for."""
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError:
+        with path.open("rb") as file:
+            yield f"/dev/fd/{file.fileno()}"
+    else:
+        yield os.fspath(path)
 
 
 def content_hash(state: Mapping[str, Tensor]) -> str:

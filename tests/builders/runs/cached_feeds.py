@@ -120,9 +120,12 @@ def rendered_batches(
 
 
 def assert_same_batches(ours: Iterator[ViewBatch], theirs: Iterator[ViewBatch]) -> None:
-    """Images, pixels and crops are equal, bit for bit."""
+    """Images, classes, pixels and crops are equal, bit for bit."""
     for mine, other in zip(ours, theirs, strict=True):
         assert torch.equal(mine.index, other.index)
+        assert (mine.labels is None) == (other.labels is None)
+        if mine.labels is not None and other.labels is not None:
+            assert torch.equal(mine.labels, other.labels)
         for view, reference in zip(mine.views, other.views, strict=True):
             assert torch.equal(view.pixels, reference.pixels)
             assert torch.equal(view.geometry.boxes, reference.geometry.boxes)

@@ -12,7 +12,7 @@ from torch import Tensor
 from clove_ssl.backbones.build import build_backbone
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.config.pretraining import BackboneConfig
-from clove_ssl.data.labels.pixels import IGNORE
+from clove_ssl.data.labels.pixels import IGNORE, VOC_CLASSES
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.base import Reading
 from clove_ssl.tasks.predictions import write_label_maps
@@ -144,6 +144,7 @@ def test_networks_are_dilated_where_they_can_be() -> None:
 def test_lists_are_found_or_named(tmp_path: Path) -> None:
     task = SemanticTask(VOCSemanticConfig())
     task.write_scenes(LabelledDataConfig(scenes_train=3, scenes_test=2, scenes_size=32), tmp_path)
+    (tmp_path / "classes.txt").write_text("\n".join(VOC_CLASSES))  # else scenes are told from VOC
     found = task.read(LabelledDataConfig(root=tmp_path))
     assert (found.train_images, found.test_images) == (3, 2)
     named = LabelledDataConfig(root=tmp_path, train_lists=("2012:test",))

@@ -11,7 +11,7 @@ import numpy as np
 from clove_ssl.data.decode import DecodeError, image_size
 from clove_ssl.data.sources import ImageSource
 
-MOST_SAMPLES = 256
+MOST_SAMPLES, MOST_REMOTE_SAMPLES = 256, 32  # behind a URL each of them is a request
 _FEWEST_SAMPLES = 8
 _EVERY = 16  # of a small source no more than each sixteenth is looked at, since runs are short
 _MARGIN = 1.15  # the mean of 256 sizes is rarely off by more than a few per cent
@@ -34,14 +34,18 @@ class DecodedSize:
 
 
 def estimate_decoded_size(
-    source: ImageSource, *, max_pixels: int, stays: Callable[[int, int], bool]
+    source: ImageSource,
+    *,
+    max_pixels: int,
+    stays: Callable[[int, int], bool],
+    most_samples: int = MOST_SAMPLES,
 ) -> DecodedSize:
     """What the photos take as 8-bit RGB whose height and width say that they will stay.
 
     Files that cannot be read count like the others.
     """
     count = len(source)
-    samples = min(count, MOST_SAMPLES, max(_FEWEST_SAMPLES, count // _EVERY))
+    samples = min(count, most_samples, max(_FEWEST_SAMPLES, count // _EVERY))
     sizes = []
     for index in np.linspace(0, count - 1, samples).astype(np.int64).tolist():
         # Unreadable ones are named when their turn comes.

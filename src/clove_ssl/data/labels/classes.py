@@ -12,14 +12,13 @@ so labelled and unlabelled images may lie together.
 from __future__ import annotations
 
 import os
-import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from clove_ssl.data.names import IntArray
-from clove_ssl.data.shards import is_unsafe, members
+from clove_ssl.data.shards import is_unsafe, members, open_tar
 from clove_ssl.data.sources import FolderSource, ImageSource, ListSource, TarSource
 from clove_ssl.errors import UserError
 
@@ -94,8 +93,8 @@ def _read_shard(shard: str) -> Iterator[tuple[str, str]]:
             f"Class labels are not read from remote shards such as {shard}. Copy the labelled "
             "shards to a local folder and give that."
         )
-    with open(shard, "rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
-        length = os.path.getsize(shard)
+    length = os.path.getsize(shard)
+    with open(shard, "rb") as file, open_tar(file, length) as tar:
         for member in members(tar):
             is_label = member.isreg() and member.name.endswith(_SUFFIX)
             if is_label and not is_unsafe(member) and member.offset_data + member.size <= length:

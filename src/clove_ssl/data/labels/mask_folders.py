@@ -15,7 +15,6 @@ Images are uint8 (3, H, W) RGB, label maps uint8 (H, W) of the same size.
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,11 +22,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
 from clove_ssl.data.decode import DecodeError, decode
 from clove_ssl.data.folders import list_images
+from clove_ssl.data.labels.mask_files import mask_file_numbers
 from clove_ssl.data.labels.pixels import IGNORE
 from clove_ssl.data.whole_files import read_whole
 from clove_ssl.errors import UserError, unknown_name
@@ -104,7 +103,7 @@ def mask_classes(root: str | Path) -> tuple[str, ...]:
     """Names of the classes of a mask folder: those of classes.txt, or all numbers that occur."""
     path = Path(root) / "classes.txt"
     if path.is_file():
-        names = tuple(line.strip() for line in path.read_text("utf-8").splitlines() if line.strip())
+        names = _listed_names(path)
         if len(names) < 2 or len(set(names)) < len(names):
             raise UserError(f"{path} names {len(names)} classes; expected 2 or more, each once.")
         return names
@@ -121,6 +120,16 @@ def mask_classes(root: str | Path) -> tuple[str, ...]:
     return tuple(str(number) for number in range(largest + 1))
 
 
+def _listed_names(path: Path) -> tuple[str, ...]:
+    try:
+        text = path.read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"{path} cannot be read: {error}. Expected one class name per line, in UTF-8."
+        ) from None
+    return tuple(line.strip() for line in text.splitlines() if line.strip())
+
+
 def read_picture(path: Path) -> Tensor:
     """An image, uint8 (3, H, W)."""
     try:
@@ -132,10 +141,8 @@ def read_picture(path: Path) -> Tensor:
 def read_mask(path: Path) -> NDArray[np.uint8]:
     """The numbers (H, W) of a single-channel picture."""
     try:
-        data = read_whole(path)
-        with Image.open(io.BytesIO(data)) as picture:
-            mode, numbers = picture.mode, np.array(picture)
-    except (OSError, SyntaxError) as error:
+        mode, numbers = mask_file_numbers(path)
+    except OSError as error:
         raise UserError(
             f"The mask {path} cannot be read: {error}. Expected a PNG with a class number per "
             "pixel; copy it again, or remove its image."

@@ -6,17 +6,16 @@ label is a position in ``class_names``; 255 marks pixels that nobody judged.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from clove_ssl.data.decode import DecodeError, decode
+from clove_ssl.data.labels.mask_files import mask_numbers
 from clove_ssl.data.scenes import SCENE_CLASSES, SceneSource
 from clove_ssl.data.whole_files import read_whole
 from clove_ssl.errors import UserError, unknown_name
@@ -125,6 +124,11 @@ class VOCLabels:
             )
         return labels
 
+    def present_classes(self, index: int) -> set[int]:
+        """The numbers that occur in the label map of an image."""
+        labels = _read_palette(self.paths(index)[1], classes=len(self.class_names))
+        return set(np.unique(labels.numpy()).tolist())
+
     def name(self, index: int) -> str:
         """The name of an image in its list."""
         return self._names[index]
@@ -178,7 +182,8 @@ def _find_voc(root: Path) -> Path:
             return folder
     raise UserError(
         f"{root} is no VOC folder: neither it nor VOC2012 or VOCdevkit/VOC2012 in it holds "
-        "JPEGImages and SegmentationClass. Unpack the VOC 2012 archive and give the folder VOC2012."
+        "JPEGImages and SegmentationClass. Unpack the VOC 2012 archive and give the folder "
+        "VOC2012; masks of your own classes are for clove finetune segment."
     )
 
 
@@ -209,9 +214,8 @@ def _read_palette(path: Path, *, classes: int) -> Tensor:
     """The numbers behind a palette image; its colours mean nothing here."""
     data = _read(path)
     try:
-        with Image.open(io.BytesIO(data)) as picture:
-            mode, numbers = picture.mode, np.array(picture)
-    except (OSError, SyntaxError) as error:
+        mode, numbers = mask_numbers(data)
+    except DecodeError as error:
         raise UserError(
             f"{path} is no readable PNG ({error}). Unpack the VOC archive again."
         ) from None

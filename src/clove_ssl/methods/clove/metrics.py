@@ -41,7 +41,7 @@ def cell_metrics(config: CLoVEConfig, run: PretrainConfig) -> Iterator[Metric]:
     """What is logged about cells, their matches and their attention."""
     yield from (positive_cosine("cells"), NEGATIVE_COSINE)
     yield from _matching(config, run)
-    yield from (SHORT_CELLS, ATTENTION_ENTROPY, TEACHER_DISTANCE)
+    yield from (_short_cells(config.loss.top_k), ATTENTION_ENTROPY, TEACHER_DISTANCE)
 
 
 def _reach(loss: LossConfig) -> float:
@@ -91,21 +91,39 @@ def _reference(usual: str, elongated: str) -> str:
     return f" 4:3 photos give {usual} with these views, photos of 800 x 300 give {elongated}."
 
 
-def _judge_short_cells(share: Series, history: History, limits: Limits) -> Verdict:
-    if share.recent == 0:
-        return "good", "Every cell has as many negatives as the loss asks for."
-    return "look", (
-        f"{percent(share.recent)} of the cells have fewer; the loss averages those there are. "
-        "Larger views, a smaller --method.matching.threshold or --method.loss.top-k avoid it."
+def _short_cells(top_k: int) -> Metric:
+    """Cells that do not find the ``top_k`` negatives that the loss asks for."""
+
+    def judge(share: Series, history: History, limits: Limits) -> Verdict:
+        if share.recent == 0:
+            return "good", f"Every cell has the {top_k} negatives that the loss asks for."
+        if share.recent < 0.01:
+            few = f"{percent(share.recent)} of the cells have fewer than {top_k} negatives"
+            return "good", f"{few}, too few to matter."
+        return "look", (
+            f"{percent(share.recent)} of the cells have fewer than the {top_k} negatives that the "
+            "loss asks for; it averages those there are. Larger views, a smaller "
+            "--method.matching.threshold or --method.loss.top-k avoid it."
+        )
+
+    return Metric(
+        "cells_short_of_negatives",
+        "Cells short of negatives",
+        "matching",
+        f"Share of student cells with fewer than {top_k} negatives to choose from.",
+        is_share=True,
+        judge=judge,
     )
 
 
 def _judge_attention(entropy: Series, history: History, limits: Limits) -> Verdict:
     now = readable(entropy.recent)
+    if entropy.recent > 0.995 and limits.is_early(entropy, history):
+        return "good", f"{now}: every cell still gets the same average, as early in a run."
     if entropy.recent > 0.995:
         return "look", (
-            f"{now} is uniform: every cell gets the same average of its view. Early in a run this "
-            "is no worry; later a smaller --method.attention.temperature sharpens it."
+            f"{now} is uniform: every cell gets the same average of its view. A smaller "
+            "--method.attention.temperature sharpens it."
         )
     if entropy.recent < 0.05:
         return "look", f"{now} is almost 0: each cell looks at one cell, so context adds nothing."
@@ -119,14 +137,6 @@ LOSS_EXCESS = Metric(
     "The loss without its constant: this is the curve that shows progress.",
     judge=judge_fall,
     distance_from="the margin",
-)
-SHORT_CELLS = Metric(
-    "cells_short_of_negatives",
-    "Cells short of negatives",
-    "matching",
-    "Share of student cells with fewer negatives to choose from than the loss asks for.",
-    is_share=True,
-    judge=_judge_short_cells,
 )
 ATTENTION_ENTROPY = Metric(
     "attention_entropy",

@@ -14,12 +14,14 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from clove_ssl.data.decode import MAX_PIXELS
+from clove_ssl.data.labels.mask_files import mask_file_numbers
 from clove_ssl.data.labels.mask_folders import CITYSCAPES_CLASSES
 from clove_ssl.errors import UserError, unknown_name
 from clove_ssl.tasks.detection.coco_annotations import SLACK, Faulty
@@ -81,9 +83,8 @@ def read_instance_map(path: Path) -> InstanceMap:
     if path.suffix == ".json":
         return paint_polygons(read_polygons(path))
     try:
-        with Image.open(path) as picture:
-            numbers = np.array(picture)
-    except (OSError, SyntaxError) as error:
+        _, numbers = mask_file_numbers(path)
+    except OSError as error:
         raise UserError(f"{path} cannot be read: {error}. {_AGAIN}") from None
     known = np.zeros(1 << 16, bool)
     known[[number for number in LABELS.values() if number >= 0]] = True
@@ -162,7 +163,7 @@ def visible_things(instances: InstanceMap) -> Iterator[Visible]:
 def _size(content: Any, path: Path) -> tuple[int, int]:
     fields = content if isinstance(content, Mapping) else {}
     height, width = fields.get("imgHeight"), fields.get("imgWidth")
-    if not (isinstance(height, int) and isinstance(width, int) and min(height, width) > 0):
+    if not (_is_side(height) and _is_side(width)) or height * width > MAX_PIXELS:
         raise UserError(
             f"{path} has imgHeight, imgWidth = {height}, {width}; expected the pixels of its "
             f"image. {_AGAIN}"
@@ -170,6 +171,10 @@ def _size(content: Any, path: Path) -> tuple[int, int]:
     if not isinstance(fields.get("objects"), list):
         raise UserError(f"{path} has no list of objects. {_AGAIN}")
     return height, width
+
+
+def _is_side(value: Any) -> TypeGuard[int]:
+    return type(value) is int and value > 0
 
 
 def _read_object(

@@ -17,6 +17,7 @@ from PIL import Image
 
 from clove_ssl.atomic import unwritable, write_text
 from clove_ssl.config.finetuning import LabelledDataConfig
+from clove_ssl.data.labels.mask_files import mask_file_numbers
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.base import TaskData
 from clove_ssl.tasks.cityscapes.config import CityscapesConfig
@@ -156,9 +157,8 @@ def _read_list(folder: Path, sample: Sample) -> Iterable[Record]:
 
 def _record(path: Path, sample: Sample, category: int, score: float) -> Record:
     try:
-        with Image.open(path) as picture:
-            mask = np.array(picture.convert("L")) != 0
-    except (OSError, SyntaxError) as error:
+        mask = mask_file_numbers(path, convert="L")[1] != 0
+    except OSError as error:
         raise UserError(f"{path} cannot be read: {error}. {_AGAIN}") from None
     if mask.shape != (sample.height, sample.width):
         raise UserError(

@@ -82,7 +82,7 @@ def runs_of(mask: NDArray[np.bool_]) -> str:
 def _column(values: Any, name: str) -> Floats:
     try:
         column = np.asarray(values, np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         column = np.array(np.nan)
     if column.ndim != 1 or not np.isfinite(column).all():
         raise Faulty(f"has the {name} {str(values)[:80]}; expected a list of finite numbers.")
@@ -116,7 +116,7 @@ def _read_mask(value: Any) -> NDArray[np.bool_]:
     try:
         runs = read_counts(counts) if isinstance(counts, str) else tuple(map(int, counts))
         return decode_mask(RLE(SIDE, SIDE, runs))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise Faulty(f"has damaged runs in dp_masks ({error}); {_expected()}") from None
 
 

@@ -28,6 +28,7 @@ _MATRIX, _COMPRESSED = 14, 15
 _NUMBERS = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8"}
 _NUMBERS |= {12: "i8", 13: "u8"}
 _CELL = 1
+_MOST_BYTES = 256 * 2**20  # of a compressed array; those of the project have 13
 _NUMERIC_CLASSES = range(6, 16)
 
 
@@ -47,7 +48,7 @@ def read_matlab(path: Path) -> dict[str, Array]:
         content = path.read_bytes()
         order = _byte_order(content)
         found: dict[str, Array] = {}
-        for element in _elements(content[_HEADER:], order):
+        for element in _elements(content[_HEADER:], order, outermost=True):
             if element.kind == _MATRIX:
                 name, value = _matrix(element.data, order)
                 if value is not None:
@@ -57,7 +58,7 @@ def read_matlab(path: Path) -> dict[str, Array]:
         raise UserError(
             f"{path} cannot be read: {error.strerror}. Give the file of the DensePose project."
         ) from None
-    except (_Unreadable, struct.error, zlib.error, ValueError, IndexError) as error:
+    except (_Unreadable, struct.error, zlib.error, ValueError, IndexError, RecursionError) as error:
         raise UserError(
             f"{path} is no MATLAB file of version 5: {error}. Copy or download it again; in MATLAB "
             "save with -v7, not -v7.3."
@@ -73,7 +74,8 @@ def _byte_order(content: bytes) -> str:
     return marks[content[_HEADER - 2 : _HEADER]]
 
 
-def _elements(data: bytes, order: str) -> Iterator[_Element]:
+def _elements(data: bytes, order: str, *, outermost: bool = False) -> Iterator[_Element]:
+    """The elements in a row; only the outermost ones may be compressed."""
     at = 0
     while at + 8 <= len(data):
         kind, size = struct.unpack_from(f"{order}II", data, at)
@@ -87,20 +89,33 @@ def _elements(data: bytes, order: str) -> Iterator[_Element]:
         if start + size > len(data):
             raise _Unreadable("it ends in the middle of an array")
         content = data[start : start + size]
-        if kind == _COMPRESSED:
-            yield from _elements(zlib.decompress(content), order)
+        if kind == _COMPRESSED and outermost:
+            yield from _elements(_inflated(content), order)
         else:
             yield _Element(kind, content)
+
+
+def _inflated(content: bytes) -> bytes:
+    """The element in a compressed one; a few bytes could stand for gigabytes."""
+    inflated = zlib.decompressobj().decompress(content, _MOST_BYTES)
+    if len(inflated) == _MOST_BYTES:
+        raise _Unreadable(f"one of its arrays has more than {_MOST_BYTES / 2**20:.0f} MiB")
+    return inflated
 
 
 def _matrix(data: bytes, order: str) -> tuple[str, Array | None]:
     """Name and value of a matrix; None for classes that are not read."""
     flags, dimensions, name, *values = _elements(data, order)
     (word,) = struct.unpack_from(f"{order}I", flags.data)
-    shape = tuple(_numbers(dimensions, order).tolist())
+    sides = _numbers(dimensions, order)
+    if sides.dtype.kind not in "iu":
+        raise _Unreadable("the sides of an array are no whole numbers")
+    shape = tuple(sides.tolist())
     title = name.data.decode("latin-1")
     if word & 0xFF == _CELL:
-        cells = np.empty(math.prod(shape), object)
+        if len(values) != math.prod(shape):
+            raise _Unreadable(f"it has {len(values)} of {math.prod(shape)} cells")
+        cells = np.empty(len(values), object)
         for number, value in enumerate(values):
             cells[number] = _matrix(value.data, order)[1]
         return title, cells.reshape(shape, order="F")

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from clove_ssl.data.decode import MAX_PIXELS
+from clove_ssl.data.whole_files import is_file
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.detection.coco_annotations import Faulty, Place, read_annotation
 from clove_ssl.tasks.labels.samples import Annotation, DetectionDataset, Sample, check_size
@@ -153,10 +155,10 @@ def _reference(entry: Record, field: str, path: Path, known: Mapping[int, Record
 
 def _side(image: Record, field: str, path: Path) -> int:
     length = _whole_number(image, field, path)
-    if length < 1:
+    if not 1 <= length <= MAX_PIXELS:
         raise UserError(
-            f"Image {image['id']} of {path} has the {field} {length}; expected the pixels of its "
-            "file. Correct the entry."
+            f"Image {image['id']} of {path} has the {field} {str(length)[:20]}; expected the "
+            "pixels of its file. Correct the entry."
         )
     return length
 
@@ -187,11 +189,11 @@ def _field(entry: Record, field: str, path: Path) -> Any:
 
 def _check_files(images: Iterable[Record], path: Path, folder: Path) -> None:
     names = [_file_name(entry, path) for entry in images]
-    missing = [name for name in names if "\0" in name or not (folder / name).is_file()]
+    missing = [name for name in names if not is_file(folder / name)]
     if missing:
         raise UserError(
             f"{len(missing)} of {len(names)} images of {path} are not in {folder}, the first is "
-            f"{missing[0]}. Give the folder that the names in the file start from."
+            f"{missing[0][:200]}. Give the folder that the names in the file start from."
         )
 
 

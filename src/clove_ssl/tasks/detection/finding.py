@@ -87,7 +87,8 @@ def find_segmentation_lists(root: str | Path) -> dict[Split, str]:
     raise UserError(
         f"{root} has not the lists that segmentation is trained and tested with. Expected "
         "train.txt and test.txt or val.txt in VOC2012/ImageSets/Segmentation; found: "
-        f"{', '.join(sorted(found)) or 'none'}. Unpack the archive of VOC 2012 there."
+        f"{', '.join(sorted(found)) or 'none'}. Unpack the archive of VOC 2012 there; masks of "
+        "your own classes are for clove finetune segment."
     )
 
 
@@ -177,7 +178,8 @@ def find_coco(
     present = sorted(path.name for path in (folder / "annotations").glob("*.json"))
     raise UserError(
         f"{folder} has no {split} split of COCO. Expected {' or '.join(map(str, expected))}, with "
-        f"its folder of images; found annotations: {', '.join(present) or 'none'}."
+        f"its folder of images; found annotations: {', '.join(present) or 'none'}. Data of your "
+        "own are found by clove finetune detect, instances or keypoints."
     )
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from clove_ssl.data.labels import pixels as labelled
+from clove_ssl.data.whole_files import is_file
 from clove_ssl.errors import UserError, unknown_name
 from clove_ssl.tasks.detection.coco_annotations import SLACK, Faulty
 from clove_ssl.tasks.labels.samples import Annotation, Box, DetectionDataset, Sample, check_size
@@ -84,10 +85,10 @@ def _read_sample(
 ) -> Sample:
     """An image with its objects; faulty ones go to ``left_out``, or are an error without it."""
     image = folder / "JPEGImages" / f"{name}.jpg"
-    if not image.is_file():
+    if not is_file(image):
         raise UserError(
-            f"{image} is in the list of its split but does not exist. Unpack the VOC archive "
-            "again, or take the name off the list."
+            f"{str(image)[:400]} is in the list of its split but does not exist. Unpack the VOC "
+            "archive again, or take the name off the list."
         )
     path = folder / "Annotations" / f"{name}.xml"
     root = _parse(path)
@@ -125,8 +126,8 @@ def _read_object(
 
 def _unknown_class(name: str, path: Path, class_names: tuple[str, ...]) -> UserError:
     step = (
-        "Correct the file; objects of other classes can be learnt from COCO's format, with "
-        "coco-c4 or coco-fpn."
+        "Correct the file; objects of other classes are for clove finetune detect, which reads "
+        "this format, too."
     )
     if not name:
         return UserError(f"{path} has an <object> without a <name>; expected its class. {step}")

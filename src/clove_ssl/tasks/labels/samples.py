@@ -11,6 +11,8 @@ from pathlib import Path
 
 from PIL import ExifTags, Image
 
+from clove_ssl.data.decode import DecodeError
+from clove_ssl.data.labels.mask_files import check_pixels
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.labels.rle import RLE
 
@@ -73,6 +75,10 @@ def check_size(image: Path, size: tuple[int, int], *, origin: str) -> None:
 
     Files that cannot be read pass; the loader says what is wrong with them.
     """
+    try:
+        check_pixels(*size)
+    except DecodeError as error:
+        raise UserError(f"{origin} gives {image} a size that no image has: {error}.") from None
     known = _sizes(image)
     if known and size not in known:
         width, height = known[-1]

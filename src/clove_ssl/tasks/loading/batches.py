@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch.utils.data import DataLoader, Sampler
 
-from clove_ssl.data.loading import start_worker
+from clove_ssl.data.loading import batches_of, start_worker
 from clove_ssl.data.order import StepPlan
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.labels.samples import DetectionDataset
@@ -26,7 +26,7 @@ class LoadedBatches(Iterable[DetectionBatch]):
         return len(self._loader)
 
     def __iter__(self) -> Iterator[DetectionBatch]:
-        for batch in self._loader:
+        for batch in batches_of(self._loader):
             if isinstance(batch, Refusal):
                 raise UserError(batch.message)
             yield batch

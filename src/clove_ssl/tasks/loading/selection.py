@@ -72,7 +72,7 @@ def check_testable(dataset: DetectionDataset, labels: Labels) -> None:
             raise UserError(
                 f"Annotation {thing.identifier} of the test image {sample.image} has no "
                 "segmentation, which mask scores need. Give a test set that was annotated for this "
-                "task, or --task.detector.no-masks for boxes alone."
+                "task, or --task.detector.no-masks for boxes alone, or type clove finetune detect."
             )
 
 
@@ -117,7 +117,12 @@ def _nothing_left(dataset: DetectionDataset, labels: Labels, split: str) -> str:
         "masks": "an object with a mask (segmentation)",
         "keypoints": "an object with a labelled keypoint",
     }[labels]
-    return (
-        f"None of the {len(dataset.samples)} {split} images has {what}{where}. Give annotations "
-        "that were made for this task, or choose a task that these annotations serve."
-    )
+    step = "Give annotations that were made for this task."
+    if labels == "masks":
+        step = (
+            "Give annotations with masks, or learn boxes alone: clove finetune detect does so by "
+            "itself, this task with --task.detector.no-masks."
+        )
+    elif labels == "keypoints":
+        step = "Give annotations with keypoints, or learn boxes alone: clove finetune detect."
+    return f"None of the {len(dataset.samples)} {split} images has {what}{where}. {step}"

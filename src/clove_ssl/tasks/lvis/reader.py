@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from clove_ssl.data.labels.pixels import check_folder
+from clove_ssl.data.whole_files import is_file
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.detection.coco import load_content, read_content
 from clove_ssl.tasks.detection.finding import check_rest
@@ -156,7 +157,7 @@ def _with_name(entry: Any, path: Path, folder: Path, split: str) -> Any:
         raise UserError(
             f"Image {entry.get('id')} of {path} has neither coco_url nor file_name. {_ELSEWHERE}"
         )
-    found = (name for name in names if "\0" not in name and (folder / name).is_file())
+    found = (name for name in names if is_file(folder / name))
     return {**entry, "file_name": next(found, names[0])}
 
 

@@ -11,10 +11,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from clove_ssl.atomic import unwritable, write_text
-from clove_ssl.errors import UserError
+from clove_ssl.config.json_files import read_json
 from clove_ssl.text_tables import in_columns, in_markdown
 
 _NOTHING = "–"
@@ -71,20 +71,31 @@ def write_scores(path: Path, scores: Scores, *, header: Mapping[str, Any] | None
         raise unwritable("Scores", path, error) from None
 
 
+class _CurveContent(TypedDict):
+    recall: list[float]
+    precision: list[float]
+
+
+class _TableContent(TypedDict):
+    name: str
+    rule: str
+    summary: dict[str, float | None]
+    by_class: dict[str, dict[str, float | None]]
+    curves: dict[str, _CurveContent]
+
+
+class _ScoresContent(TypedDict):
+    tables: list[_TableContent]
+    images: int
+
+
 def read_scores(path: Path) -> Scores:
     """Read what :func:`write_scores` wrote."""
-    try:
-        content = json.loads(path.read_text())
-        return Scores(tuple(map(_table, content["tables"])), int(content["images"]))
-    except OSError as error:
-        raise UserError(
-            f"{path} cannot be read: {error.strerror}. Score the run first: clove score "
-            f"{path.parent}"
-        ) from None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(
-            f"{path} is no file of scores. Make it again: clove score {path.parent}"
-        ) from None
+    remedy = f"Score the run again: clove score {path.parent}"
+    content: _ScoresContent = read_json(
+        path, _ScoresContent, remedy=remedy, otherwise="no file of scores"
+    )
+    return Scores(tuple(map(_table, content["tables"])), content["images"])
 
 
 def markdown(scores: Scores, *, classes: bool = True) -> str:
@@ -120,7 +131,7 @@ def class_rows(table: ScoreTable) -> list[list[str]]:
     """A row of figures for every class, below their names."""
     figures = list(next(iter(table.by_class.values()), {}))
     rows = [
-        [name, *(_shown(figure, values[figure]) for figure in figures)]
+        [name, *(_shown(figure, values.get(figure, math.nan)) for figure in figures)]
         for name, values in table.by_class.items()
     ]
     return [["class", *figures], *rows]
@@ -132,14 +143,14 @@ def describe_spread(spread: Mapping[str, Any]) -> str:
 
 
 def _shown(figure: str, value: float) -> str:
-    return f"{value:.0f}" if figure == "objects" else _percent(value)
+    return f"{value:.0f}" if figure == "objects" and value == value else _percent(value)
 
 
 def _percent(value: float) -> str:
     return _NOTHING if math.isnan(value) else f"{100 * value:.2f}"
 
 
-def _table(content: Mapping[str, Any]) -> ScoreTable:
+def _table(content: _TableContent) -> ScoreTable:
     return ScoreTable(
         name=content["name"],
         rule=content["rule"],

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from clove_ssl.data.labels.pixels import IGNORE, DenseLabels
-from clove_ssl.data.loading import start_worker
+from clove_ssl.data.loading import batches_of, start_worker
 from clove_ssl.data.order import ImageOrder, view_uniforms
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.base import Reading
@@ -88,7 +88,7 @@ def whole_image(image: Tensor, labels: Tensor, *, longest: int, number: int) -> 
     """An image (3, H, W), smaller where it is too large, with the labels (H, W) of all pixels."""
     shrink = min(1.0, longest / max(labels.shape))
     shape = (max(1, round(shrink * labels.shape[0])), max(1, round(shrink * labels.shape[1])))
-    return SemanticBatch(_resized(image, shape)[None], labels[None], torch.tensor([number]))
+    return SemanticBatch(resized(image, shape)[None], labels[None], torch.tensor([number]))
 
 
 class SemanticBatches(Iterable[SemanticBatch]):
@@ -98,7 +98,7 @@ class SemanticBatches(Iterable[SemanticBatch]):
         self._loader = loader
 
     def __iter__(self) -> Iterator[SemanticBatch]:
-        for batch in self._loader:
+        for batch in batches_of(self._loader):
             if isinstance(batch, Refusal):
                 raise UserError(batch.message)
             yield batch
@@ -147,7 +147,7 @@ def _crop(
     low, high = config.scales
     scale = low + (high - low) * numbers[0]
     height, width = (max(1, round(scale * length)) for length in labels.shape)
-    image, labels = _resized(image, (height, width)), _resized_labels(labels, (height, width))
+    image, labels = resized(image, (height, width)), resized_labels(labels, (height, width))
     if numbers[3] < 0.5:
         image, labels = image.flip(-1), labels.flip(-1)
     side = config.crop
@@ -167,12 +167,13 @@ def _offset(length: int, side: int, number: float) -> int:
     return int(number * (max(0, length - side) + 1))
 
 
-def _resized(image: Tensor, shape: tuple[int, int]) -> Tensor:
+def resized(image: Tensor, shape: tuple[int, int]) -> Tensor:
+    """An image (3, H, W) in another size."""
     pixels = image.permute(1, 2, 0).contiguous().numpy()
     return torch.from_numpy(resize_image(pixels, shape).copy()).permute(2, 0, 1)
 
 
-def _resized_labels(labels: Tensor, shape: tuple[int, int]) -> Tensor:
+def resized_labels(labels: Tensor, shape: tuple[int, int]) -> Tensor:
     """Nearest neighbours: a mixture of two classes is no class."""
     picture = Image.fromarray(labels.numpy())
     resized = picture.resize((shape[1], shape[0]), Image.Resampling.NEAREST)

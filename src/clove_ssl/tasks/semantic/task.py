@@ -26,6 +26,7 @@ from clove_ssl.tasks.predictions import PREDICT_AGAIN, LabelMap, read_label_maps
 from clove_ssl.tasks.scoring.judging import score_label_maps
 from clove_ssl.tasks.scoring.scores import Scores
 from clove_ssl.tasks.semantic.config import VOCSemanticConfig
+from clove_ssl.tasks.semantic.foreign_classes import check_are_voc
 from clove_ssl.tasks.semantic.loading import (
     SemanticBatch,
     load_crops,
@@ -64,6 +65,7 @@ class SemanticTask(Task):
         train, test = (VOCLabels(root, lists[split]) for split in SPLITS)
         for labels in (train, test):
             _check_files(labels)
+        check_are_voc(train, root)
         shown = f"Lists: {lists['train']} and {lists['test']}"
         other = (
             " (the protocol has train_aug and val)" if lists["train"] not in AUGMENTED_LISTS else ""
@@ -193,7 +195,8 @@ def _root(config: LabelledDataConfig) -> Path:
     if config.root is None or any(config.files("train") + config.files("test")):
         raise UserError(
             "voc-semantic reads label maps of a VOC folder, not annotation files. Give "
-            "--data VOCdevkit and, if its lists have other names, --data.train-lists 2012:NAME."
+            "--data VOCdevkit and, if its lists have other names, --data.train-lists 2012:NAME; "
+            "classes of your own are for clove finetune segment."
         )
     return config.root
 

@@ -1,6 +1,8 @@
 """A folder in the style of Hugging Face, to be uploaded by hand: weights, config and card.
 
-ResNets open with timm as ``local-dir:FOLDER``; everything opens with ``load_backbone``.
+ResNets open with timm as ``local-dir:FOLDER``; everything opens with ``load_backbone``. timm and
+transformers look for files of the same names with other tensors inside, so what transformers reads
+lies in a folder of its own, which ``AutoBackbone.from_pretrained`` is told as ``subfolder``.
 """
 
 from __future__ import annotations
@@ -13,11 +15,13 @@ from clove_ssl import __version__
 from clove_ssl.atomic import write_text
 from clove_ssl.views.batch import IMAGENET_MEAN, IMAGENET_STD
 from clove_ssl.weights.export.exported import Exported, largest_difference
+from clove_ssl.weights.export.transformers_folder import suits_transformers, write_transformers
 from clove_ssl.weights.load import load_backbone
 from clove_ssl.weights.origins import HUB_WEIGHTS
 from clove_ssl.weights.safetensors_file import save_backbone
 
 CARD = "README.md"
+TRANSFORMERS_FOLDER = "transformers"
 
 
 def write_hub(exported: Exported, path: Path) -> None:
@@ -25,11 +29,18 @@ def write_hub(exported: Exported, path: Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
     write_text(path / "config.json", json.dumps(_config(exported), indent=2) + "\n")
     save_backbone(exported.backbone, path / HUB_WEIGHTS, exported.metadata)
+    if suits_transformers(exported):
+        write_transformers(exported, path / TRANSFORMERS_FOLDER)
 
 
 def check_hub(exported: Exported, path: Path) -> float:
-    """Open the folder again and compare all maps."""
-    return largest_difference(exported.backbone, load_backbone(path).eval())
+    """Open the folder, and that inside it, again and compare all maps."""
+    folders = [path]
+    if suits_transformers(exported):
+        folders.append(path / TRANSFORMERS_FOLDER)
+    return max(
+        largest_difference(exported.backbone, load_backbone(each).eval()) for each in folders
+    )
 
 
 def front_matter(licence: str, *, library: str = "clove-ssl") -> str:

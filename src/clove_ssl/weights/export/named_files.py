@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torchvision
 from numpy.typing import NDArray
-from safetensors.torch import load_file, save
+from safetensors.torch import load, save
 from torch import Tensor, nn
 from torchvision.models.feature_extraction import create_feature_extractor
 
@@ -76,13 +76,13 @@ def check_timm(exported: Exported, path: Path) -> float:
     if exported.is_timm:
         stage: Any = exported.backbone.stage
         copy = build_backbone(BackboneConfig(name=exported.backbone.name, stage=stage)).eval()
-        copy.body.load_state_dict(load_file(path))
+        copy.body.load_state_dict(load(path.read_bytes()))
         return largest_difference(exported.backbone, copy)
     options = {"output_stride": 16} if exported.backbone.output_stride == 16 else {}
     network = import_timm().create_model(
         exported.network, features_only=True, out_indices=(-4, -3, -2, -1), **options
     )
-    network.load_state_dict(load_file(path))
+    network.load_state_dict(load(path.read_bytes()))
     network.eval()
     return largest_difference(
         exported.backbone, lambda images: dict(zip(STAGES, network(images), strict=True))

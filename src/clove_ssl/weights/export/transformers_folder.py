@@ -1,4 +1,4 @@
-"""A folder that ``ResNetBackbone.from_pretrained`` of transformers opens: weights and config."""
+"""A folder that ``AutoBackbone.from_pretrained`` of transformers opens: weights and config."""
 
 from __future__ import annotations
 
@@ -26,6 +26,12 @@ _DEPTHS = {
 }
 _BASIC = ("resnet18", "resnet34")
 _MAPS = ("stage1", "stage2", "stage3", "stage4")
+
+
+def suits_transformers(exported: Exported) -> bool:
+    """Whether transformers has such a network."""
+    is_known = exported.network in _DEPTHS and exported.is_resnet
+    return is_known and exported.backbone.output_stride == 32
 
 
 def write_transformers(exported: Exported, path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from clove_ssl.weights.config import FormatName
 from clove_ssl.weights.export.exported import Exported, ResNetShape
+from clove_ssl.weights.export.transformers_folder import suits_transformers
 
 _MEAN_255 = "[123.675, 116.280, 103.530]"
 _STD_255 = "[58.395, 57.120, 57.375]"
@@ -170,7 +171,14 @@ import timm
 
 network = timm.create_model("local-dir:{file}", pretrained=True, num_classes=0)
 """)
-    return f"{own}\n\n{with_timm}"
+    if not suits_transformers(exported):
+        return f"{own}\n\n{with_timm}"
+    with_transformers = _python(f"""
+from transformers import AutoBackbone
+
+network = AutoBackbone.from_pretrained("{file}", subfolder="transformers")
+""")
+    return f"{own}\n\n{with_transformers}\n\n{with_timm}"
 
 
 _USAGES: dict[FormatName, Callable[[Exported, str], str]] = {

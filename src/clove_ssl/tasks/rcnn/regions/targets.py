@@ -113,7 +113,7 @@ def draw_regions(
         torch.cat([image.reshape(-1, 1).to(boxes.dtype), boxes], dim=1), classes, objects
     )
     used = sampled.valid.flatten()  # (B * k,)
-    order = used.argsort(descending=True, stable=True)
+    order = _chosen_first(used)
     return find_rows(
         table.take(order),
         targets,
@@ -149,10 +149,15 @@ def find_rows(
     ]
     return DrawnRegions(
         table,
-        shows.argsort(descending=True, stable=True),
-        None if seen is None else seen.argsort(descending=True, stable=True),
+        _chosen_first(shows),
+        None if seen is None else _chosen_first(seen),
         HostCopy(torch.cat(numbers)),
     )
+
+
+def _chosen_first(flags: Tensor) -> Tensor:
+    """All rows (T,), those with a flag first, as ``nonzero`` gives them but without a wait."""
+    return flags.to(torch.uint8).argsort(descending=True, stable=True)  # GPUs may not sort flags
 
 
 def _seen_keypoints(targets: Sequence[ImageTargets], table: TrainingRegions) -> Tensor:

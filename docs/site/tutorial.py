@@ -1,0 +1,213 @@
+"""Write ``docs/tutorial.md``: run every command of the tutorial, and keep what it says and draws.
+
+Run: ``python docs/site/tutorial.py WORK``, where WORK is a folder for data and runs; on two cores
+it takes half an hour. Steps whose results are there already are not run again, and with
+``--page-only`` none is run: a step that was not run then has no output. Nothing on the page is
+typed by hand but the sentences between the commands.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+
+DOCS = Path(__file__).parents[1]
+PAGE, PICTURES = DOCS / "tutorial.md", DOCS / "images" / "tutorial"
+DATA = "python docs/site/tutorial_data.py"
+WIDEST = 1000  # pixels of a picture
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command, the sentences around it, and what is shown of its results."""
+
+    title: str
+    before: str
+    command: str
+    result: str  # a file or folder whose existence means that the command was run
+    after: str = ""
+    picture: str = ""  # what it drew, below WORK
+    caption: str = ""
+    kept: int = 40  # lines of its output, at most
+
+
+STEPS = (
+    Step(
+        "Data",
+        "You need photos without labels, as many as you have, and some with labels. So that you "
+        "can repeat every line of this page, a script of this repository draws both; put your own "
+        "folders in their place.",
+        DATA,
+        "new",
+    ),
+    Step(
+        "Learn from photos without labels",
+        "A network looks at two crops of each photo and learns which places they have in common. "
+        "`clove-demo` is the smallest recipe, made for a CPU; with a GPU take `clove-r18-small` "
+        "and leave the length to it.",
+        "clove pretrain clove-demo --data photos --out runs/backbone --steps 150 --batch-size 16",
+        "runs/backbone/report.html",
+        "The last line is the verdict: what the features can do, beside the same network with "
+        "random weights. It does not flatter: a trial of some minutes on two cores is often no "
+        "better than random weights, and then it says so. The recipe's own length, a GPU, or more "
+        "photos are what helps. The run has drawn what it learned, too. What looks alike to the "
+        "network has one colour:",
+        "runs/backbone/pictures/features.png",
+        "Features before and after training",
+    ),
+    Step(
+        "Look at the labels",
+        "Before a detector is trained, see what it would be trained on. COCO, VOC, YOLO and "
+        "LabelMe files are understood as they are; what is wrong with them is said here, and not "
+        "an hour later.",
+        "clove data toys --out seen",
+        "seen",
+        "",
+        "seen/train.png",
+        "Labelled examples",
+    ),
+    Step(
+        "Train the detector",
+        "Classes, schedule and learning rate follow from the data and the machine. These images "
+        "are small, so the network need not see them enlarged; the last option says how long you "
+        "are willing to wait.",
+        "clove finetune detect --backbone runs/backbone --data toys --out runs/detector "
+        "--task.side 192 --minutes 15",
+        "runs/detector/scores.json",
+        "Its report has the scores by class, and test images with the truth beside what was "
+        "found. After some minutes on two cores nobody should expect much; with a GPU, or "
+        "with more time, the same command goes further.",
+        "runs/detector/pictures",
+        "Test images: the truth on the left, predictions on the right",
+    ),
+    Step(
+        "Put both on one page",
+        "",
+        "clove report runs/backbone runs/detector --out report.html",
+        "report.html",
+        "The page needs no network and no other file. It begins with a verdict for each run; "
+        "[the report](report.md) explains the rest.",
+    ),
+    Step(
+        "Use it",
+        "Images, folders, `.tar` shards and videos can be named. Results are written as COCO "
+        "JSON, as YOLO text files or as one table, beside pictures with what was found.",
+        "clove predict runs/detector new --out found --format coco csv --score 0.3",
+        "found",
+        "",
+        "found",
+        "What the detector finds in images that nobody has labelled",
+    ),
+)
+
+INTRODUCTION = """\
+<!-- Written by docs/site/tutorial.py; change that, not this. -->
+# From a folder of photos to a detector
+
+Six commands, from photos that nobody has labelled to a detector that looks at new ones. All
+outputs and pictures on this page come from `python docs/site/tutorial.py WORK`, which runs the
+commands, on two cores without a GPU; a command that is shown without its output needs more time.
+"""
+
+ENDING = """\
+## In a program of your own
+
+`runs/detector/export/model.safetensors` is all that is needed:
+
+```python
+from clove_ssl import load_finetuned
+
+model = load_finetuned("runs/detector", device="cpu")
+found = model.predict("new/0040.jpg")
+for box, score, number in zip(found.boxes, found.scores, found.classes):
+    if score > 0.3:
+        print(model.class_names[number], float(score), box.tolist())
+```
+
+[Weights](weights.md) lists the formats in which a backbone or a whole detector leaves for other
+programs.
+
+## What next
+
+- More photos help more than anything else, and they need no labels: [data](data.md).
+- Is the run healthy, and what do its curves mean? [health](health.md).
+- Does pre-training pay for your task? Fine-tune `--backbone random` as well, and put both on one
+  page with `clove report`.
+"""
+
+
+def main(work: Path, *, runs: bool) -> None:
+    """Run what has not been run, if it is to be, and write the page."""
+    work.mkdir(parents=True, exist_ok=True)
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    parts = [INTRODUCTION]
+    for number, step in enumerate(STEPS, start=1):
+        log = work / f"step-{number}.txt"
+        is_run = (work / step.result).exists() and log.is_file()
+        if runs and not is_run:
+            _run(step, log, work)
+        lines = [f"$ {step.command}", *(_said(log, step.kept) if runs or is_run else ())]
+        parts.append(f"## {number}. {step.title}\n")
+        parts += [f"{step.before}\n"] if step.before else []
+        parts.append("\n".join(["```console", *lines, "```\n"]))
+        parts += [f"{step.after}\n"] if step.after else []
+        if step.picture and (work / step.picture).exists():
+            name = _keep_picture(work / step.picture, number)
+            parts.append(f"![{step.caption}](images/tutorial/{name})\n")
+    PAGE.write_text("\n".join([*parts, ENDING]), encoding="utf-8")
+
+
+def _run(step: Step, log: Path, work: Path) -> None:
+    """Run a command, and keep what it prints."""
+    words = step.command.replace("python ", f"{sys.executable} {DOCS.parent}/", 1)
+    words = re.sub(r"^clove", f"{sys.executable} -m clove_ssl", words)
+    environment = {**os.environ, "COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"}
+    done = subprocess.run(
+        words.split(), cwd=work, env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"{step.command} failed:\n{done.stdout}{done.stderr}")
+    log.write_text(done.stdout, encoding="utf-8")
+
+
+def _said(log: Path, most: int) -> list[str]:
+    """The lines that a command printed, as they can be shown on a page."""
+    lines = _ESCAPES.sub("", log.read_text(encoding="utf-8")).rstrip().splitlines()
+    return _shortened([line.rstrip() for line in lines], most)
+
+
+def _shortened(lines: list[str], most: int) -> list[str]:
+    """Lines with the middle left out where there are too many."""
+    if len(lines) <= most:
+        return lines
+    return [*lines[: most // 2], "...", *lines[-(most // 2) :]]
+
+
+def _keep_picture(path: Path, number: int) -> str:
+    """A picture, or the first ones of a folder side by side, as a small file of the docs."""
+    files = sorted(path.rglob("*.png")) + sorted(path.rglob("*.jpg")) if path.is_dir() else [path]
+    images = [Image.open(file).convert("RGB") for file in files[:3]]
+    if path.is_dir() and images[0].width > 700:  # a sheet by itself
+        images = images[:1]
+    sheet = Image.new("RGB", (sum(i.width for i in images), max(i.height for i in images)), "white")
+    left = 0
+    for image in images:
+        sheet.paste(image, (left, 0))
+        left += image.width
+    if sheet.width > WIDEST:
+        height = round(sheet.height * WIDEST / sheet.width)
+        sheet = sheet.resize((WIDEST, height), Image.Resampling.LANCZOS)
+    name = f"step-{number}.webp"
+    sheet.save(PICTURES / name, quality=85)
+    return name
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).resolve(), runs="--page-only" not in sys.argv)

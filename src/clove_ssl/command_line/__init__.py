@@ -1,0 +1,1 @@
+"""What surrounds the verbs: words that are taken apart, pages of help, completion."""

@@ -1,0 +1,77 @@
+"""``clove pretrain`` without a recipe, or with a time instead of a length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from clove_ssl.command_line.arguments import value_of
+from clove_ssl.config.pretraining import DataConfig, PretrainConfig
+from clove_ssl.errors import UserError
+
+Device = Literal["auto", "cpu", "cuda"]
+Parse = Callable[[PretrainConfig], PretrainConfig]
+"""Lays the options of the command line over a config."""
+
+_ANYWHERE = Path()
+
+
+def choose_pretraining(
+    words: list[str],
+    sources: Sequence[str],
+    parse: Parse,
+    *,
+    minutes: float | None,
+    overwrite: bool,
+) -> PretrainConfig:
+    """A run that is made for some images and this machine, but for what the options say."""
+    from clove_ssl.console import Console
+    from clove_ssl.pretraining import automatic
+    from clove_ssl.runs.directory import check_is_free
+
+    keep_length = names_length(words, minutes)
+    check_is_free(Path(value_of(words, "--out") or ""), overwrite=overwrite)  # before measuring
+    data = DataConfig(source=sources[0], more=tuple(sources[1:]))
+    with Console() as console:
+        suggested = automatic.suggest_run(_ANYWHERE, data, _device(words))
+        config = parse(replace(suggested.config, out=tyro.MISSING))
+        return automatic.settle_run(
+            suggested, config, console, minutes=minutes, keep_length=keep_length
+        )
+
+
+def _device(words: list[str]) -> Device:
+    """What was asked for; another word is refused when the options are read."""
+    known: dict[str | None, Device] = {"cpu": "cpu", "cuda": "cuda"}
+    return known.get(value_of(words, "--device"), "auto")
+
+
+def fit_to(minutes: float | None, config: PretrainConfig, words: list[str]) -> PretrainConfig:
+    """The config with as many epochs as fit into some minutes, if they were given."""
+    if minutes is None:
+        return config
+    names_length(words, minutes)
+    from clove_ssl.console import Console
+    from clove_ssl.pretraining import automatic
+    from clove_ssl.training.processes import choose_device
+
+    with Console() as console:
+        with console.working("Measuring the speed of this machine"):
+            config, line = automatic.fit_budget(config, minutes, choose_device(config.device))
+        console.choice(line.name, line.value, line.reason)
+    return config
+
+
+def names_length(words: list[str], minutes: float | None) -> bool:
+    """Whether options say how long a run is; refuses two lengths."""
+    given = [name for name in ("--epochs", "--steps") if value_of(words, name) is not None]
+    if given and minutes is not None:
+        raise UserError(
+            f"--minutes {minutes:g} and {given[0]} both say how long the run is. Leave one of them "
+            "out."
+        )
+    return bool(given)

@@ -1,0 +1,99 @@
+"""What a shell completes: verbs, recipes, tasks, formats and the options of every verb.
+
+The script holds all words, so that pressing a key starts no program. File names are completed
+wherever a word is not an option.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from clove_ssl.bench.config import BenchConfig
+from clove_ssl.config.finetuning import protocol, task_summaries
+from clove_ssl.config.probing import EmbedConfig, ProbeConfig
+from clove_ssl.config.resuming import ResumeChanges
+from clove_ssl.config.showing import ReportConfig, ShowConfig, WatchConfig
+from clove_ssl.errors import UserError
+from clove_ssl.methods.recipes import all_recipes, recipe
+from clove_ssl.study.config import StudyRunConfig
+from clove_ssl.weights.config import ExportConfig, ImportConfig
+
+SHELLS = ("bash", "zsh")
+_CLASSES: dict[str, type] = {
+    "resume": ResumeChanges,
+    "probe": ProbeConfig,
+    "embed": EmbedConfig,
+    "import": ImportConfig,
+    "export": ExportConfig,
+    "show": ShowConfig,
+    "report": ReportConfig,
+    "watch": WatchConfig,
+    "study": StudyRunConfig,
+    "bench": BenchConfig,
+}
+_SHORT = ("--data", "--workers", "--lr", "--config", "--overwrite", "--help", "--help-all")
+
+
+def completion_script(args: Sequence[str], verbs: Iterable[str]) -> str:
+    """The script for a shell, to be read by it at its start."""
+    shell = args[0] if args else ""
+    if shell not in SHELLS:
+        raise UserError(
+            f"--print-completion {shell or 'needs a shell'}; expected bash or zsh. For example: "
+            "clove --print-completion bash >> ~/.bashrc"
+        )
+    names = list(verbs)
+    cases = "\n".join(f'    {verb}) words="{" ".join(words_after(verb))}" ;;' for verb in names)
+    before = "autoload -U +X bashcompinit && bashcompinit\n" if shell == "zsh" else ""
+    return before + _SCRIPT.format(verbs=" ".join(names), cases=cases)
+
+
+_SCRIPT = """\
+_clove() {{
+  local words current="${{COMP_WORDS[COMP_CWORD]}}"
+  if [ "$COMP_CWORD" -eq 1 ]; then
+    COMPREPLY=($(compgen -W "{verbs} --version --help" -- "$current"))
+    return
+  fi
+  case "${{COMP_WORDS[1]}}" in
+{cases}
+  esac
+  if [[ "$current" == -* || "$COMP_CWORD" -eq 2 ]]; then
+    COMPREPLY=($(compgen -W "$words" -- "$current"))
+  fi
+}}
+complete -o default -F _clove clove"""
+
+
+def words_after(verb: str) -> list[str]:
+    """The names and options that may follow a verb."""
+    if verb == "pretrain":
+        options = _options(recipe("clove-plus-r18-small", Path()))
+        return [*all_recipes(), "--minutes", *_SHORT, *options]
+    if verb == "finetune":
+        options = _options(protocol("coco-fpn", Path(), "random"))
+        return [*task_summaries(), "--steps", *_SHORT, *options]
+    if verb == "list":
+        return ["methods", "backbones", "recipes", "tasks", "formats"]
+    if verb not in _CLASSES:
+        return ["--help"]
+    names = [each.name for each in fields(_CLASSES[verb])]
+    return ["--help", *(f"--{_dashed(name)}" for name in names)]
+
+
+def _options(config: Any, prefix: str = "") -> Iterator[str]:
+    """All options of a config and of those inside it."""
+    for each in fields(config):
+        value = getattr(config, each.name)
+        name = prefix + _dashed(each.name)
+        if is_dataclass(value):
+            yield from _options(value, f"{name}.")
+        else:
+            yield f"--{name}"
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")

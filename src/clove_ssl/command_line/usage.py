@@ -1,0 +1,133 @@
+"""The short pages of help: what most people need, on two screens of 80 columns.
+
+Every option of a config is one ``--help-all`` away; these pages name the common ones in a
+sentence each, and a test compares the names with the configs.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from clove_ssl.config.finetuning import task_summaries
+from clove_ssl.methods.recipes import all_recipes
+
+WIDTH = 80
+_NAMES = 28
+
+PRETRAIN_OPTIONS = {
+    "--data PHOTOS ...": "folder, list of files or .tar shards; several count as one, in order",
+    "--out RUN": "new folder for everything the run writes",
+    "--minutes N": "as many epochs as fit, measured on this machine",
+    "--epochs N, --steps N": "length of the run",
+    "--batch-size N": "images per step; the learning rate follows",
+    "--lr X": "learning rate per 256 images",
+    "--backbone.name NAME": "network: resnet18, resnet50 ... (clove list backbones)",
+    "--backbone.weights FILE": "start from these weights; imagenet for torchvision's",
+    "--method.views.global-size N": "side of the large views in pixels",
+    "--method.views.local-size N": "side of the small views",
+    "--probe.data DATA": "labelled images on which the run measures itself",
+    "--workers N": "processes that read images",
+    "--device cpu|cuda": "where to compute",
+    "--precision bf16|fp16|fp32": "number format of the network",
+    "--seed N": "another one gives another run",
+    "--config FILE": "options from a file, such as the config.yaml of a run",
+    "--overwrite": "replace an earlier run at --out",
+}
+FINETUNE_OPTIONS = {
+    "--backbone RUN": "run or file to start from, or random",
+    "--data FOLDER": "labelled images; without it, generated scenes",
+    "--out RUN": "new folder for everything the run writes",
+    "--steps N": "length, with the schedule in proportion (or --iterations)",
+    "--epochs N, --minutes N": "length for your own classes; by default it follows their number",
+    "--batch-size N": "images per step; the learning rate follows",
+    "--lr X": "peak learning rate, as it is",
+    "--fraction X": "share of the training images to learn from",
+    "--runs N": "repeat with several seeds; mean and deviation",
+    "--evaluation.every N": "steps between evaluations on the way",
+    "--workers N": "processes that read images",
+    "--device cpu|cuda": "where to compute",
+    "--precision bf16|fp32": "number format of the network",
+    "--seed N": "another one gives another run",
+    "--config FILE": "options from a file, such as the config.yaml of a run",
+    "--overwrite": "replace an earlier run at --out",
+}
+
+
+def pretrain_page(recipe_name: str | None = None) -> str:
+    """What ``clove pretrain --help`` shows; with a recipe, what is said about that one."""
+    usage = "clove pretrain [RECIPE] --data PHOTOS --out RUN [options]"
+    about = (
+        "Pre-train a backbone on unlabelled images. Without a recipe, one is chosen for the "
+        "images and the machine, and the choice is explained. Ctrl-C stops with a checkpoint; "
+        "clove resume RUN goes on."
+    )
+    chosen = () if recipe_name is None else _about_recipe(recipe_name)
+    lines = [
+        *_opening(usage, about),
+        *(chosen or ("Recipes, by method (clove list recipes says what they are):", *_recipes())),
+        "",
+        "Common options:",
+        *_table(PRETRAIN_OPTIONS),
+        "",
+        "clove pretrain [RECIPE] --help-all shows every option with its value.",
+    ]
+    return "\n".join(lines)
+
+
+def finetune_page() -> str:
+    """What ``clove finetune --help`` shows."""
+    usage = "clove finetune TASK --backbone RUN --data FOLDER --out RUN [options]"
+    about = "Fine-tune a backbone on a task and score it. Ctrl-C stops; clove resume RUN goes on."
+    lines = [
+        *_opening(usage, about),
+        "Tasks:",
+        *_table(task_summaries(), names=15),
+        "",
+        "Common options:",
+        *_table(FINETUNE_OPTIONS),
+        "",
+        "clove finetune TASK --help-all shows every option with its value.",
+    ]
+    return "\n".join(lines)
+
+
+def _opening(usage: str, about: str) -> list[str]:
+    return [f"usage: {usage}", "", *textwrap.wrap(about, WIDTH), ""]
+
+
+def _about_recipe(name: str) -> tuple[str, ...]:
+    """The docstring of a recipe; nothing where there is none of that name."""
+    make = all_recipes().get(name)
+    if make is None:
+        return ()
+    text = textwrap.dedent("    " + (make.__doc__ or "").strip()).replace("``", "")
+    paragraphs = " ".join(text.split())
+    return (
+        f"{name}:",
+        *textwrap.wrap(paragraphs, WIDTH, initial_indent="  ", subsequent_indent="  "),
+    )
+
+
+def _recipes() -> Iterator[str]:
+    """The names of all recipes, one line or two for each method."""
+    by_method: dict[str, list[str]] = {}
+    for name, make in all_recipes().items():
+        by_method.setdefault(make(Path()).method.name, []).append(name)
+    return _table({method: "  ".join(names) for method, names in by_method.items()}, names=10)
+
+
+def _table(rows: Mapping[str, str], *, names: int = _NAMES) -> Iterator[str]:
+    """Names on the left, what is said of them on the right, wrapped."""
+    for name, text in rows.items():
+        yield from _row(name, textwrap.wrap(text, WIDTH - names - 4, break_on_hyphens=False), names)
+
+
+def _row(name: str, lines: Iterable[str], names: int) -> Iterator[str]:
+    first, *others = lines
+    if len(name) > names:
+        yield f"  {name}"
+        name = ""
+    yield f"  {name:<{names}}  {first}"
+    yield from (f"  {'':<{names}}  {line}" for line in others)

@@ -1,0 +1,140 @@
+"""A run that goes on elsewhere, with its images moved, or for longer than was planned.
+
+What a run computes follows from its config, the names of its images and the step, none of which
+knows where anything lies. So a run or its images can be moved and the run goes on exactly. A
+longer run is another one from the next step on, since its schedules end later; that is said.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from clove_ssl.config import files
+from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.config.resuming import ResumeChanges
+from clove_ssl.data.identity import SCENES, fingerprint, located
+from clove_ssl.data.sources import ImageSource
+from clove_ssl.errors import UserError
+from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.provenance import read_starts
+from clove_ssl.training.checkpoints import State
+from clove_ssl.training.loop import TrainingLoop
+from clove_ssl.training.plan import RunPlan
+
+
+def from_anywhere(config: PretrainConfig) -> PretrainConfig:
+    """The config with paths that hold in whatever folder the run is resumed."""
+    weights, probed = config.backbone.weights, config.probe.data
+    if weights is not None and weights.exists():
+        config = replace(config, backbone=replace(config.backbone, weights=weights.absolute()))
+    if probed is not None and probed != SCENES and os.path.exists(probed):
+        config = replace(config, probe=replace(config.probe, data=os.path.abspath(probed)))
+    return replace(config, data=located(config.data))
+
+
+def read_continued(run: RunDirectory, changes: ResumeChanges) -> PretrainConfig:
+    """The config of a run as it shall go on from here."""
+    config = _found_again(run, files.load(PretrainConfig, run.config))
+    if changes.micro_batch is not None:
+        config = replace(config, micro_batch=changes.micro_batch)
+    if changes.data:
+        first, *more = changes.data
+        moved = located(replace(config.data, source=first, more=tuple(more)))
+        config = replace(config, data=moved)
+    if changes.max_bad is not None:
+        config = replace(config, data=replace(config.data, max_bad=changes.max_bad))
+    if changes.epochs is not None:
+        config = replace(config, epochs=changes.epochs, steps=None)
+    if changes.steps is not None:
+        config = replace(config, steps=changes.steps)
+    return config
+
+
+def _found_again(run: RunDirectory, config: PretrainConfig) -> PretrainConfig:
+    """Paths of a run of an earlier version are relative to the folder it was started in."""
+    folder = _starting_folder(run, config)
+    named = [_below(folder, each) for each in (config.data.source, *config.data.more)]
+    data = replace(config.data, source=named[0], more=tuple(named[1:]))
+    return replace(config, data=data, out=run.path)
+
+
+def _starting_folder(run: RunDirectory, config: PretrainConfig) -> Path | None:
+    """Where the run was started: as it was written down, or as its place tells."""
+    first = next(iter(read_starts(run)), {})
+    if "folder" in first:
+        return Path(first["folder"])
+    place, out = run.path.absolute(), config.out
+    if not out.is_absolute() and place.parts[-len(out.parts) :] == out.parts and out.parts:
+        return Path(*place.parts[: -len(out.parts)])
+    return None
+
+
+def _below(folder: Path | None, source: str) -> str:
+    """A relative source by its full name, if it is found below a folder."""
+    if folder is None or source == SCENES or "://" in source or os.path.isabs(source):
+        return source
+    there = str(folder / source)
+    known = there[: min((there.find(sign) for sign in "*?[{" if sign in there), default=None)]
+    return there if os.path.exists(known) or os.path.isdir(os.path.dirname(known)) else source
+
+
+def check_same_images(config: PretrainConfig, source: ImageSource, state: State) -> None:
+    """Refuse a source whose images are others than those the run was started with."""
+    if not state:
+        return
+    if state.get("images") != len(source):
+        raise UserError(
+            f"{config.data.source} has {len(source)} images, but this run was started with "
+            f"{state.get('images')}, so their order would change. Restore the files, say where "
+            "they are now with --data, or start a new run with another --out."
+        )
+    # Checkpoints of earlier versions have no names.
+    if state.get("names") not in (None, fingerprint(source)):
+        raise UserError(
+            f"{config.data.source} has as many images as this run was started with, but other "
+            "names: some were renamed or exchanged, so their order would change. Restore the "
+            "names, say where the images are now with --data, or start a new run with another "
+            "--out."
+        )
+
+
+def take_over(
+    run: RunDirectory, loop: TrainingLoop, config: PretrainConfig, changes: ResumeChanges
+) -> None:
+    """Make what changes part of the run; called when everything else has been checked."""
+    before = files.load(PretrainConfig, run.config)
+    if changes.changes_length:
+        _check_length(loop.plan, loop.step)
+        _explain_length(before, loop)
+    if not loop.process.is_first:
+        return
+    if changes.changes_length and run.backbone.is_file() and loop.step < loop.plan.total_steps:
+        kept = run.backbone.with_name(f"backbone-step-{loop.step}.safetensors")
+        run.backbone.rename(kept)
+        loop.console.say(f"The backbone of step {loop.step:,} is kept as {kept}")
+    if changes.data or changes.max_bad is not None or changes.changes_length:
+        files.save(replace(config, micro_batch=before.micro_batch), run.config)
+
+
+def _check_length(plan: RunPlan, done: int) -> None:
+    if plan.total_steps < done:
+        raise UserError(
+            f"This run has done {done:,} steps ({plan.epoch(done):.1f} epochs), more than the "
+            f"{plan.total_steps:,} that were asked for. Ask for more, or start a new run with "
+            "another --out."
+        )
+
+
+def _explain_length(before: PretrainConfig, loop: TrainingLoop) -> None:
+    """Say what another length does to the schedules."""
+    plan, planned = loop.plan, before.total_steps(loop.plan.images)
+    if plan.total_steps == planned or loop.step >= plan.total_steps:
+        return
+    loop.console.say(
+        f"The run now has {plan.total_steps:,} steps instead of {planned:,}. Its schedules span "
+        f"the new length from step {loop.step + 1:,} on: the learning rate goes on at "
+        f"{loop.lr(loop.step):.3g}. So it is not the run that would have been planned this long "
+        "from the start; what was learned so far is kept."
+    )

@@ -1,0 +1,285 @@
+"""The verdict on a run: one sentence that needs no knowledge of the method, and what to do next.
+
+``clove probe``, ``clove doctor`` and the report all end, or begin, with it. What frozen features
+can do beside random weights counts most; where that was not measured, how training went.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from clove_ssl.config.finetuning import FinetuneConfig
+from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.hints import Hint, worrying
+from clove_ssl.runs.probe_file import read_probes
+from clove_ssl.runs.state import RunState
+from clove_ssl.runs.summary_file import read_summary
+from clove_ssl.tasks.scoring.scores import read_scores
+
+Standing = Literal["good", "early", "look", "bad"]
+Entry = Mapping[str, Any]
+
+RANDOM = "random:"
+FEW_STEPS = 100
+"""Optimizer steps after which no network has learned anything worth using."""
+_CLEAR_GAIN = 0.02
+_NOTHING_FOUND, _LITTLE_FOUND = 0.005, 0.05
+_TOLD_FIRST = ("correspondence", "segmentation", "linear", "knn", "retrieval", "keypoints")
+
+
+@dataclass(frozen=True)
+class RunVerdict:
+    """What to think of a run, and what to do next."""
+
+    standing: Standing
+    headline: str
+    text: str
+    next_step: str
+
+    def spoken(self) -> str:
+        """All of it in one line, for a terminal."""
+        return f"{self.headline}. {self.text} {self.next_step}"
+
+
+def pretraining_verdict(
+    run: RunDirectory, config: PretrainConfig, state: RunState, hints: Sequence[Hint]
+) -> RunVerdict:
+    """The verdict on a pre-training run, at any time of its life."""
+    if not config.method.trains:
+        return RunVerdict(
+            "good",
+            "Nothing was trained",
+            "These are random weights: the floor that other runs are compared with.",
+            f"Compare them with a run: clove probe RUN {run.path}",
+        )
+    problems = [hint for hint in worrying(hints) if hint.level == "bad"]
+    if problems:
+        title = problems[0].metric.title.lower()
+        return RunVerdict(
+            "bad",
+            "Something is wrong",
+            f"It shows in the {title}.",
+            problems[0].text,
+        )
+    if state.status != "finished":
+        return _unfinished(run, state)
+    measured = compared_with_random(run, config)
+    if measured is not None:
+        return measured
+    return _unmeasured(run, state)
+
+
+def finetuning_verdict(run: RunDirectory, config: FinetuneConfig) -> RunVerdict:
+    """The verdict on a fine-tuning run, or on several that differ in their seed alone."""
+    scored = _repeated_score(run) if config.runs > 1 else _score(run)
+    if scored is None:
+        return RunVerdict(
+            "early",
+            "Not scored yet",
+            f"The {config.task.name} model is still being trained.",
+            f"If nothing is running, go on with: clove resume {run.path}",
+        )
+    name, value, where = scored
+    shown = f"{name.replace('_', ' ')} {100 * value:.1f}"
+    if value < _NOTHING_FOUND:
+        return RunVerdict(
+            "bad",
+            "The model finds nothing",
+            f"It scores {shown} {where} after {config.total_iterations:,} iterations.",
+            "Train longer; if that does not help, look at the pictures of truth and prediction, "
+            "check the labels, and try another --lr.",
+        )
+    if value < _LITTLE_FOUND:
+        return RunVerdict(
+            "look",
+            "The model has begun to find things",
+            f"It scores {shown} of 100 {where}.",
+            "Train longer, or with more labelled images.",
+        )
+    return RunVerdict(
+        "good",
+        f"{shown[:1].upper()}{shown[1:]} of 100 {where}",
+        "The pictures show where the model is right and where it is not.",
+        "To know what pre-training brings, fine-tune random weights, too, and put both runs on one "
+        "page: clove report RUN RUN",
+    )
+
+
+def _score(run: RunDirectory) -> tuple[str, float, str] | None:
+    """The first figure of a run, and on what it was found."""
+    scores = read_scores(run.scores) if run.scores.is_file() else None
+    if scores is None or not scores.figures():
+        return None
+    images = "1 test image" if scores.images == 1 else f"{scores.images:,} test images"
+    return *scores.headline, f"on {images}"
+
+
+def _repeated_score(run: RunDirectory) -> tuple[str, float, str] | None:
+    """The mean of the first figure of several runs."""
+    if not run.summary.is_file():
+        return None
+    content = read_summary(run)
+    for name, spread in content["figures"].items():
+        return name, spread["mean"], f"on average over {content['runs']} runs"
+    return None
+
+
+def compared_with_random(run: RunDirectory, config: PretrainConfig) -> RunVerdict | None:
+    """What the probes of a run say; nothing where random weights were not measured beside it."""
+    measured = [entry for entry, baseline in probes_of(run) if baseline is not None]
+    # The run's own images come first: they are what it was made for.
+    on_own = [entry for entry in measured if entry["data"] == config.data.source]
+    for figure in _TOLD_FIRST:
+        for entry in (*on_own, *measured):
+            if entry.get("figure") == figure:
+                return judge_entry(entry, read_probes(run))
+    return None
+
+
+def probes_of(run: RunDirectory) -> list[tuple[Entry, Entry | None]]:
+    """What was measured of a run, with random weights measured beside it."""
+    entries = read_probes(run)
+    own = [entry for entry in entries if _is_of(entry, run)]
+    return [(entry, _baseline(entry, entries)) for entry in own]
+
+
+def probe_verdict(entries: Sequence[Entry]) -> dict[str, RunVerdict]:
+    """The verdict on every trained backbone that was probed, by its name."""
+    verdicts: dict[str, RunVerdict] = {}
+    for figure in _TOLD_FIRST:
+        for entry in entries:
+            name = str(entry["backbone"])
+            if entry.get("figure") == figure and not name.startswith(RANDOM):
+                found = judge_entry(entry, entries)
+                if found is not None:
+                    verdicts.setdefault(name, found)
+    return verdicts
+
+
+def judge_entry(entry: Entry, entries: Sequence[Entry]) -> RunVerdict | None:
+    """A score beside that of random weights on the same images, in words."""
+    baseline = _baseline(entry, entries)
+    if baseline is None:
+        return None
+    gain = entry["value"] - baseline["value"]
+    interval = entry.get("gain_interval")
+    text = f"{_sentence(entry)}; random weights {_short(baseline)}."
+    if interval is not None and interval[0] <= 0 <= interval[1]:
+        return RunVerdict(
+            "look",
+            "No better than random weights yet",
+            f"{text} That is no difference that these images can show.",
+            "Train longer, or on more images.",
+        )
+    if gain <= 0:
+        return RunVerdict(
+            "bad",
+            "Worse than random weights",
+            text,
+            "Look at the warnings of the run; then try a smaller --optimizer.lr, and train longer.",
+        )
+    if gain < _CLEAR_GAIN:
+        return RunVerdict(
+            "look",
+            "Hardly better than random weights",
+            text,
+            "It has begun to learn: train longer, or on more images.",
+        )
+    return RunVerdict(
+        "good",
+        "It has learned",
+        text,
+        f"Use it: clove finetune TASK --backbone {entry['backbone']}. Longer training may still "
+        "help.",
+    )
+
+
+def _unfinished(run: RunDirectory, state: RunState) -> RunVerdict:
+    total = f" of {state.total_steps:,}" if state.total_steps else ""
+    place = f"step {state.step:,}{total}" if state.step else "no step logged yet"
+    if state.status == "interrupted":
+        return RunVerdict(
+            "look",
+            "Interrupted",
+            f"The run stopped before its end ({place}).",
+            f"Go on with: clove resume {run.path}",
+        )
+    is_early = state.step < max(FEW_STEPS, (state.total_steps or 0) / 10)
+    if is_early:
+        return RunVerdict(
+            "early",
+            "Too early to tell",
+            f"The run has only begun ({place}).",
+            "Let it go on; the first steps say little.",
+        )
+    return RunVerdict(
+        "early",
+        "On its way",
+        f"Nothing looks wrong so far ({place}).",
+        "Let it go on; what the features can do is measured at the end.",
+    )
+
+
+def _unmeasured(run: RunDirectory, state: RunState) -> RunVerdict:
+    step = f"clove probe {run.path}"
+    if state.step < FEW_STEPS:
+        images = f" on {state.images:,} images" if state.images else ""
+        return RunVerdict(
+            "early",
+            "Too short to tell",
+            f"It was trained for {state.step:,} steps{images}, which is a trial and no training.",
+            f"Train longer. To measure what it has learned: {step}",
+        )
+    return RunVerdict(
+        "look",
+        "Trained, but not measured",
+        "Training went on to its end without a problem; what the features can do is not known.",
+        f"Measure them beside random weights: {step}",
+    )
+
+
+def _is_of(entry: Entry, run: RunDirectory) -> bool:
+    """Whether an entry is about the exported backbone of this run, which may have been moved."""
+    name = Path(str(entry["backbone"]))
+    return name.name in (run.path.resolve().name, run.backbone.name) and not str(name).startswith(
+        RANDOM
+    )
+
+
+def _baseline(entry: Entry, entries: Sequence[Entry]) -> Entry | None:
+    """The same measurement of random weights."""
+    alike = ("figure", "data", "size", "stages", "seed")
+    found = [
+        other
+        for other in entries
+        if str(other["backbone"]).startswith(RANDOM)
+        and all(other.get(key) == entry.get(key) for key in alike)
+    ]
+    named = [other for other in found if other["backbone"] == entry.get("baseline")]
+    return next(iter([*named, *found]), None)
+
+
+def _sentence(entry: Entry) -> str:
+    if entry["figure"] == "correspondence":
+        photos = "scene" if entry["data"] == "scenes" else "photo"
+        value = _percent(entry["value"])
+        return f"Its features find the same place in two views of a {photos} {value} of the time"
+    return f"Its features reach {entry['title']} {_shown(entry)} on {entry['data']}"
+
+
+def _short(entry: Entry) -> str:
+    if entry["figure"] == "correspondence":
+        return f"do so {_percent(entry['value'])} of the time"
+    return f"reach {_shown(entry)}"
+
+
+def _shown(entry: Entry) -> str:
+    return _percent(entry["value"]) if entry["is_share"] else f"{entry['value']:.3g}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"

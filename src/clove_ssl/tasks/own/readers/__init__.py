@@ -1,0 +1,1 @@
+"""Formats of labels, a reader for each: COCO, VOC, YOLO, LabelMe, and masks in folders."""

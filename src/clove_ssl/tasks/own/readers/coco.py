@@ -1,0 +1,274 @@
+"""COCO's format: a file for every split, or one file for all images.
+
+Classes are known by their names; a file that numbers them otherwise than the first one is read
+all the same. Images lie beside the file, or in a folder that is called like the split.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from clove_ssl.data.folders import list_images
+from clove_ssl.errors import UserError
+from clove_ssl.tasks.detection.coco import load_content, read_content
+from clove_ssl.tasks.labels.samples import DetectionDataset, Sample
+from clove_ssl.tasks.loading.images import size_of_file
+from clove_ssl.tasks.own.dataset import Found, Item, Problems
+from clove_ssl.tasks.own.readers.files import check_names, split_of, split_of_path
+from clove_ssl.tasks.own.readers.objects import (
+    CUT,
+    LARGEST_NUMBER,
+    OUTSIDE,
+    SLACK,
+    cut_box,
+    extent,
+)
+
+LARGEST_FILE = 4 * 2**30
+"""Bytes; the largest file of COCO has half a gigabyte."""
+NO_IMAGE = "images are listed but not there, and were left out"
+_LOOKED_AT = 50  # names, to find the folder of the images
+_PREFERRED = {"keypoints": ("keypoints",), "instances": ("instances",), "detect": ("instances",)}
+
+NO_NUMBER = -(2**62)
+"""Stands for what is no whole number."""
+
+Content = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class CocoFile:
+    """An annotation file; the folder of its images and its split may be left to be found."""
+
+    path: Path
+    images: Path | None = None
+    split: str = ""
+
+
+def read_coco_files(files: Sequence[CocoFile], root: Path, problems: Problems) -> Found:
+    """Annotation files of one data set."""
+    found = Found("COCO", ())
+    folders: set[Path] = set()
+    for file in files:
+        split = file.split or _split_of_file(file.path, root)
+        content = load_content(_of_bearable_size(file.path))
+        folder = file.images or _find_images(content, file.path)
+        folders.add(folder)
+        dataset = _read_content(content, file.path, folder, problems)
+        classes = _join_classes(found, dataset)
+        for sample in dataset.samples:
+            found.add(split, Item(_renumbered(sample, classes)))
+    for split, items in found.items.items():
+        found.items[split] = sorted(items, key=lambda item: item.sample.image.name)
+    _note_unlisted(found, folders, problems)
+    return found
+
+
+def _note_unlisted(found: Found, folders: set[Path], problems: Problems) -> None:
+    """Images that lie with the others but are in no file."""
+    listed = {os.path.normpath(i.sample.image) for each in found.items.values() for i in each}
+    beside = {
+        os.path.normpath(folder / name)
+        for folder in folders
+        for name in list_images(str(folder)).images
+    }
+    for path in sorted(beside - listed):
+        problems.add("images are in no annotation file and were left out", path)
+
+
+def one_file_per_split(files: Sequence[Path], root: Path, task: str) -> list[CocoFile]:
+    """The file of every split; where there are several for one, those that are for the task."""
+    by_split: dict[str, list[Path]] = {}
+    for path in files:
+        by_split.setdefault(_split_of_file(path, root), []).append(path)
+    chosen = []
+    for split, paths in by_split.items():
+        words = _PREFERRED.get(task, ())
+        fitting = [path for path in paths if any(word in path.stem for word in words)]
+        if len(paths) > 1 and len(fitting) != 1:
+            raise UserError(
+                f"{root} has {len(paths)} annotation files of COCO's format for one split "
+                f"({split}): {', '.join(path.name for path in paths[:6])}. Give the one you mean: "
+                "--data.train-annotations FILE --data.test-annotations FILE, or --data FILE."
+            )
+        chosen.append(CocoFile(paths[0] if len(paths) == 1 else fitting[0]))
+    return chosen
+
+
+def _split_of_file(path: Path, root: Path) -> str:
+    from_name = split_of(path.stem)
+    return from_name if from_name != "all" else split_of_path(path, root)
+
+
+def _of_bearable_size(path: Path) -> Path:
+    if os.path.isfile(path) and path.stat().st_size > LARGEST_FILE:
+        raise UserError(f"{path} has more than {LARGEST_FILE:,} bytes. Give smaller files.")
+    return path
+
+
+def _read_content(
+    content: Content, path: Path, folder: Path, problems: Problems
+) -> DetectionDataset:
+    present = _present(content["images"], folder, problems)
+    if content["images"] and not present:
+        raise UserError(
+            f"None of the {len(content['images']):,} images of {path} is in {folder}. Give the "
+            "folder that the names in the file start from: --data.train-images FOLDER."
+        )
+    images = _with_sizes(present, folder)
+    known = [entry for entry in images if isinstance(entry, dict)]
+    sizes = {number: e for e in known if (number := _whole(e.get("id"))) != NO_NUMBER}
+    _check_numbering(content, path)
+    # Those of images that are not there go; those of images that nobody lists are a fault.
+    gone = _ids(content["images"], "id") - sizes.keys()
+    entries = [
+        _cut(entry, sizes, path, problems) if isinstance(entry, dict) else entry
+        for entry in content["annotations"]
+        if not (isinstance(entry, dict) and _whole(entry.get("image_id")) in gone)
+    ]
+    cleaned = {**content, "images": images, "annotations": [e for e in entries if e is not None]}
+    dataset = read_content(cleaned, path, folder, faulty="leave out")
+    for message in dataset.left_out:
+        problems.add("annotations are faulty and were left out", message)
+    check_names(dataset.class_names, path)
+    return dataset
+
+
+def _present(images: Sequence[Any], folder: Path, problems: Problems) -> list[dict[str, Any]]:
+    """Entries whose files are there, and those whose faults are for others to name."""
+    kept = []
+    for entry in images:
+        name = entry.get("file_name") if isinstance(entry, Mapping) else None
+        if isinstance(name, str) and not os.path.isfile(folder / name):
+            problems.add(NO_IMAGE, folder / name)
+        else:
+            kept.append(dict(entry) if isinstance(entry, Mapping) else entry)
+    return kept
+
+
+def _with_sizes(images: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    """Entries without a width and height get those of their files."""
+    for entry in images:
+        if isinstance(entry, dict) and not {"width", "height"} <= entry.keys():
+            name = entry.get("file_name")
+            if isinstance(name, str) and os.path.isfile(folder / name):
+                entry["height"], entry["width"] = size_of_file(folder / name)
+    return images
+
+
+def _cut(
+    entry: dict[str, Any], sizes: Mapping[int, Any], path: Path, problems: Problems
+) -> dict[str, Any] | None:
+    """The annotation with its box inside the image, or nothing where no box is left."""
+    outline = entry.get("segmentation")
+    box: Any = entry.get("bbox")
+    if box is None and isinstance(outline, list) and outline and all(map(_is_outline, outline)):
+        x0, y0, x1, y1 = extent(outline)
+        box = [x0, y0, x1 - x0, y1 - y0]
+    image = sizes.get(_whole(entry.get("image_id")), {})
+    sides = [_whole(image.get(side)) for side in ("height", "width")]
+    if min(sides) < 1 or not _is_numbers(box, 4):
+        return entry
+    whole = (box[0], box[1], box[0] + box[2], box[1] + box[3])
+    inside = cut_box(whole, (sides[0], sides[1]))
+    where = f"annotation {entry.get('id')} of {path.name}, image {image.get('file_name')}"
+    if inside[0] >= inside[2] or inside[1] >= inside[3]:
+        problems.add(OUTSIDE, where)
+        return None
+    if max(abs(a - b) for a, b in zip(whole, inside, strict=True)) <= SLACK:
+        return {**entry, "bbox": list(box)}
+    problems.add(CUT, where)
+    x0, y0, x1, y1 = inside
+    return {**entry, "bbox": [x0, y0, x1 - x0, y1 - y0]}
+
+
+def _check_numbering(content: Content, path: Path) -> None:
+    """Say what is wrong where annotations count classes from 0 and the list from 1, or so."""
+    listed = _ids(content["categories"], "id")
+    used = _ids(content["annotations"], "category_id")
+    if not listed or used <= listed:
+        return
+    for shift, first in ((1, "0"), (-1, "1")):
+        if {value + shift for value in used} <= listed:
+            raise UserError(
+                f"The annotations of {path} count classes from {first} (ids {min(used)} to "
+                f"{max(used)}), but its categories have the ids {min(listed)} to {max(listed)}. "
+                f"Expected the same ids in both; add {shift} to every category_id, or number the "
+                "categories like the annotations."
+            )
+
+
+def _ids(entries: Sequence[Any], field: str) -> set[int]:
+    """The whole numbers in a field of entries; what is none is for others to name."""
+    found = {_whole(entry.get(field)) for entry in entries if isinstance(entry, Mapping)}
+    return found - {NO_NUMBER}
+
+
+def _find_images(content: Content, path: Path) -> Path:
+    """The folder that most of the first image names start from."""
+    names = [e.get("file_name") for e in content["images"][:_LOOKED_AT] if isinstance(e, Mapping)]
+    texts = [name for name in names if isinstance(name, str)]
+    stem = path.stem.rpartition("_")[2]
+    inner = ("", "images", stem, split_of(stem), f"images/{stem}", f"images/{split_of(stem)}")
+    more = ("train", "val", "valid", "test", "images/train", "images/val", "images/test", "data")
+    folders = [
+        base / name
+        for name in dict.fromkeys((*inner, *more))
+        for base in (path.parent, path.parent.parent)
+    ]
+    hits = {folder: sum(os.path.isfile(folder / name) for name in texts) for folder in folders}
+    best = max(hits, key=lambda folder: hits[folder])
+    if not hits[best]:
+        first = texts[0] if texts else "none"
+        raise UserError(
+            f"None of the images of {path} was found, the first is {first!r}. Expected them beside "
+            f"the file, in {path.parent.parent / 'images'} or in a folder called like the split; "
+            "or give the folder: --data.train-images FOLDER --data.train-annotations FILE."
+        )
+    return best
+
+
+def _join_classes(found: Found, dataset: DetectionDataset) -> tuple[int, ...]:
+    """Add the classes of a file that are new; gives the place of each of its classes."""
+    names, ids = list(found.class_names), list(found.category_ids)
+    for name, identifier in zip(dataset.class_names, dataset.category_ids, strict=True):
+        if name not in names:
+            names.append(name)
+            ids.append(identifier if identifier not in ids else max(ids) + 1)
+    if found.keypoint_names and dataset.keypoint_names not in ((), found.keypoint_names):
+        raise UserError(
+            f"One annotation file names the keypoints {', '.join(found.keypoint_names[:4])} ..., "
+            f"another {', '.join(dataset.keypoint_names[:4])} ... Expected the same in all."
+        )
+    found.class_names, found.category_ids = tuple(names), tuple(ids)
+    found.keypoint_names = found.keypoint_names or dataset.keypoint_names
+    return tuple(names.index(name) for name in dataset.class_names)
+
+
+def _renumbered(sample: Sample, classes: Sequence[int]) -> Sample:
+    things = tuple(
+        replace(thing, category=classes[thing.category], target_box=None)
+        for thing in sample.annotations
+    )
+    return replace(sample, annotations=things)
+
+
+def _whole(value: Any) -> int:
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    return int(value) if is_whole else NO_NUMBER
+
+
+def _is_numbers(value: Any, count: int) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == count
+        and all(type(each) in (int, float) and abs(each) < LARGEST_NUMBER for each in value)
+    )
+
+
+def _is_outline(value: Any) -> bool:
+    return isinstance(value, list) and len(value) >= 6 and _is_numbers(value, len(value))

@@ -1,0 +1,175 @@
+"""Label files as text and values; whatever they hold, nothing worse than a message comes of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from clove_ssl.data.folders import list_images
+from clove_ssl.data.names import is_image_name
+from clove_ssl.data.whole_files import open_regular
+from clove_ssl.errors import UserError
+from clove_ssl.tasks.loading.images import size_of_file
+from clove_ssl.tasks.own.dataset import ALL, TEST, TRAIN, VAL
+
+LARGEST_LABELS = 32 * 2**20
+"""Bytes of the labels of one image; LabelMe may keep the image in them."""
+LARGEST_TEXT = 2**20
+"""Bytes of a list of names."""
+MOST_CLASSES = 10_000
+MOST_FILES = 5_000_000
+_READERS = 16
+_LISTS = ("train", "val", "test", "trainval")
+_DEPTHS = ("", "*/", "*/*/")
+_SPLITS = {
+    **dict.fromkeys(("train", "training", "trainval"), TRAIN),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), VAL),
+    **dict.fromkeys(("test", "testing"), TEST),
+}
+
+
+def read_text(path: Path, *, largest: int = LARGEST_TEXT) -> str:
+    """The text of a small file in UTF-8."""
+    try:
+        with open_regular(path) as file:
+            data = file.read(largest + 1)
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be read: {error.strerror}. Copy it again, or take it out."
+        ) from None
+    if len(data) > largest:
+        raise UserError(
+            f"{path} has more than {largest:,} bytes, which no file of its kind has. Expected "
+            "labels; take it out, or give the folder or file that --data means."
+        )
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is no text in UTF-8. Save it as UTF-8, or take it out.") from None
+
+
+def read_json(path: Path, *, largest: int = LARGEST_LABELS) -> Any:
+    """The content of a JSON file."""
+    try:
+        return json.loads(read_text(path, largest=largest))
+    except ValueError as error:
+        raise UserError(f"{path} is no JSON: {error}. Copy it again, or take it out.") from None
+    except RecursionError:
+        raise UserError(
+            f"{path} has too many lists inside one another. Expected labels; take it out."
+        ) from None
+
+
+def read_names(path: Path) -> tuple[str, ...]:
+    """Names of classes, one a line; of CVAT's ``name:colour:...`` the name."""
+    lines = [line.strip() for line in read_text(path).splitlines()]
+    is_label_map = path.name == "labelmap.txt"
+    names = [line.partition(":")[0].strip() if is_label_map else line for line in lines]
+    kept = tuple(name for name in names if name and not (is_label_map and name.startswith("#")))
+    check_names(kept, path)
+    return kept
+
+
+def check_names(names: tuple[str, ...], path: Path) -> None:
+    """Refuse class names that a model could not tell apart."""
+    twice = sorted({name for name in names if names.count(name) > 1}) if len(names) < 2000 else []
+    if not names or len(names) > MOST_CLASSES or len(set(names)) < len(names):
+        example = f" ({twice[0]!r} comes twice)" if twice else ""
+        raise UserError(
+            f"{path} names {len(names):,} classes{example}; expected 1 to {MOST_CLASSES:,}, each "
+            "once. Correct the file."
+        )
+
+
+def split_of(*texts: str) -> str:
+    """The split that a name speaks of, such as ``instances_val2017`` or ``valid``."""
+    for text in texts:
+        for word in re.findall(r"[a-z]+", text.lower()):
+            if word in _SPLITS:
+                return _SPLITS[word]
+    return ALL
+
+
+def split_of_path(path: Path, root: Path) -> str:
+    """The split that one of the folders between ``root`` and a file names."""
+    try:
+        folders = path.relative_to(root).parts[:-1]
+    except ValueError:
+        folders = (path.parent.name,)
+    return next((_SPLITS[part.lower()] for part in folders if part.lower() in _SPLITS), ALL)
+
+
+def read_lists(root: Path, kind: str) -> dict[str, list[str]]:
+    """Names by split, from VOC's ``ImageSets/<kind>``; trainval where there is no train."""
+    lists: dict[str, list[str]] = {}
+    folders = {*(folder for depth in _DEPTHS for folder in root.glob(f"{depth}ImageSets/{kind}"))}
+    for folder in sorted(folders):
+        texts = {name: folder / f"{name}.txt" for name in _LISTS}
+        present = {name: path for name, path in texts.items() if path.is_file()}
+        if "train" in present:
+            present.pop("trainval", None)
+        for name, path in present.items():
+            lines = read_text(path, largest=LARGEST_LABELS).splitlines()
+            names = [line.split()[0] for line in lines if line.split()]
+            lists.setdefault(split_of(name), []).extend(names)
+    return lists
+
+
+def files_below(root: Path, *suffixes: str) -> list[Path]:
+    """Files with these suffixes below a folder, sorted; hidden ones are left alone."""
+    found: list[Path] = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in names:
+            if name.lower().endswith(suffixes) and not name.startswith("."):
+                found.append(Path(folder, name))
+        if len(found) > MOST_FILES:
+            raise UserError(f"{root} has more than {MOST_FILES:,} label files. Give a part of it.")
+    return sorted(found)
+
+
+class Images:
+    """The images below a folder, found by the names that labels give them."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.paths = [root / name for name in list_images(str(root)).images]
+        self._by_stem: dict[str, list[Path]] = {}
+        for path in self.paths:
+            self._by_stem.setdefault(path.stem, []).append(path)
+
+    def beside(self, labels: Path, name: str = "") -> Path | None:
+        """The image that a file of labels belongs to: the one it names, or of the same stem."""
+        named = Path(name.replace("\\", "/")).name
+        if is_image_name(named) and os.path.isfile(labels.parent / named):
+            return labels.parent / named
+        for stem in dict.fromkeys((labels.stem, Path(named).stem)):
+            known = self._by_stem.get(stem, [])
+            if known:
+                # Of several with one name the one in the most similar place.
+                return max(known, key=lambda path: _shared(path, labels))
+        return None
+
+
+def _shared(a: Path, b: Path) -> int:
+    """How many folders two paths have in common; splits count as folders wherever they stand."""
+    together = len(os.path.commonpath([a, b]).split(os.sep))
+    return together + len(set(a.parts) & set(b.parts) & _SPLITS.keys())
+
+
+def sizes_of(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
+    """Height and width of image files; the first that cannot be read is an error."""
+    listed = list(dict.fromkeys(paths))
+    with ThreadPoolExecutor(_READERS) as readers:
+        return dict(zip(listed, readers.map(size_of_file, listed), strict=True))
+
+
+def text_field(entry: Any, name: str) -> str:
+    """A field of a JSON object if it is text, else nothing."""
+    value = entry.get(name) if isinstance(entry, Mapping) else None
+    return value if isinstance(value, str) else ""

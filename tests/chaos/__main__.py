@@ -1,0 +1,277 @@
+"""Runs that are disturbed at random moments: ``make chaos RUNS=5``.
+
+Every run must end with the weights of an undisturbed one, or with a clear error after which it can
+be resumed to them. Prints a table; ends with 1 if anything was lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from chaos.commands import Command, group_members, nothing
+from chaos.disturbances import INSTALLED, SIGNALS, small_disk, small_files, two_places
+from chaos.jobs import JOBS, Job, leftovers
+
+from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.provenance import unreadable_files
+
+MOST_STARTS = 12
+"""After so many starts a run has to be through."""
+
+
+@dataclass
+class Row:
+    """What one disturbance did to one job."""
+
+    runs: int = 0
+    hits: int = 0  # disturbances that met a running command
+    errors: int = 0  # commands that ended with a sentence
+    tracebacks: int = 0
+    hangs: int = 0
+    orphans: int = 0  # processes that outlived the main one by seconds
+    same: int = 0
+    told: int = 0  # other weights, because of images that could not be read and were named
+    differ: int = 0
+    leftovers: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_clean(self) -> bool:
+        return not (
+            self.tracebacks + self.hangs + self.orphans + self.differ + self.leftovers
+        ) and (self.same + self.told == self.runs)
+
+
+class Chaos:
+    """Disturbs jobs, and compares them with undisturbed ones."""
+
+    def __init__(self, folder: Path, *, seed: int) -> None:
+        self.folder = folder
+        self.chance = Random(seed)
+        self.rows: dict[tuple[str, str], Row] = {}
+        self._whole: dict[str, tuple[Path, object, float]] = {}
+
+    def undisturbed(self, job: Job) -> tuple[Path, object, float]:
+        """The folder, the result and the seconds of a run that nobody disturbs."""
+        if job.name not in self._whole:
+            inputs, out = self._places(f"{job.name} undisturbed")
+            start = time.monotonic()
+            command = Command(job.arguments(inputs, out), inputs / "said.txt")
+            assert command.wait(), f"{job.name} did not end"
+            assert command.code == 0, (inputs / "said.txt").read_text()
+            self._whole[job.name] = out, job.result(out), time.monotonic() - start
+        return self._whole[job.name]
+
+    def _places(self, name: str) -> tuple[Path, Path]:
+        inputs = self.folder / name
+        inputs.mkdir(parents=True)
+        return inputs, inputs / "out"
+
+    def row(self, job: Job, name: str) -> Row:
+        return self.rows.setdefault((job.name, name), Row())
+
+    def under_signals(self, job: Job, name: str) -> None:
+        """Hit a run again and again, until it gets through."""
+        _, _, seconds = self.undisturbed(job)
+        row = self.row(job, name)
+        inputs, out = self._places(f"{job.name} {name} {row.runs}")
+        hits = self.chance.choice((1, 2, 3))
+
+        def disturb(command: Command, start: int) -> None:
+            if start < hits and not command.wait(self.chance.uniform(0, seconds)):
+                row.hits += SIGNALS[name](command, self.chance)
+
+        self._get_through(job, row, inputs, out, disturb=disturb)
+
+    def installed(self, job: Job, name: str) -> None:
+        """Run in a world that is wrong from the beginning, and resume in a good one."""
+        row = self.row(job, name)
+        inputs, out = self._places(f"{job.name} {name} {row.runs}")
+        row.hits += 1
+        self._get_through(job, row, inputs, out, before=INSTALLED[name](self.chance))
+
+    def on_a_full_disk(self, job: Job) -> None:
+        """Begin on a disk that is too small, and go on when there is room."""
+        whole = self.undisturbed(job)[0]
+        row = self.row(job, "full disk")
+        inputs, _ = self._places(f"{job.name} full disk {row.runs}")
+        needed = sum(p.stat().st_size for p in whole.rglob("*") if p.is_file()) // 1024
+        room = max(16, int(needed * self.chance.uniform(0.02, 0.9)))
+        row.hits += 1
+        with small_disk(inputs / "disk", room) as disk:
+            out = inputs / "disk" / "out"
+            out.parent.mkdir(exist_ok=True)
+            before = small_files(self.chance) if disk is None else nothing
+
+            def make_room(command: Command, start: int) -> None:
+                if start == 1 and disk is not None:
+                    disk.enlarge()
+
+            self._get_through(job, row, inputs, out, before=before, disturb=make_room)
+
+    def _get_through(
+        self,
+        job: Job,
+        row: Row,
+        inputs: Path,
+        out: Path,
+        *,
+        before: Callable[[], None] = nothing,
+        disturb: Callable[[Command, int], None] = lambda command, start: None,
+    ) -> None:
+        row.runs += 1
+        for start in range(MOST_STARTS):
+            resumes = (out / "config.yaml").is_file() or (out / "study.yaml").is_file()
+            arguments = (job.resumed if resumes else job.arguments)(inputs, out)
+            said = inputs / f"said-{start}.txt"
+            command = Command(arguments, said, before=nothing if start else before)
+            disturb(command, start)
+            if not self._note_end(command, row, said):
+                return
+            if command.code == 0 and self._is_done(job, out):
+                break
+        self._compare(job, row, out)
+        shutil.rmtree(inputs, ignore_errors=True)
+
+    def _note_end(self, command: Command, row: Row, said: Path) -> bool:
+        """Wait for a command; whether it ended by itself."""
+        if not command.wait():
+            row.hangs += 1
+            row.notes.append(f"hang: {said}")
+            command.end_all()
+            return False
+        text = said.read_text(errors="replace")
+        row.errors += command.code == 2
+        if "Traceback (most recent call last)" in text:
+            row.tracebacks += 1
+            row.notes.append(f"traceback: {text.strip().splitlines()[-1][:160]}")
+        until = time.monotonic() + 10
+        while group_members(command.pid) and time.monotonic() < until:
+            time.sleep(0.05)
+        if left := group_members(command.pid):
+            row.orphans += len(left)
+            row.notes.append(f"{len(left)} processes outlived the main one by ten seconds")
+            command.end_all()
+        return True
+
+    def _is_done(self, job: Job, out: Path) -> bool:
+        try:
+            job.result(out)
+        except Exception:  # whatever is missing
+            return False
+        return True
+
+    def _compare(self, job: Job, row: Row, out: Path) -> None:
+        whole, expected, _ = self.undisturbed(job)
+        try:
+            same = job.result(out) == expected
+        except Exception as error:
+            same = False
+            row.notes.append(f"no result: {type(error).__name__} {str(error)[:120]}")
+        # An image that cannot be read is replaced by another one, and the run says so.
+        told = not same and job.name == "pre-training" and unreadable_files(RunDirectory(out))
+        row.same += same
+        row.told += bool(told)
+        row.differ += not (same or told)
+        if left := leftovers(out, whole):
+            row.leftovers += len(left)
+            row.notes.append(f"left over: {', '.join(left[:4])}")
+
+    def one_of_two_dies(self, job: Job) -> None:
+        """Two processes train together; one is killed, and the other must not wait for ever."""
+        _, _, seconds = self.undisturbed(job)
+        row = self.row(job, "one of two dies")
+        row.runs += 1
+        inputs, out = self._places(f"{job.name} two {row.runs}")
+        arguments = job.arguments(inputs, out)
+        pair = [
+            Command(arguments, inputs / f"said-{n}.txt", environment=place)
+            for n, place in enumerate(two_places())
+        ]
+        victim = self.chance.randrange(2)
+        if not pair[victim].wait(self.chance.uniform(0.3, 1.0) * seconds):
+            row.hits += pair[victim].hit()
+        pair[victim].wait()
+        other = pair[1 - victim]
+        if not self._note_end(other, row, other.said):
+            return
+        resumes = (out / "config.yaml").is_file()
+        last = Command(
+            (job.resumed if resumes else job.arguments)(inputs, out), inputs / "said.txt"
+        )
+        self._note_end(last, row, last.said)
+        row.same += last.code == 0
+        row.differ += last.code != 0
+        for command in (*pair, last):
+            command.end_all()
+        shutil.rmtree(inputs, ignore_errors=True)
+
+
+COLUMNS = ("job", "disturbance", "runs", "hits", "errors", "tracebacks", "hangs", "orphans")
+COLUMNS += ("same result", "files named", "other result", "leftovers")
+
+
+def table(rows: dict[tuple[str, str], Row]) -> str:
+    """One line for each job and disturbance."""
+    cells = [COLUMNS]
+    for (job, name), r in rows.items():
+        counts = (r.runs, r.hits, r.errors, r.tracebacks, r.hangs, r.orphans)
+        cells.append((job, name, *map(str, (*counts, r.same, r.told, r.differ, r.leftovers))))
+    widths = [max(len(row[column]) for row in cells) for column in range(len(COLUMNS))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if column < 2 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in cells
+    )
+
+
+def main() -> int:
+    """Disturb, print, and say by the exit code whether all held."""
+    parser = argparse.ArgumentParser(prog="chaos", description=__doc__)
+    parser.add_argument("--runs", type=int, default=5, help="of each job under each disturbance")
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--jobs", nargs="*", default=list(JOBS))
+    parser.add_argument("--only", nargs="*", default=[], help="names of disturbances")
+    options = parser.parse_args()
+    print(f"seed {options.seed}", flush=True)
+    names = [*SIGNALS, *INSTALLED, "full disk", "one of two dies"]
+    with tempfile.TemporaryDirectory(prefix="clove-chaos-") as folder:
+        os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
+        chaos = Chaos(Path(folder), seed=options.seed)
+        for _ in range(options.runs):
+            for job in (JOBS[name] for name in options.jobs):
+                for name in options.only or names:
+                    _disturb(chaos, job, name)
+                    print(".", end="", flush=True)
+        print()
+        print(table(chaos.rows))
+        for (job_name, name), row in chaos.rows.items():
+            for note in dict.fromkeys(row.notes):
+                print(f"{job_name}, {name}: {note}")
+    return int(not all(row.is_clean for row in chaos.rows.values()))
+
+
+def _disturb(chaos: Chaos, job: Job, name: str) -> None:
+    if name in SIGNALS:
+        chaos.under_signals(job, name)
+    elif name in INSTALLED:
+        chaos.installed(job, name)
+    elif name == "full disk":
+        chaos.on_a_full_disk(job)
+    elif job.name != "study":  # which starts its processes itself
+        chaos.one_of_two_dies(job)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

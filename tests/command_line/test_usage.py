@@ -1,0 +1,101 @@
+"""Short help that is true, words before the options, and what a shell completes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import pytest
+
+from clove_ssl import cli
+from clove_ssl.command_line.arguments import with_all_data
+from clove_ssl.command_line.completion import words_after
+from clove_ssl.command_line.usage import FINETUNE_OPTIONS, PRETRAIN_OPTIONS
+from clove_ssl.methods.recipes import all_recipes
+
+BEFORE_THE_CONFIG = {"--minutes", "--config", "--overwrite"}
+
+
+@pytest.mark.parametrize("verb", ["pretrain", "finetune"])
+def test_help_fits_two_screens(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([verb, "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 100
+    assert max(map(len, lines)) <= 80
+    if verb == "pretrain":
+        named = set(re.findall(r"[\w-]+", " ".join(lines)))
+        assert set(all_recipes()) <= named
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [(["pretrain", "clove-demo"], PRETRAIN_OPTIONS), (["finetune", "voc-c4"], FINETUNE_OPTIONS)],
+)
+def test_every_option_of_the_short_help_exists(
+    words: list[str], options: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([*words, "--help-all"])
+    everything = set(re.findall(r"--[\w.-]+", capsys.readouterr().out))
+    named = {word for each in options for word in re.findall(r"--[\w.-]+", each)}
+    assert named - BEFORE_THE_CONFIG <= everything
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("x --data a b --out r", "x --out r --data a --data.more b"),
+        ("--data a --out r --data=b", "--out r --data a --data.more b"),
+        ("x --data a --out r", "x --out r --data a"),
+        ("x --out r", "x --out r"),
+        ("x --data", "x --data"),
+    ],
+)
+def test_several_sources_are_one(typed: str, meant: str) -> None:
+    assert with_all_data(typed.split()) == meant.split()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("finetune voc-c4 --backbone random --data a --data b --out r", "--data is given 2 times"),
+        ("probe x --data a --data b", "--data is given 2 times"),
+        ("pretrain clove-demo --out r --minutes soon", "--minutes is soon"),
+        ("pretrain --data p --out r --minutes 3 --epochs 2", "both say how long"),
+        ("--print-completion fish", "expected bash or zsh"),
+        ("resume r --epochs 2 --steps 3", "both say how long"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    arguments: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(arguments.split()) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_bash_completes_verbs_recipes_and_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--print-completion", "bash"]) == 0
+    script = (
+        capsys.readouterr().out
+        + """
+complete_words() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _clove; echo "${COMPREPLY[@]}"; }
+complete_words clove pret
+complete_words clove pretrain clove-de
+complete_words clove finetune voc-c4 --evaluation.e
+complete_words clove resume runs/a --ep
+"""
+    )
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["pretrain", "clove-demo", "--evaluation.every", "--epochs"]
+
+
+def test_every_verb_has_words() -> None:
+    assert all(words_after(verb) for verb in cli.VERBS)
+
+
+def test_all_kinds_are_listed_and_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list"]) == 0
+    assert cli.main(["--version"]) == 0
+    said = capsys.readouterr().out
+    for words in ("methods:", "backbones:", "recipes:", "tasks:", "formats:", "clove 0."):
+        assert words in said

@@ -1,0 +1,24 @@
+"""Memory without a name, seen by all who hold it."""
+
+from __future__ import annotations
+
+import multiprocessing
+
+from clove_ssl.data.cache.shared_memory import SharedMemory
+
+
+def _answer(memory: SharedMemory) -> None:
+    with memory.locked():
+        memory.bytes[1] = memory.bytes[0] + 1
+
+
+def test_processes_of_every_kind_see_the_same_bytes() -> None:
+    memory = SharedMemory(4096)
+    assert memory.bytes[:] == bytes(4096)
+    by_address = SharedMemory.at(memory.address)
+    by_address.bytes[0] = 41
+    assert memory.bytes[0] == 41
+    child = multiprocessing.get_context("spawn").Process(target=_answer, args=(memory,))
+    child.start()  # the memory is pickled, as for workers on systems that do not fork
+    child.join()
+    assert by_address.bytes[1] == 42

@@ -1,0 +1,254 @@
+"""Config files, run directories and command lines, through the front door."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from unittest.mock import patch
+
+import yaml
+from builders.runs.tiny_finetuning import tiny_finetuning
+from builders.runs.tiny_runs import tiny_config
+from builders.runs.tiny_studies import tiny_study
+from fuzz.formats import mostly
+from fuzz.mutations import ODD_VALUES, damaged, damaged_json, damaged_value
+from fuzz.target import Files, Limit, Target
+from fuzz.targets.images import files_of
+
+from clove_ssl import cli
+from clove_ssl.config import files
+from clove_ssl.config.finetuning import FinetuneConfig
+from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.errors import UserError
+from clove_ssl.finetuning import seeds as finetuning
+from clove_ssl.pretraining import run as pretraining
+from clove_ssl.study import command as studying
+from clove_ssl.study.config import StudyConfig
+
+OUT = Path("run")
+
+
+class Refused(Exception):
+    """A command that ended as commands end when they are refused: with a sentence."""
+
+
+def run_command(*arguments: str) -> None:
+    """Run a command; whatever is no sentence is raised."""
+    kept = sys.stdout, sys.stderr
+    with open(os.devnull, "w") as out, open(os.devnull, "w", errors="backslashreplace") as errors:
+        sys.stdout, sys.stderr = out, errors  # as Python opens them
+        try:
+            code = cli.main(arguments)
+        except SystemExit as error:  # of the reader of options
+            code = error.code if isinstance(error.code, int) else 1
+        finally:
+            sys.stdout, sys.stderr = kept
+    if code == 2:
+        raise Refused
+    assert code in (0, None), f"exit code {code}"
+
+
+def damaged_yaml(data: bytes, chance: Random) -> bytes:
+    """A config with other values in it."""
+    value = damaged_value(yaml.safe_load(data), chance)
+    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True).encode("utf-8", "replace")
+
+
+_TRAPS = (
+    b"a: &a [x, x, x]\nb: &b [*a, *a, *a]\nc: [*b, *b, *b]\n",
+    *(b"<<: *a\n", b"? [a, b]\n: c\n", b"!!python/object/apply:os.system [touch x]\n"),
+    *(b"steps: 2026-13-45\n", b"out: !!binary x\n", b"%YAML 9.9\n---\n", b"---\n---\n", b"\t- a"),
+)
+
+
+def _any_yaml(data: bytes, chance: Random) -> bytes:
+    if chance.random() < 0.2:
+        lines = data.splitlines(keepends=True)
+        lines.insert(chance.randrange(len(lines) + 1), chance.choice(_TRAPS))
+        return b"".join(lines)
+    return mostly(damaged_yaml)(data, chance)
+
+
+def _yaml_seeds() -> dict[str, Files]:
+    configs = {
+        "pretraining": tiny_config(OUT),
+        "finetuning": tiny_finetuning("coco-fpn", OUT),
+        "semantic": tiny_finetuning("voc-semantic", OUT),
+        "study": tiny_study(),
+    }
+    return {name: {"config.yaml": files.to_yaml(one).encode()} for name, one in configs.items()}
+
+
+def _read_yaml(folder: Path) -> None:
+    """As every kind of config: the changed file does not say which it was."""
+    path, refused = folder / "config.yaml", 0
+    for kind in (PretrainConfig, FinetuneConfig, StudyConfig):
+        try:
+            files.load(kind, path)
+        except UserError:
+            refused += 1
+    if refused == 3:
+        raise Refused
+
+
+YAML = Target(
+    "yaml",
+    _yaml_seeds,
+    _read_yaml,
+    Limit(1.5, 64),
+    damages={"": _any_yaml},
+    refusals=(Refused,),
+)
+
+
+def _run_seeds() -> dict[str, Files]:
+    found = {}
+    for name, start, config in (
+        ("pretraining", pretraining.pretrain, lambda out: tiny_config(out, steps=2)),
+        ("finetuning", finetuning.finetune, lambda out: tiny_finetuning("voc-semantic", out)),
+    ):
+        found[name] = _small(files_of(_quiet(lambda folder, s=start, c=config: s(c(folder / OUT)))))
+    return found
+
+
+def _small(run: Files) -> Files:
+    """A run without what commands only write, and without weights of many megabytes."""
+    written = (".png", ".html", ".lock", ".jpg", ".xml")
+    return {p: data for p, data in run.items() if not p.endswith(written) and len(data) < 2**21}
+
+
+def _quiet(write: Callable[[Path], object]) -> Callable[[Path], None]:
+    def quiet(folder: Path) -> None:
+        kept, sys.stdout = sys.stdout, open(os.devnull, "w")  # noqa: SIM115
+        try:
+            write(folder)
+        finally:
+            sys.stdout.close()
+            sys.stdout = kept
+
+    return quiet
+
+
+def _use_run(folder: Path) -> None:
+    """Ask about a run, write its page, and take its backbone."""
+    refused = 0
+    out = str(folder / OUT)
+    target = str(folder / "taken.safetensors")
+    commands = (("doctor", out), ("report", out, "--no-pictures"), ("import", out, "--out", target))
+    for command in commands:
+        try:
+            run_command(*command)
+        except Refused:
+            refused += 1
+    if refused == len(commands):
+        raise Refused
+
+
+RUNS = Target(
+    "run-directories",
+    _run_seeds,
+    _use_run,
+    Limit(4.0, 128),
+    turns=3,
+    damages={".json": damaged_json, ".yaml": _any_yaml, ".jsonl": damaged},
+    changed=(".json", ".jsonl", ".yaml", ".pt", ".sha256", ".txt"),
+    refusals=(Refused,),
+    may_start=True,
+)
+
+_LINES = (
+    "pretrain clove-r18-small --data . --out x --epochs 1",
+    "pretrain clove-r50-200ep --data scenes --out x --batch-size 64 --optimizer.lr 0.1",
+    "pretrain --config config.yaml --out x --method.loss.top-k 5 --device cpu",
+    "finetune voc-c4 --backbone random --out x --iterations 3 --data .",
+    "finetune coco-fpn --backbone random:resnet18 --out x --data.faulty leave-out",
+    "probe random:resnet18 --data scenes --knn 5",
+    "embed random:resnet18 --data nowhere --out x.npz",
+    "import config.yaml --out x.safetensors",
+    "export run --to torchvision --out x",
+    "show views run",
+    "report run run --out x.html",
+    "resume run --micro-batch 4",
+    "score run",
+    "study smoke --out x --dry-run",
+    "list methods",
+    "doctor run",
+    "bench --help",
+    "--help",
+)
+_VALUES = ("-3", "0", "1e300", "nan", "inf", "10" * 20, "True", "None", "", "-", "--", "é\udce9")
+
+
+def damaged_line(data: bytes, chance: Random) -> bytes:
+    """A command line with other words in it."""
+    words = data.decode("utf-8", "surrogateescape").split("\n")
+    for _ in range(chance.choice((1, 1, 2, 3))):
+        words = words or ["--help"]
+        place = chance.randrange(len(words) + 1)
+        kind = chance.random()
+        if kind < 0.5:
+            words[place : place + 1] = [chance.choice((*_VALUES, str(chance.choice(ODD_VALUES))))]
+        elif kind < 0.6:
+            del words[place : place + 1]
+        elif kind < 0.8:
+            other = shlex.split(chance.choice(_LINES))
+            words[place:place] = other[1 + chance.randrange(len(other)) :][:2]
+        else:
+            word = damaged(words[place - 1].encode("utf-8", "surrogateescape"), chance)[:300]
+            words[place - 1] = word.replace(b"\0", b"").decode("utf-8", "surrogateescape")
+    return "\n".join(words).encode("utf-8", "backslashreplace").replace(b"\0", b"")
+
+
+def _line_seeds() -> dict[str, Files]:
+    config = files.to_yaml(replace(tiny_config(OUT), steps=2)).encode()
+    return {
+        line.split()[0] + str(number): {
+            "words": "\n".join(shlex.split(line)).encode(),
+            "config.yaml": config,
+        }
+        for number, line in enumerate(_LINES)
+    }
+
+
+def _run_line(folder: Path) -> None:
+    """A command up to the point where work of minutes would begin."""
+    text = (folder / "words").read_bytes().replace(b"\0", b"")  # which no command line can hold
+    words = text.decode("utf-8", "surrogateescape").split("\n")
+    if words[0] in ("watch", "bench", "probe", "embed", "show", "doctor") and "--help" not in words:
+        words.append("--help")  # these would begin to work
+    with _without_training():
+        run_command(*words)
+
+
+@contextmanager
+def _without_training() -> Iterator[None]:
+    """Let the three long verbs end where they have understood what is wanted."""
+    with ExitStack() as stack:
+        for room, verb in (
+            (pretraining, "pretrain"),
+            (finetuning, "finetune"),
+            (studying, "run_study"),
+        ):
+            stack.enter_context(patch.object(room, verb))
+        yield
+
+
+LINES = Target(
+    "command-lines",
+    _line_seeds,
+    _run_line,
+    Limit(6.0, 128),
+    turns=2,
+    damages={"": mostly(damaged_line)},
+    changed=("words",),
+    refusals=(Refused,),
+    may_start=True,
+)
+
+TARGETS = (YAML, RUNS, LINES)

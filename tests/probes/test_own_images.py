@@ -1,0 +1,90 @@
+"""Probes of a run on its own images, beside random weights, with a verdict."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from builders.runs.tiny_runs import tiny_config
+from PIL import Image
+
+from clove_ssl import cli
+from clove_ssl.backbones.build import build_backbone
+from clove_ssl.config import files
+from clove_ssl.config.pretraining import DataConfig
+from clove_ssl.config.probing import ProbeConfig
+from clove_ssl.probes.own_images import random_config, with_baseline, with_defaults
+from clove_ssl.probes.scores import gain, share
+from clove_ssl.runs import directory
+from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.weights.safetensors_file import save_backbone
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    """A run on a folder of noise that ended with the weights of another seed."""
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for number in range(6):
+        Image.effect_noise((80, 72), 60 + number).convert("RGB").save(photos / f"{number}.png")
+    made = directory.create(tmp_path / "run")
+    config = tiny_config(made.path, data=DataConfig(source=str(photos), workers=0))
+    files.save(config, made.config)
+    torch.manual_seed(7)
+    backbone = build_backbone(config.backbone)
+    save_backbone(backbone, made.backbone, {"method": "clove", "config_hash": "0"})
+    return made
+
+
+def test_a_run_is_probed_on_its_own_images_beside_random_weights(
+    run: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["probe", str(run.path), "--device", "cpu"]) == 0
+    entries = json.loads(run.probes.read_text())
+    names = {entry["backbone"] for entry in entries}
+    assert names == {str(run.path), "random:timm:test_resnet"}
+    assert {entry["data"] for entry in entries} == {str(run.path.parent / "photos")}
+    assert {entry["size"] for entry in entries} == {64}  # of its large views
+    own = next(entry for entry in entries if entry["figure"] == "correspondence")
+    assert own["baseline"] == "random:timm:test_resnet"
+    assert own["gain_interval"][0] <= own["gain"] <= own["gain_interval"][1]
+    said = " ".join(capsys.readouterr().out.split())
+    assert "random weights do so" in said
+    assert "than random weights" in run.report.read_text()
+
+
+def test_what_is_named_is_left_as_it_is(run: RunDirectory) -> None:
+    both = ProbeConfig(backbones=(str(run.path), "random:resnet18"), data="scenes", size=96)
+    assert with_baseline(both) == both
+    assert with_defaults(both) == (both, None)
+    file = ProbeConfig(backbones=("some/backbone.safetensors",))
+    assert with_baseline(file) == file
+    assert with_defaults(file)[0].data == "scenes"
+
+
+def test_random_weights_are_built_like_the_run_beside_them(run: RunDirectory) -> None:
+    assert random_config("random:timm:test_resnet", [str(run.path)]).stage == "c4"
+    assert random_config("random:resnet18", [str(run.path)]).name == "resnet18"
+
+
+def test_images_that_are_gone_are_named_with_a_remedy(
+    run: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos = run.path.parent / "photos"
+    photos.rename(run.path.parent / "elsewhere")
+    assert cli.main(["probe", str(run.path)]) == 2
+    assert f"was trained on {photos}, which cannot be read" in capsys.readouterr().err
+
+
+def test_a_difference_on_equal_images_is_surer_than_two_scores() -> None:
+    generator = torch.Generator().manual_seed(0)
+    judged = torch.full((40,), 100.0)
+    right = torch.randint(10, 90, (40,), generator=generator).float()  # easy and hard images
+    worse, better = share(right, judged, seed=0), share(right + 5, judged, seed=0)
+    assert worse.interval is not None
+    assert worse.interval[1] > better.value  # the intervals overlap by far
+    ahead = gain(better, worse)
+    assert ahead.interval is not None
+    assert ahead.interval == pytest.approx((0.05, 0.05))

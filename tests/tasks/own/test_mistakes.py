@@ -1,0 +1,244 @@
+"""What is wrong with data of one's own is said in one message, before anything is trained."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from builders.labels.small_datasets import random_dataset
+from builders.labels.written_formats import WRITERS
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clove_ssl import cli
+from clove_ssl.config.finetuning import LabelledDataConfig
+from clove_ssl.errors import UserError
+from clove_ssl.tasks.own.finding import open_own
+
+
+@pytest.fixture
+def pack(tmp_path: Path) -> Callable[[str], Path]:
+    """Writes a small data set in a format: images 0 to 4 to learn from, 5 and 6 to judge by."""
+    whole = random_dataset(tmp_path / "photos")
+    splits = {
+        "train": replace(whole, samples=whole.samples[:5]),
+        "val": replace(whole, samples=whole.samples[5:]),
+    }
+    return lambda name: WRITERS[name](splits, tmp_path / name)
+
+
+def told(root: Path) -> str:
+    """The problems of a data set that is read all the same."""
+    return "\n".join(open_own(LabelledDataConfig(root=root)).problems)
+
+
+def refused(root: Path) -> str:
+    with pytest.raises(UserError) as error:
+        open_own(LabelledDataConfig(root=root))
+    return str(error.value)
+
+
+def change_json(path: Path, change: Callable[[dict[str, list[dict[str, object]]]], object]) -> None:
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def test_several_formats_are_refused(pack: Callable[[str], Path]) -> None:
+    shutil.copytree(pack("coco") / "annotations", pack("yolo") / "annotations")
+    assert "several formats: COCO, YOLO" in refused(pack("yolo"))
+
+
+def test_no_labels_are_refused(tmp_path: Path, pack: Callable[[str], Path]) -> None:
+    pack("voc")
+    assert "holds no labels of a known format. Expected one of: COCO" in refused(
+        tmp_path / "photos"
+    )
+    assert "does not exist" in refused(tmp_path / "nowhere")
+
+
+def test_a_class_that_training_lacks_and_an_empty_one_are_named(
+    pack: Callable[[str], Path],
+) -> None:
+    root = pack("yolo")
+    text = (root / "data.yaml").read_text()
+    (root / "data.yaml").write_text(text + "  2: whale\n  3: unicorn\n")
+    label = root / "labels/val/5.txt"
+    label.write_text(label.read_text() + "2 0.5 0.5 0.2 0.2\n")
+    assert "The val images have objects of 'whale'" in told(root)
+    assert "no object of 'unicorn'" in told(root)
+
+
+def test_images_without_labels_and_labels_without_images_are_named(
+    pack: Callable[[str], Path],
+) -> None:
+    for name, labels, image in (
+        ("yolo", "labels/train/0.txt", "images/train/1.png"),
+        ("voc", "Annotations/0.xml", "JPEGImages/1.png"),
+    ):
+        root = pack(name)
+        (root / labels).unlink()
+        (root / image).unlink()
+        assert "1 images have no label file" in told(root)
+        assert "1 label files have no image" in told(root)
+    root = pack("coco")
+    (root / "train/1.png").unlink()
+    shutil.copy(root / "train/0.png", root / "train/new.png")
+    assert "1 images are listed but not there" in told(root)
+    assert "1 images are in no annotation file and were left out" in told(root)
+
+
+def test_a_folder_without_the_images_is_named(pack: Callable[[str], Path], tmp_path: Path) -> None:
+    root = pack("coco")
+    shutil.rmtree(root / "train")
+    assert "None of the images of" in refused(root)
+    file = root / "annotations/train.json"
+    with pytest.raises(UserError, match="None of the 5 images of .* is in .*nowhere"):
+        open_own(LabelledDataConfig(train_annotations=file, train_images=tmp_path / "nowhere"))
+
+
+def test_an_image_in_both_splits_is_named(pack: Callable[[str], Path]) -> None:
+    root = pack("yolo")
+    shutil.copy(root / "images/train/2.png", root / "images/val/copy.png")
+    shutil.copy(root / "labels/train/2.txt", root / "labels/val/copy.txt")
+    assert "1 images are in two splits" in told(root)
+    assert "2.png (train) = copy.png (val)" in told(root)
+
+
+def test_boxes_that_leave_their_image_are_cut_or_left_out(pack: Callable[[str], Path]) -> None:
+    root = pack("yolo")
+    (root / "labels/train/0.txt").write_text("0 0.9 0.5 0.6 0.4\n1 2.5 0.5 0.2 0.2\n")
+    problems = told(root)
+    assert "1 boxes reach over the border of their image and were cut there" in problems
+    assert "1 boxes lie outside their image" in problems
+    data = open_own(LabelledDataConfig(root=root))
+    sample = data.items["train"][0].sample
+    assert [thing.box[2] for thing in sample.annotations] == [sample.width]
+    root = pack("coco")
+    file = root / "annotations/train.json"
+    change_json(file, lambda c: c["annotations"][0].update(bbox=[-9, 2, 30, 9]))
+    change_json(file, lambda c: c["annotations"][1].update(bbox=[900, 2, 3, 9]))
+    assert "1 boxes reach over" in told(root)
+    assert "1 boxes lie outside" in told(root)
+
+
+def test_classes_that_count_from_1_are_told_from_those_that_count_from_0(
+    pack: Callable[[str], Path],
+) -> None:
+    root = pack("yolo")
+    for path in (root / "labels").rglob("*.txt"):
+        lines = [line.split(" ", 1) for line in path.read_text().splitlines()]
+        path.write_text("".join(f"{int(first) + 1} {rest}\n" for first, rest in lines))
+    assert "They seem to count from 1" in refused(root)
+    root = pack("coco")
+    for file in (root / "annotations").glob("*.json"):
+        change_json(
+            file, lambda c: [e.update(category_id=e["category_id"] - 1) for e in c["annotations"]]
+        )
+    assert "count classes from 0 (ids 0 to 1), but its categories have the ids 1 to 2" in refused(
+        root
+    )
+
+
+def test_pixels_instead_of_shares_are_refused(pack: Callable[[str], Path]) -> None:
+    root = pack("yolo")
+    (root / "labels/train/0.txt").write_text("0 30 40 22 18\n")
+    assert "shares of the image's width and height, from 0 to 1, not pixels" in refused(root)
+    (root / "labels/train/0.txt").write_text("0 0.5 0.5 0.2 0.2 0.9\n")
+    assert "Line 1 of" in refused(root)
+    assert "has 6 numbers; expected 5" in refused(root)
+
+
+def test_classes_are_known_by_name_where_files_number_them_otherwise(
+    pack: Callable[[str], Path],
+) -> None:
+    root = pack("coco")
+    before = open_own(LabelledDataConfig(root=root))
+
+    def swap(content: dict[str, list[dict[str, object]]]) -> None:
+        for entry in content["categories"]:
+            entry["id"] = 3 - int(str(entry["id"]))
+        for entry in content["annotations"]:
+            entry["category_id"] = 3 - int(str(entry["category_id"]))
+
+    change_json(root / "annotations/val.json", swap)
+    after = open_own(LabelledDataConfig(root=root))
+    assert after.class_names == before.class_names
+    for mine, theirs in zip(after.annotations("val"), before.annotations("val"), strict=True):
+        assert (mine.box, mine.category) == (theirs.box, theirs.category)
+
+
+def test_entities_and_huge_labels_are_refused(pack: Callable[[str], Path]) -> None:
+    root = pack("voc")
+    path = root / "Annotations/0.xml"
+    path.write_text('<!DOCTYPE a [<!ENTITY b "bbb">]><annotation>&b;</annotation>')
+    assert "defines entities" in refused(root)
+    with path.open("wb") as file:
+        file.truncate(2**26)
+    assert "more than 33,554,432 bytes" in refused(root)
+
+
+@given(data=st.binary(max_size=60) | st.text(alphabet="0123456789. -einfa\n", max_size=60))
+def test_no_line_of_labels_ends_in_a_traceback(
+    data: bytes | str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("fuzz")
+    whole = random_dataset(folder / "photos", images=2)
+    root = WRITERS["yolo"]({"train": whole}, folder / "yolo")
+    raw = data if isinstance(data, bytes) else data.encode()
+    (root / "labels/train/0.txt").write_bytes(raw)
+    with suppress(UserError):
+        open_own(LabelledDataConfig(root=root))
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@given(
+    part=st.sampled_from(["images", "annotations", "categories"]),
+    field=st.sampled_from(
+        ["id", "image_id", "category_id", "bbox", "segmentation", "width", "file_name", "name", ""]
+    ),
+    junk=JUNK,
+)
+def test_no_value_in_a_coco_file_ends_in_a_traceback(
+    part: str, field: str, junk: object, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("fuzz")
+    whole = random_dataset(folder / "photos", images=3)
+    root = WRITERS["coco"]({"train": whole}, folder / "coco")
+    file = root / "annotations/train.json"
+    content = json.loads(file.read_text())
+    if field:
+        content[part][0][field] = junk
+    else:
+        content[part][0] = junk
+    file.write_text(json.dumps(content))
+    with suppress(UserError):
+        open_own(LabelledDataConfig(root=root))
+
+
+def test_the_verb_data_says_it_all_and_draws(
+    pack: Callable[[str], Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    root = pack("yolo")
+    (root / "labels/train/0.txt").unlink()
+    assert cli.main(["data", str(root), "--out", str(tmp_path / "sheets")]) == 0
+    said = capsys.readouterr().out
+    assert "images: train 4, val 2" in said
+    assert "cup" in said
+    assert "1 images have no label file" in said
+    assert "clove finetune detect" in said
+    assert sorted(path.name for path in (tmp_path / "sheets").iterdir()) == ["train.png", "val.png"]
+    assert cli.main(["data", str(tmp_path / "photos")]) == 2

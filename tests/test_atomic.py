@@ -1,0 +1,56 @@
+"""Files that are complete or not there, with no more permissions than they had."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from clove_ssl import atomic
+from clove_ssl.atomic import replacing, write_text
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_new_file_has_what_the_umask_leaves(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_text(tmp_path / "a", "text")
+    finally:
+        os.umask(before)
+    assert mode(tmp_path / "a") == 0o640
+
+
+def test_a_private_file_stays_private_and_none_becomes_a_program(tmp_path: Path) -> None:
+    for given, left in ((0o600, 0o600), (0o755, 0o644 & ~_umask())):
+        (tmp_path / "a").touch()
+        (tmp_path / "a").chmod(given)
+        write_text(tmp_path / "a", "text")
+        assert mode(tmp_path / "a") == left
+
+
+def test_names_of_unfinished_files_cannot_be_guessed(tmp_path: Path) -> None:
+    with replacing(tmp_path / "a"), replacing(tmp_path / "a"):
+        names = {path.name for path in tmp_path.iterdir()}
+    assert len(names) == 2
+    assert not any(str(os.getpid()) == name.split(".")[1] for name in names)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_link_in_the_way_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "precious").write_text("untouched")
+    (tmp_path / f"a.7{atomic.SUFFIX}").symlink_to(tmp_path / "precious")
+    monkeypatch.setattr(atomic.secrets, "randbelow", lambda limit: 7)
+    with pytest.raises(FileExistsError):
+        write_text(tmp_path / "a", "text")
+    assert (tmp_path / "precious").read_text() == "untouched"
+
+
+def _umask() -> int:
+    before = os.umask(0)
+    os.umask(before)
+    return before

@@ -1,0 +1,55 @@
+"""Ctrl-C is answered at once, whatever the program is doing."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from clove_ssl.interrupts import STOPPING, STOPPING_NOW, answered_with, answering
+
+
+@pytest.fixture
+def ignored() -> Iterator[None]:
+    """Python handles the signal, but nothing happens."""
+    previous = signal.signal(signal.SIGINT, lambda *_: None)
+    yield
+    signal.signal(signal.SIGINT, previous)
+
+
+@pytest.mark.usefixtures("ignored")
+def test_the_answer_does_not_wait_for_a_long_instruction() -> None:
+    said: list[tuple[str, bool]] = []
+    returned = threading.Event()
+    heard = threading.Event()
+
+    def say(text: str) -> None:
+        said.append((text, returned.is_set()))
+        heard.set()
+
+    with answering(say), answered_with("after this step"):
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+        while not said:  # one instruction of Python each, during which no handler can run
+            hashlib.pbkdf2_hmac("sha256", b"", b"", 400_000)
+        returned.set()
+        assert heard.wait(10)
+    assert said == [("after this step", False)]
+
+
+@pytest.mark.usefixtures("ignored")
+def test_the_second_one_is_taken_seriously(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    ended = threading.Event()
+    monkeypatch.setattr("clove_ssl.interrupts.GRACE", 0.01)
+    monkeypatch.setattr(os, "_exit", lambda code: ended.set())
+    with answering(said.append):
+        for number in (1, 2):
+            os.kill(os.getpid(), signal.SIGINT)
+            while len(said) < number:
+                pass
+        assert ended.wait(10)  # the program was still there
+    assert said == [STOPPING, STOPPING_NOW]

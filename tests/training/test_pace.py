@@ -1,0 +1,60 @@
+"""How long a run still takes is known before its first step has ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from builders.runs.tiny_runs import tiny_config
+
+from clove_ssl.console import Console
+from clove_ssl.pretraining.choices import plan_run
+from clove_ssl.training.pace import Pace
+
+METRICS = {"loss": 1.0, "images_per_second": 0.0421, "data_wait": 0.5, "epoch": 0.25}
+
+
+def pace(steps: int, console: Console) -> Pace:
+    config = tiny_config(Path("run"), steps=steps, batch_size=64, micro_batch=8)
+    plan = plan_run(config, images=20, processes=1, device_type="cpu")
+    return Pace(plan, console, "Take a smaller one.")
+
+
+@pytest.mark.parametrize(("steps", "words"), [(10_000, 1), (1, 0)])
+def test_a_slow_run_says_so_once_in_its_first_step(
+    steps: int,
+    words: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    with Console() as console:
+        shown = pace(steps, console)
+        for _ in range(8):
+            now[0] += 8.0  # a pass of eight images
+            shown.pass_done(0)
+    said = capsys.readouterr().out
+    assert said.count("Take a smaller one.") == words
+    assert ("this takes about 7 d 9 h" in said) == bool(words)
+
+
+def test_a_line_in_a_file_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    with Console() as console:
+        pace(100, console).logged(50, METRICS, ())
+    assert capsys.readouterr().out.strip() == (
+        "step 50/100  epoch 0.25  loss 1.000  0.042 img/s  wait 50 %  left 21 h 06 min"
+    )
+
+
+def test_a_terminal_of_80_columns_shows_speed_loss_and_time(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    with Console() as console:
+        pace(100, console).logged(50, METRICS, ())
+    line = capsys.readouterr().out.rstrip("\n").rpartition("\x1b[2K")[2]
+    assert len(line) < 80
+    for fact in ("step 50/100", "0.042 img/s", "loss 1.000", "left 21 h 06 min"):
+        assert fact in line
