@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from clove_ssl.data.protocols import driver_of, needs_of
+from clove_ssl.data.remote.protocols import driver_of, needs_of
 from clove_ssl.data.shards import BLOCK, ShardReader
 from clove_ssl.errors import UserError
 
