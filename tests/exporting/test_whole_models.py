@@ -63,6 +63,7 @@ def test_groups_of_boxes_do_not_meet() -> None:
         expected = rows[nms(group[rows], own[rows], 0.4)]
         assert set(marks.nonzero().squeeze(1).tolist()) == set(expected.tolist())
     assert 0 < kept.sum() < (scores > 0).sum()
+    assert not suppress_with_torchvision(boxes, -scores.abs(), 0.4).any()
 
 
 @pytest.mark.slow

@@ -56,7 +56,7 @@ def _open_one(config: DataConfig) -> ImageSource:
 
         return SceneSource(count=config.scenes_count, size=config.scenes_size)
     if "://" in config.source:
-        from clove_ssl.data.remote import RemoteTarSource  # needs an extra
+        from clove_ssl.data.remote.shards import RemoteTarSource  # needs an extra
 
         return RemoteTarSource(config.source)
     path = os.path.expanduser(config.source)

@@ -23,11 +23,14 @@ def suppress_with_torchvision(boxes: Tensor, scores: Tensor, overlap: float) -> 
     groups = torch.arange(boxes.shape[0], device=boxes.device, dtype=wide.dtype)
     moved = wide + (groups * step)[:, None, None]
     # Most scores of many classes take no part, and the operator would compare them all the same.
-    rows = (scores.flatten() > 0).nonzero()[:, 0]  # (n,)
-    chosen = rows[nms(moved.flatten(0, 1)[rows], scores.double().flatten()[rows], overlap)]
-    kept = torch.zeros_like(scores.flatten(), dtype=torch.bool)
+    # Two boxes without an area, which meet nobody, are added: a graph refuses to find 0 or 1.
+    everything = torch.cat([moved.flatten(0, 1), moved.new_zeros(2, 4)])
+    ranks = torch.cat([scores.double().flatten(), moved.new_ones(2)])
+    rows = (ranks > 0).nonzero()[:, 0]  # (n,)
+    chosen = rows[nms(everything[rows], ranks[rows], overlap)]
+    kept = torch.zeros_like(ranks, dtype=torch.bool)
     marks = torch.ones_like(chosen, dtype=torch.bool)
-    return kept.index_put((chosen,), marks).view_as(scores)
+    return kept.index_put((chosen,), marks)[:-2].view_as(scores)
 
 
 @torch.library.custom_op("clove_ssl::suppress", mutates_args=())

@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 
 from clove_ssl.data.names import IntArray, expand_braces
+from clove_ssl.data.remote.protocols import needs_of
+from clove_ssl.data.remote.storage import Patience, RemoteReader, connect, in_short, repeating
 from clove_ssl.data.shards import INDEX_FORMAT, ShardIndex, load_index, save_index, scan_file
 from clove_ssl.data.sources import TarSource
-from clove_ssl.data.storage import Patience, RemoteReader, connect, in_short, needs_of, repeating
 from clove_ssl.errors import UserError
 
 HEADER_BYTES = 4096  # fetched per header: itself, a long name, and a small label that follows

@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 import pytest
 from builders.files.small_sources import contents, member, names, write_tar, write_two_shards
 
-from clove_ssl.data.remote import RemoteTarSource, find_remote_shards
+from clove_ssl.data.remote.shards import RemoteTarSource, find_remote_shards
+from clove_ssl.data.remote.storage import Patience, RemoteReader, may_pass
 from clove_ssl.data.sources import TarSource, source_warnings
-from clove_ssl.data.storage import Patience, RemoteReader, may_pass
 from clove_ssl.errors import UserError
 
 fsspec = pytest.importorskip("fsspec")
@@ -155,7 +155,7 @@ class TestReading:
         reader = RemoteReader([f"file://{two_shards}/08.tar"], AT_ONCE)
         first = reader._connection()
         assert reader._connection() is first
-        monkeypatch.setattr("clove_ssl.data.storage.os.getpid", lambda: -1)
+        monkeypatch.setattr("clove_ssl.data.remote.storage.os.getpid", lambda: -1)
         reader._connection()
         assert reader._storage is not None
         assert reader._storage[0] == -1
@@ -337,7 +337,9 @@ class TestMistakes:
     def test_a_question_mark_belongs_to_a_web_address(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("clove_ssl.data.remote.connect", lambda url, patience: (None, url))
+        monkeypatch.setattr(
+            "clove_ssl.data.remote.shards.connect", lambda url, patience: (None, url)
+        )
         urls = ["https://host/0.tar?key=1", "https://host/1.tar?key=1"]
         assert find_remote_shards("https://host/{0,1}.tar?key=1", AT_ONCE) == urls
 
@@ -367,7 +369,7 @@ class TestHelp:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         pauses: list[float] = []
-        monkeypatch.setattr("clove_ssl.data.storage.time.sleep", pauses.append)
+        monkeypatch.setattr("clove_ssl.data.remote.storage.time.sleep", pauses.append)
         with pytest.raises(UserError, match=r"Connection refused.*ftp needs a server that answers"):
             RemoteTarSource("ftp://127.0.0.1:1/a.tar", patience=Patience(attempts=4))
         assert len(pauses) == 3

@@ -1,0 +1,1 @@
+"""Tar shards behind URLs; needs the extra ``stream``."""
