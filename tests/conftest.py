@@ -26,6 +26,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that fork come first: once autograd has threads, forked processes cannot train."""
     items.sort(key=lambda item: item.get_closest_marker("forks") is None)
+    slow = set((Path(__file__).parent / "slow.txt").read_text().splitlines())
+    for item in items:
+        if item.nodeid in slow:
+            item.add_marker(pytest.mark.slow)
 
 
 def golden_file(name: str) -> Path:

@@ -183,7 +183,7 @@ def option_names(config: Any, prefix: str = "") -> Iterator[str]:
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_options_named_in_sentences_exist(page: Path) -> None:
     known = {*option_names(ProbeConfig(backbones=())), "--data", "--config", "--help"}
-    known |= {"--help-all", "--minutes", "--overwrite", "--print-completion"}
+    known |= {"--help-all", "--minutes", "--overwrite", "--print-completion", "--version"}
     for method in METHODS.names():
         known |= {*option_names(PretrainConfig(out=Path("RUN"), method=METHODS.load(method)()))}
     for task in TASKS.names():
