@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 
+from builders.shared_bytes import answer
+
 from clove_ssl.data.cache.shared_memory import SharedMemory
-
-
-def _answer(memory: SharedMemory) -> None:
-    with memory.locked():
-        memory.bytes[1] = memory.bytes[0] + 1
 
 
 def test_processes_of_every_kind_see_the_same_bytes() -> None:
@@ -18,7 +15,7 @@ def test_processes_of_every_kind_see_the_same_bytes() -> None:
     by_address = SharedMemory.at(memory.address)
     by_address.bytes[0] = 41
     assert memory.bytes[0] == 41
-    child = multiprocessing.get_context("spawn").Process(target=_answer, args=(memory,))
+    child = multiprocessing.get_context("spawn").Process(target=answer, args=(memory,))
     child.start()  # the memory is pickled, as for workers on systems that do not fork
     child.join()
     assert by_address.bytes[1] == 42
