@@ -114,7 +114,7 @@ def _iterations_in(seconds: float, pace: Pace) -> int:
         needed = (LEAST_ITERATIONS * pace.step + pace.evaluation) / 60
         raise UserError(
             f"{seconds / 60:.3g} minutes are too short: an iteration takes {pace.step:.2g} s here "
-            f"and an evaluation {pace.evaluation:.2g} s. Give --minutes {math.ceil(needed)} or "
+            f"and an evaluation {duration(pace.evaluation)}. Give --minutes {math.ceil(needed)} or "
             "more, smaller images (--task.side), or a smaller --architecture."
         )
     return total

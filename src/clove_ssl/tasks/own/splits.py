@@ -35,8 +35,9 @@ def complete_splits(
     if VAL not in items and TEST in items:
         items[VAL] = items.pop(TEST)
         notes.append(
-            "There is no validation split, so the test images choose the best model; its score is "
-            "a little too good for images never seen. Add a split called val to avoid that."
+            "There is no validation split, so the test images stand for it and choose the best "
+            "model; its score is a little too good for images never seen. Add a split called val "
+            "to avoid that."
         )
     if VAL not in items:
         items[TRAIN], items[VAL] = _divide(items[TRAIN], share=share, seed=seed)
