@@ -15,7 +15,7 @@ import clove_ssl
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-MADE = {"api.md", "changelog.md", "contributing.md"}
+MADE = {"api.md", "changelog.md", "contributing.md", "security.md"}
 """Pages that are written when the site is built."""
 
 

@@ -1,4 +1,4 @@
-"""What the site has beside the pages of ``docs/``: the Python reference, and two pages of the root.
+"""What the site has beside the pages of ``docs/``: the Python reference, and pages of the root.
 
 MkDocs calls the functions that begin with ``on_``. Nothing is imported from the library, so the
 site can be built where torch is not installed.
@@ -15,7 +15,11 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "clove_ssl"
-OF_THE_ROOT = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+OF_THE_ROOT = {
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+}
 """Pages outside docs/, and what they are called on the site."""
 _LINK = re.compile(r"\]\((?P<path>[^)#\s]+)(?P<rest>[^)]*)\)")
 
