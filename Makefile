@@ -59,7 +59,7 @@ audit: setup
 # After a change of constraints.txt.
 hashes: setup
 	$(BIN)/uv pip compile --quiet --no-deps --generate-hashes --no-header --no-annotate \
-	  --no-emit-index-url --no-emit-find-links --python $(BIN)/python constraints.txt -o constraints-hashed.txt
+	  --python $(BIN)/python constraints.txt -o constraints-hashed.txt
 
 lint: setup
 	$(BIN)/ruff check .

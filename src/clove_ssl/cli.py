@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 import tyro
 
@@ -20,7 +20,6 @@ from clove_ssl import __version__
 from clove_ssl.bench.config import BenchConfig
 from clove_ssl.command_line.arguments import (
     data_words,
-    file_of,
     flag_of,
     minutes_of,
     refuse_several,
@@ -29,10 +28,11 @@ from clove_ssl.command_line.arguments import (
     wants_help,
     with_all_data,
 )
+from clove_ssl.command_line.bases import base_config, base_protocol, check_spelling
 from clove_ssl.command_line.choosing import choose_pretraining, fit_to
 from clove_ssl.command_line.completion import completion_script
 from clove_ssl.command_line.usage import finetune_page, pretrain_page
-from clove_ssl.config.finetuning import FinetuneConfig, protocol, task_summaries
+from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.own_data import DataConfig
 from clove_ssl.config.predicting import EvaluateConfig, PredictConfig
 from clove_ssl.config.pretraining import PretrainConfig
@@ -42,22 +42,16 @@ from clove_ssl.config.resuming import ResumeChanges
 from clove_ssl.config.showing import ReportConfig, ShowConfig, WatchConfig
 from clove_ssl.errors import UserError, escaped, explained, unknown_name
 from clove_ssl.interrupts import answering
-from clove_ssl.methods.recipes import all_recipes, recipe
+from clove_ssl.methods.recipes import recipe
 from clove_ssl.study.config import StudyRunConfig
 from clove_ssl.weights.config import ExportConfig, ImportConfig
 
 Arguments = Sequence[str]
-T = TypeVar("T")
-C = TypeVar("C", PretrainConfig, FinetuneConfig)
-
-_ANYWHERE = Path()
-_ANY_BACKBONE = ""
-"""Stand in for what the command line has to say."""
 
 
 def pretrain(args: Arguments) -> None:
     """Pre-train a backbone: clove pretrain [RECIPE] [--config FILE] --data PHOTOS --out RUN."""
-    _check_spelling(args)
+    check_spelling(args)
     words = list(args)
     if wants_help(words):
         print(pretrain_page(_leading_name(words)))
@@ -97,7 +91,7 @@ def _leaves_choice(words: list[str]) -> bool:
 
 def _read_pretraining(words: list[str]) -> PretrainConfig:
     """The config that a recipe, a file and the options come to."""
-    base, rest = _base_config(words)
+    base, rest = base_config(words)
     return _parsed_pretraining(base, rest)
 
 
@@ -126,7 +120,7 @@ def finetune(args: Arguments) -> None:
     refuse_several(words)
     if wants_all_help(words):
         words = [word for word in words if word != "--help-all"] + ["--help"]
-    base, rest = _base_protocol(words)
+    base, rest = base_protocol(words)
     config = tyro.cli(
         FinetuneConfig,
         prog="clove finetune TASK [--config FILE]",
@@ -407,85 +401,3 @@ def _usage() -> str:
             "clove <verb> --help for more; clove --version; clove --print-completion bash|zsh",
         ]
     )
-
-
-def _base_config(args: list[str]) -> tuple[PretrainConfig, list[str]]:
-    """What command-line options are laid over: a recipe, a file, or a recipe and then a file."""
-    file, args = file_of(args)
-    if args and not args[0].startswith("-"):
-        return _changed_by(file, recipe(args[0], _ANYWHERE)), args[1:]
-    if file is not None:
-        return _without_out(_config_from_file(PretrainConfig, file)), args
-    if wants_help(args):
-        return recipe("clove-r50-200ep", tyro.MISSING), args
-    return recipe("clove-demo", tyro.MISSING), args
-
-
-def _base_protocol(args: list[str]) -> tuple[FinetuneConfig, list[str]]:
-    """What command-line options are laid over: a protocol, a file, or one and then the other."""
-    file, args = file_of(args)
-    if args and not args[0].startswith("-"):
-        named = _changed_by(file, protocol(args[0], _ANYWHERE, _ANY_BACKBONE))
-        if named.backbone == _ANY_BACKBONE:
-            named = replace(named, backbone=tyro.MISSING)
-        return named, args[1:]
-    if file is not None:
-        return _without_out(_config_from_file(FinetuneConfig, file)), args
-    if wants_help(args):
-        return protocol("coco-fpn", tyro.MISSING, tyro.MISSING), args
-    raise UserError(
-        f"clove finetune needs a task: {', '.join(task_summaries())}. For classes of your own: "
-        "clove finetune detect --backbone runs/a --data my_data --out runs/a-mine; for a published "
-        "protocol: clove finetune voc-c4 --backbone runs/a --data VOCdevkit --out runs/a-voc"
-    )
-
-
-def _check_spelling(args: Arguments) -> None:
-    """Say the full name of options that people know by a shorter one."""
-    typed = [arg.partition("=") for arg in args]
-    for at, (option, _, value) in enumerate(typed):
-        following = value or next(iter(args[at + 1 :]), "")
-        if option == "--method":
-            named = [name for name in all_recipes() if name.startswith(f"{following}-")]
-            examples = f"; of {following} there are {', '.join(named)}" if named else ""
-            first = named[0] if named else "RECIPE"
-            raise UserError(
-                "A method is chosen by its recipe, which comes first, not by --method. Type: clove "
-                f"pretrain {first} --data PHOTOS --out RUN (clove list recipes shows all"
-                f"{examples})."
-            )
-        if option in _FULL_NAMES:
-            raise UserError(
-                f"{option} is called {_FULL_NAMES[option]} here. Type: {_FULL_NAMES[option]} "
-                f"{following or 'VALUE'}"
-            )
-
-
-_FULL_NAMES = {
-    "--learning-rate": "--optimizer.lr",
-    "--weight-decay": "--optimizer.weight-decay",
-    "--optimizer": "--optimizer.name",
-    "--backbone": "--backbone.name",
-}
-"""Options of ``clove pretrain`` by the short names that other programs give them."""
-
-
-def _config_from_file(cls: type[T], file: Path) -> T:
-    from clove_ssl.config import files
-
-    # A run's own folder is never free, so --out is asked for anew, and the file needs none.
-    return files.load(cls, file, overrides={"out": str(_ANYWHERE)})
-
-
-def _changed_by(file: Path | None, config: C) -> C:
-    """A config with the values of a file laid over it, if there is one; ``out`` is left open."""
-    if file is not None:
-        from clove_ssl.config import files
-
-        values = {**files.read_values(file), "out": str(_ANYWHERE)}
-        config = files.changed(config, values, where=str(file))
-    return _without_out(config)
-
-
-def _without_out(config: C) -> C:
-    return replace(config, out=tyro.MISSING)

@@ -7,16 +7,16 @@ from typing import Literal
 
 from clove_ssl.backbones.build import can_fuse_norms, fuse_norms
 from clove_ssl.bench.command import Bench
+from clove_ssl.bench.step import PROGRESS
 from clove_ssl.config.bases import MethodConfig
 from clove_ssl.config.pretraining import OptimizerConfig
-from clove_ssl.methods.base import Method, Progress
+from clove_ssl.methods.base import Method
 from clove_ssl.methods.captured import why_not_captured
 from clove_ssl.optimizers import build_optimizer
 from clove_ssl.training.captured import CapturedPasses
 from clove_ssl.views.batch import ViewBatch
 
 Way = Literal["torch's kernels", "our kernels", "our kernels, captured"]
-PROGRESS = Progress(0, 1000)
 
 
 def measure_ways(bench: Bench, method: MethodConfig, batch: ViewBatch) -> None:

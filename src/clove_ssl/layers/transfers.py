@@ -71,6 +71,18 @@ def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return value
 
 
+def tensors_of(value: object) -> list[Tensor]:
+    """Every tensor in a value, deep in dataclasses and tuples, too."""
+    found: list[Tensor] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    map_tensors(value, note)
+    return found
+
+
 class HostCopy:
     """A few whole numbers of the device on their way to the host.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 
 import torch
@@ -12,7 +11,7 @@ from clove_ssl.data.bad_files import BadFile
 from clove_ssl.data.cache.store import PhotoStore
 from clove_ssl.data.decode import BatchDecoder
 from clove_ssl.data.reading import EncodedBatch, EncodedImages
-from clove_ssl.layers.transfers import map_tensors
+from clove_ssl.layers.transfers import map_tensors, tensors_of
 from clove_ssl.pretraining.photos import DevicePhotos
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.draw.parameters import ViewParameters
@@ -37,7 +36,7 @@ class Ready:
             return self._batch
         stream = torch.cuda.current_stream()
         stream.wait_event(self._finished)
-        for tensor in _tensors(self._batch):
+        for tensor in tensors_of(self._batch):
             tensor.record_stream(stream)
         return self._batch
 
@@ -114,18 +113,7 @@ def _sent(batch: ViewBatch, device: torch.device) -> ViewBatch:
     """
     if device.type == "cpu":
         return batch
-    here = [tensor for tensor in _tensors(batch) if not tensor.is_cuda]
+    here = [tensor for tensor in tensors_of(batch) if not tensor.is_cuda]
     there = send_together([tensor.numpy() for tensor in here], device)
     arrived = {id(tensor): sent for tensor, sent in zip(here, there, strict=True)}
     return map_tensors(batch, lambda tensor: arrived.get(id(tensor), tensor))
-
-
-def _tensors(batch: ViewBatch) -> Iterator[Tensor]:
-    yield batch.index
-    if batch.labels is not None:
-        yield batch.labels
-    for view in batch.views:
-        yield view.pixels
-        yield from vars(view.geometry).values()
-        if view.foreground is not None:
-            yield view.foreground

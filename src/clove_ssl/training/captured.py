@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from clove_ssl.layers.transfers import map_tensors
+from clove_ssl.layers.transfers import map_tensors, tensors_of
 from clove_ssl.methods.base import Learner, Progress, StepOutput
 from clove_ssl.methods.captured import Capturable
 from clove_ssl.training.precision import Precision
@@ -179,20 +179,9 @@ def _place_for(batch: ViewBatch) -> ViewBatch:
 
 def _copy(batch: ViewBatch, place: ViewBatch) -> None:
     """Put a batch where the graphs look for it."""
-    for mine, new in zip(_tensors(place), _tensors(batch), strict=True):
+    for mine, new in zip(tensors_of(place), tensors_of(batch), strict=True):
         mine.copy_(new, non_blocking=True)
 
 
 def _shapes(batch: ViewBatch) -> list[tuple[torch.Size, torch.dtype]]:
-    return [(tensor.shape, tensor.dtype) for tensor in _tensors(batch)]
-
-
-def _tensors(batch: ViewBatch) -> list[Tensor]:
-    found: list[Tensor] = []
-
-    def note(tensor: Tensor) -> Tensor:
-        found.append(tensor)
-        return tensor
-
-    map_tensors(batch, note)
-    return found
+    return [(tensor.shape, tensor.dtype) for tensor in tensors_of(batch)]

@@ -1,0 +1,105 @@
+"""What the options of a command are laid over: a recipe or protocol, or a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import tyro
+
+from clove_ssl.command_line.arguments import file_of, wants_help
+from clove_ssl.config.finetuning import FinetuneConfig, protocol, task_summaries
+from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.errors import UserError
+from clove_ssl.methods.recipes import all_recipes, recipe
+
+T = TypeVar("T")
+C = TypeVar("C", PretrainConfig, FinetuneConfig)
+
+_ANYWHERE = Path()
+_ANY_BACKBONE = ""
+"""Stand in for what the command line has to say."""
+
+
+def base_config(args: list[str]) -> tuple[PretrainConfig, list[str]]:
+    """What command-line options are laid over: a recipe, a file, or a recipe and then a file."""
+    file, args = file_of(args)
+    if args and not args[0].startswith("-"):
+        return _changed_by(file, recipe(args[0], _ANYWHERE)), args[1:]
+    if file is not None:
+        return _without_out(_config_from_file(PretrainConfig, file)), args
+    if wants_help(args):
+        return recipe("clove-r50-200ep", tyro.MISSING), args
+    return recipe("clove-demo", tyro.MISSING), args
+
+
+def base_protocol(args: list[str]) -> tuple[FinetuneConfig, list[str]]:
+    """What command-line options are laid over: a protocol, a file, or one and then the other."""
+    file, args = file_of(args)
+    if args and not args[0].startswith("-"):
+        named = _changed_by(file, protocol(args[0], _ANYWHERE, _ANY_BACKBONE))
+        if named.backbone == _ANY_BACKBONE:
+            named = replace(named, backbone=tyro.MISSING)
+        return named, args[1:]
+    if file is not None:
+        return _without_out(_config_from_file(FinetuneConfig, file)), args
+    if wants_help(args):
+        return protocol("coco-fpn", tyro.MISSING, tyro.MISSING), args
+    raise UserError(
+        f"clove finetune needs a task: {', '.join(task_summaries())}. For classes of your own: "
+        "clove finetune detect --backbone runs/a --data my_data --out runs/a-mine; for a published "
+        "protocol: clove finetune voc-c4 --backbone runs/a --data VOCdevkit --out runs/a-voc"
+    )
+
+
+def check_spelling(args: Sequence[str]) -> None:
+    """Say the full name of options that people know by a shorter one."""
+    typed = [arg.partition("=") for arg in args]
+    for at, (option, _, value) in enumerate(typed):
+        following = value or next(iter(args[at + 1 :]), "")
+        if option == "--method":
+            named = [name for name in all_recipes() if name.startswith(f"{following}-")]
+            examples = f"; of {following} there are {', '.join(named)}" if named else ""
+            first = named[0] if named else "RECIPE"
+            raise UserError(
+                "A method is chosen by its recipe, which comes first, not by --method. Type: clove "
+                f"pretrain {first} --data PHOTOS --out RUN (clove list recipes shows all"
+                f"{examples})."
+            )
+        if option in _FULL_NAMES:
+            raise UserError(
+                f"{option} is called {_FULL_NAMES[option]} here. Type: {_FULL_NAMES[option]} "
+                f"{following or 'VALUE'}"
+            )
+
+
+_FULL_NAMES = {
+    "--learning-rate": "--optimizer.lr",
+    "--weight-decay": "--optimizer.weight-decay",
+    "--optimizer": "--optimizer.name",
+    "--backbone": "--backbone.name",
+}
+"""Options of ``clove pretrain`` by the short names that other programs give them."""
+
+
+def _config_from_file(cls: type[T], file: Path) -> T:
+    from clove_ssl.config import files
+
+    # A run's own folder is never free, so --out is asked for anew, and the file needs none.
+    return files.load(cls, file, overrides={"out": str(_ANYWHERE)})
+
+
+def _changed_by(file: Path | None, config: C) -> C:
+    """A config with the values of a file laid over it, if there is one; ``out`` is left open."""
+    if file is not None:
+        from clove_ssl.config import files
+
+        values = {**files.read_values(file), "out": str(_ANYWHERE)}
+        config = files.changed(config, values, where=str(file))
+    return _without_out(config)
+
+
+def _without_out(config: C) -> C:
+    return replace(config, out=tyro.MISSING)
