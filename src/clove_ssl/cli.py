@@ -67,20 +67,9 @@ def pretrain(args: Arguments) -> None:
         config = choose_pretraining(words, sources, parse, minutes=minutes, overwrite=overwrite)
     else:
         config = fit_to(minutes, _read_pretraining(words), words)
-    from clove_ssl.pretraining import run as pretraining
+    from clove_ssl import api
 
-    if overwrite:
-        pretraining.pretrain(config, overwrite=True)
-    else:
-        pretraining.pretrain(config)
-    _conclude(config.out)
-
-
-def _conclude(run: Path) -> None:
-    """Measure, draw and judge a run that has finished."""
-    from clove_ssl.report import command as reporting
-
-    reporting.conclude(run)
+    api.pretrain(config, overwrite=overwrite)
 
 
 def _leaves_choice(words: list[str]) -> bool:
@@ -130,10 +119,7 @@ def finetune(args: Arguments) -> None:
     )
     from clove_ssl.finetuning import seeds as finetuning
 
-    if overwrite:
-        finetuning.finetune(config, overwrite=True)
-    else:
-        finetuning.finetune(config)
+    finetuning.finetune(config, overwrite=overwrite)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,8 +167,6 @@ def resume(args: Arguments) -> None:
     arguments = tyro.cli(ResumeArguments, prog="clove resume", args=_one_data(args))
     from clove_ssl import resuming
 
-    log = arguments.run / "metrics.jsonl"
-    before = log.stat().st_size if log.is_file() else 0
     resuming.resume(
         arguments.run,
         micro_batch=arguments.micro_batch,
@@ -191,8 +175,6 @@ def resume(args: Arguments) -> None:
         steps=arguments.steps,
         max_bad=arguments.max_bad,
     )
-    if log.is_file() and log.stat().st_size != before:  # a run that had ended is as it was
-        _conclude(arguments.run)
 
 
 def _one_data(args: Arguments) -> list[str]:

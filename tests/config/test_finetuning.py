@@ -74,7 +74,7 @@ def test_a_shorter_run_keeps_the_shape_of_the_schedule() -> None:
     [
         ("coco-fpn", {"iterations": 30_000}, 1000, ""),
         ("coco-fpn", {"iterations": 180_000}, 1000, ""),
-        ("coco-fpn", {"iterations": 2000}, 200, "200 iterations of warm-up instead of 1,000, at"),
+        ("coco-fpn", {"iterations": 2000}, 200, "200 steps of warm-up instead of 1,000, at"),
         ("voc-c4", {"iterations": 2000}, 100, ""),
         ("voc-semantic", {"iterations": 2000}, 0, ""),
         ("coco-fpn", {"iterations": 10, "warmup_iterations": 7}, 7, "instead of 1,000, as asked"),
@@ -96,7 +96,7 @@ def test_another_batch_moves_the_rate_and_not_the_schedule() -> None:
     plan = plan_finetuning(config, images=100, processes=2)
     assert (plan.peak_lr, plan.total_steps, plan.micro_batch) == (0.01, 24_000, 4)
     said = " ".join(config.differences())
-    assert "8 images an iteration instead of 16" in said
+    assert "8 images a step instead of 16" in said
     assert "0.01 instead of 0.02" in said
     assert "stays at 24,000" in said
 

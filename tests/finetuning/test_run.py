@@ -207,7 +207,7 @@ def test_an_interrupted_evaluation_is_made_up_for(
         # A request in the last step must not wait for the evaluation that follows.
         patch.setattr(TrainingLoop, "asked_to_stop", property(lambda loop: loop.step == 4))
         assert not finetuning.resume(config.out).finished
-    assert "Stopped after iteration 4. Go on with: clove resume" in capsys.readouterr().out
+    assert "Stopped after step 4. Go on with: clove resume" in capsys.readouterr().out
     assert finetuning.resume(config.out).finished
     run, whole = RunDirectory(config.out), RunDirectory(tmp_path / "whole")
     assert run.evaluation(2).scores.read_text() == whole.evaluation(2).scores.read_text()
@@ -242,7 +242,7 @@ def test_the_self_check_says_how_the_run_leaves_its_protocol(tmp_path: Path) -> 
     finetuning.finetune(replace(config, evaluation=EvaluationConfig(precise_norm_batches=0)))
     content = json.loads(RunDirectory(config.out).self_check.read_text())
     said = " ".join(content["differences"])
-    for part in ("2 iterations instead of 33,000", "2 images", "0.000375 instead of 0.003", "50 %"):
+    for part in ("2 steps instead of 33,000", "2 images", "0.000375 instead of 0.003", "50 %"):
         assert part in said
     facts = content["facts"]
     assert facts["norms"] == "22 trained batch norm"

@@ -441,7 +441,7 @@ def test_a_fine_tuning_run_without_scores_says_so(tmp_path: Path) -> None:
     files.save(protocol("voc-c4", tuned.path, "runs/a"), tuned.config)
     text = text_of(render_report([tuned]))
     assert "Not scored yet." in text
-    assert "Fine-tuning on voc-c4, at iteration 0 of 24,000 iterations" in text
+    assert "Fine-tuning on voc-c4, at step 0 of 24,000 steps" in text
 
 
 def test_fine_tunings_of_a_task_stand_side_by_side(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def _check_the_tables(out: Path) -> None:
     (row,) = (r for r in rows if r["method"] == "clove" and r["figure"] == "pixels accuracy")
     assert float(row["mean"]) == pytest.approx(sum(values) / 4)
     assert row["n"] == "2 x 2"
-    assert row["budget"] == "2 steps of 4 (0.4 epochs); 1 iterations of 2"
+    assert row["budget"] == "2 steps of 4 (0.4 epochs); 1 steps of 2"
     page = (out / "report.html").read_text()
     assert "12 of 12 cells are done" in page
     assert page.count("<svg") == 2

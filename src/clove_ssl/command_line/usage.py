@@ -39,7 +39,7 @@ FINETUNE_OPTIONS = {
     "--backbone RUN": "run or file to start from, or random",
     "--data FOLDER": "labelled images; without it, generated scenes",
     "--out RUN": "new folder for everything the run writes",
-    "--steps N": "length, with the schedule in proportion (or --iterations)",
+    "--steps N": "length, with the schedule in proportion",
     "--epochs N, --minutes N": "length for your own classes; by default it follows their number",
     "--batch-size N": "images per step; the learning rate follows",
     "--lr X": "peak learning rate, as it is",

@@ -46,7 +46,7 @@ class Evaluation:
     def predict(
         self, model: TaskModel, folder: Path, *, step: int, export: RunDirectory | None = None
     ) -> None:
-        """Predict all test images after ``step`` iterations, and write one file into ``folder``.
+        """Predict all test images after ``step`` steps, and write one file into ``folder``.
 
         ``export`` is the run into which the very model that predicts is written, too.
         """

@@ -69,7 +69,7 @@ def _slowest(process: Process, pace: Pace) -> Pace:
 def with_schedule(
     config: FinetuneConfig, data: TaskData, pace: Pace, *, on_gpu: bool
 ) -> FinetuneConfig:
-    """Iterations, warm-up, learning rate and evaluations; what was asked for stays."""
+    """Steps, warm-up, learning rate and evaluations; what was asked for stays."""
     images = images_used(config, data)
     total = _iterations(config, images, pace, on_gpu=on_gpu)
     evaluations = _evaluations(total * pace.step, pace.evaluation)
@@ -107,13 +107,13 @@ def _iterations(config: FinetuneConfig, images: int, pace: Pace, *, on_gpu: bool
 
 
 def _iterations_in(seconds: float, pace: Pace) -> int:
-    """How many iterations fit into a time, with the evaluations that come with them."""
+    """How many steps fit into a time, with the evaluations that come with them."""
     evaluations = min(EVALUATIONS, max(1, int(EVALUATION_SHARE * seconds / pace.evaluation)))
     total = int((seconds - evaluations * pace.evaluation) / pace.step)
     if total < LEAST_ITERATIONS:
         needed = (LEAST_ITERATIONS * pace.step + pace.evaluation) / 60
         raise UserError(
-            f"{seconds / 60:.3g} minutes are too short: an iteration takes {pace.step:.2g} s here "
+            f"{seconds / 60:.3g} minutes are too short: a step takes {pace.step:.2g} s here "
             f"and an evaluation {duration(pace.evaluation)}. Give --minutes {math.ceil(needed)} or "
             "more, smaller images (--task.side), or a smaller --architecture."
         )
@@ -135,11 +135,11 @@ def _tell(config: FinetuneConfig, data: TaskData, pace: Pace, console: Console) 
     for name, choice in config.task.build().choices().items():
         console.choice(name, choice)
     console.choice("batch", f"{config.effective_batch} images")
-    console.choice("schedule", f"{total:,} iterations, {epochs:.1f} epochs of {images:,} images")
+    console.choice("schedule", f"{total:,} steps, {epochs:.1f} epochs of {images:,} images")
     console.choice("evaluations", f"{times}, the best model is kept")
     console.choice(
         "time",
         f"about {duration(seconds)}",
-        f"{pace.step:.2g} s an iteration, {pace.evaluation:.2g} s an evaluation; change it with "
+        f"{pace.step:.2g} s a step, {pace.evaluation:.2g} s an evaluation; change it with "
         "--minutes or --epochs",
     )

@@ -43,7 +43,7 @@ from clove_ssl.training.processes import Process, owned
 from clove_ssl.training.repeatability import start_repeatably
 from clove_ssl.training.signals import Terminated, terminated_like_interrupted
 
-ADVICE = "Try a smaller --lr, a longer --warmup-iterations, or --precision fp32 in a new run."
+ADVICE = "Try a smaller --lr, a longer --warmup-steps, or --precision fp32 in a new run."
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def train(
         )
         finished, scores = _train_and_evaluate(run, loop, plan, model, evaluation)
         if not finished:
-            console.say(f"Stopped after iteration {loop.step}. {_go_on_with(whole or run)}")
+            console.say(f"Stopped after step {loop.step}. {_go_on_with(whole or run)}")
         elif process.is_first:
             _finish(run, evaluation, console, step=loop.step)
         process.wait()
@@ -159,7 +159,7 @@ def _finish(run: RunDirectory, evaluation: Evaluation, console: Console, *, step
         test = evaluation.data.test
         evaluation.task.paint(run.predictions, test, run.pictures, count=count)
     write_report(run)
-    console.say(f"Done: {step} iterations.")
+    console.say(f"Done: {step} steps.")
     console.choice("scores", str(run.scores))
     console.choice("report", str(run.report))
     console.choice("model", str(run.model))
@@ -261,7 +261,7 @@ def _introduce(
     facts["precision"] = f"{loop.precision.name} ({loop.precision.reason})"
     announce(config, plan, facts, data, loop.console)
     if loop.step:
-        loop.console.say(f"Resuming after iteration {loop.step}")
+        loop.console.say(f"Resuming after step {loop.step}")
     else:  # later starts hold trained weights, not the initial ones
         write_self_check(run, config, facts, model, data)
     process = loop.process
@@ -358,7 +358,7 @@ def _evaluated(
     step: int,
     trained: bool,
 ) -> dict[str, float]:
-    """Scores after ``step`` iterations, unless an earlier start has left them and none followed."""
+    """Scores after ``step`` steps, unless an earlier start has left them and none followed."""
     last = step == evaluation.config.total_iterations
     best = evaluation.config.evaluation.best
     place = run if last and not best else run.evaluation(step)

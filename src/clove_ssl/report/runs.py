@@ -128,8 +128,8 @@ def _finetuning_progress(run: RunDirectory, config: FinetuneConfig, step: int) -
     if scored.is_file():
         # A run may end early, when its scores no longer rise; repetitions log on their own.
         ended = step or config.total_iterations
-        return f"finished after {repeated}{ended:,} iterations"
-    return f"at iteration {step:,} of {repeated}{config.total_iterations:,} iterations"
+        return f"finished after {repeated}{ended:,} steps"
+    return f"at step {step:,} of {repeated}{config.total_iterations:,} steps"
 
 
 def _progress(state: RunState) -> str:

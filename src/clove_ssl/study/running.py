@@ -74,7 +74,7 @@ def _do(plan: StudyPlan, cell: Cell, gpus: int) -> None:
 
 def _train(config: PretrainConfig | FinetuneConfig, run: RunDirectory) -> None:
     if _is_begun(run):
-        result: PretrainResult | FinetuneResult = resume(run.path)
+        result: PretrainResult | FinetuneResult = resume(run.path, conclude=False)
     elif isinstance(config, FinetuneConfig):
         result = finetuning.finetune(config)
     else:
