@@ -146,7 +146,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     def start(config: Any, *, overwrite: bool) -> None:
         configs.append(config)
 
-    monkeypatch.setattr("clove_ssl.api.pretrain", start)
+    monkeypatch.setattr("clove_ssl.whole_runs.begin", start)
     monkeypatch.setattr("clove_ssl.finetuning.seeds.finetune", start)
     return configs
 

@@ -21,10 +21,11 @@ from builders.runs.tiny_runs import tiny_config
 from PIL import Image
 
 import clove_ssl
-from clove_ssl import cli, resuming
+from clove_ssl import cli, whole_runs
 from clove_ssl.backbones.build import Backbone, build_backbone
 from clove_ssl.bench import command as benchmark
 from clove_ssl.bench.config import BenchConfig
+from clove_ssl.command_line import choosing
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import protocol
 from clove_ssl.config.predicting import EvaluateConfig, PredictConfig
@@ -40,7 +41,6 @@ from clove_ssl.finetuning import seeds as finetuning
 from clove_ssl.methods.recipes import all_recipes, recipe
 from clove_ssl.pictures import command as showing
 from clove_ssl.predicting import command as predicting
-from clove_ssl.pretraining import run as pretraining
 from clove_ssl.pretraining.choices import plan_run
 from clove_ssl.probes import command as probing
 from clove_ssl.probes import embed as embedding
@@ -115,8 +115,8 @@ def only_parse(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return note
 
     for module, name in (
-        (pretraining, "pretrain"),
-        (resuming, "resume"),
+        (whole_runs, "begin"),
+        (whole_runs, "resume"),
         (finetuning, "finetune"),
         (scoring, "score_run"),
         (own_data, "show_data"),
@@ -137,7 +137,7 @@ def only_parse(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ):
         monkeypatch.setattr(module, name, noting(name))
     demo = recipe("clove-demo", Path("unused"))
-    monkeypatch.setattr(cli, "choose_pretraining", lambda *_, **__: demo)
+    monkeypatch.setattr(choosing, "choose_pretraining", lambda *_, **__: demo)
     monkeypatch.setattr(files, "load", lambda cls, path, **_: recipe("clove-demo", Path("unused")))
     monkeypatch.setattr(files, "read_values", lambda path: {})
     return reached

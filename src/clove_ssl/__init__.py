@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from clove_ssl.methods.recipes import recipe
     from clove_ssl.probes.dense import dense_probe
     from clove_ssl.probes.embed import embed
-    from clove_ssl.resuming import resume
     from clove_ssl.views.geometry import match_cells
     from clove_ssl.weights.load import load_backbone
+    from clove_ssl.whole_runs import resume
 
 __all__ = [
     "FinetuneConfig",
@@ -73,7 +73,7 @@ _HOMES = {
     "protocol": "clove_ssl.config.finetuning",
     "recipe": "clove_ssl.methods.recipes",
     "report": "clove_ssl.api",
-    "resume": "clove_ssl.resuming",
+    "resume": "clove_ssl.whole_runs",
     "score_run": "clove_ssl.finetuning.score",
     "show": "clove_ssl.api",
 }

@@ -57,8 +57,7 @@ def pretrain(
         options: Fields of the config, nested ones as mappings: ``epochs=50``,
             ``backbone={"name": "resnet50"}``; those of ``data`` as ``data_options``.
     """
-    from clove_ssl.pretraining import run as pretraining
-    from clove_ssl.report.command import conclude
+    from clove_ssl import whole_runs
 
     if config is None:
         if data is None or out is None:
@@ -72,10 +71,7 @@ def pretrain(
             "pretrain was given a config and other options besides; only overwrite goes with a "
             "config. Change the config with dataclasses.replace, or leave it out."
         )
-    result = pretraining.pretrain(config, overwrite=overwrite)
-    if result.finished:
-        conclude(result.run)
-    return result
+    return whole_runs.begin(config, overwrite=overwrite)
 
 
 def _data(data: Place | Sequence[Place]) -> DataConfig:

@@ -23,6 +23,7 @@ from clove_ssl.errors import escaped
 from clove_ssl.live_lines import LiveLine
 
 _INTERVAL = 60.0  # seconds between lines about long work, where no line can rewrite itself
+_REDRAW = 0.5  # seconds
 _CLEAR = "\r\x1b[2K"
 
 
@@ -181,7 +182,7 @@ class Work:
 
     def keep_shown(self, ended: threading.Event) -> None:
         """Draw the line again and again until the work has ended; quick work shows nothing."""
-        while not ended.wait(0.5):
+        while not ended.wait(_REDRAW):
             self._console.live(self.line())
 
     def line(self) -> LiveLine | str:

@@ -78,7 +78,7 @@ def test_a_shorter_run_keeps_the_shape_of_the_schedule() -> None:
         ("voc-c4", {"iterations": 2000}, 100, ""),
         ("voc-semantic", {"iterations": 2000}, 0, ""),
         ("coco-fpn", {"iterations": 10, "warmup_iterations": 7}, 7, "instead of 1,000, as asked"),
-        ("coco-fpn", {"warmup_iterations": 0}, 0, "0 iterations of warm-up instead of 1,000"),
+        ("coco-fpn", {"warmup_iterations": 0}, 0, "0 steps of warm-up instead of 1,000"),
     ],
 )
 def test_a_shorter_run_keeps_its_warm_up_up_to_a_tenth(
@@ -190,3 +190,20 @@ def test_mistakes_are_named_before_anything_is_written(
     captured = capsys.readouterr()
     assert message in " ".join((captured.err + captured.out).split())
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "names", [("--steps", "--warmup-steps"), ("--iterations", "--warmup-iterations")]
+)
+def test_steps_have_one_name_and_the_old_one_is_still_read(
+    tmp_path: Path, names: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[FinetuneConfig] = []
+    monkeypatch.setattr(
+        "clove_ssl.finetuning.seeds.finetune", lambda config, **_: started.append(config)
+    )
+    lengths = [names[0], "40", names[1], "3"]
+    assert cli.main([*BASE, "--backbone", "random", "--out", str(tmp_path), *lengths]) == 0
+    assert (started[0].total_iterations, started[0].warmup) == (40, 3)
+    assert "iterations: 40\n" in files.to_yaml(started[0])  # as the files of older runs have it
+    assert not any("iteration" in each for each in started[0].differences())

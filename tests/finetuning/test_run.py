@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +39,20 @@ HEADLINES = {
     "lvis-fpn": "box_AP",
     "cityscapes-fpn": "mask_AP",
 }
+
+
+def test_evaluating_counts_images_and_not_what_is_found_in_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # the output counts as a terminal
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("clove_ssl.console._REDRAW", 0.002)
+    finetuning.finetune(tiny_finetuning("voc-c4", tmp_path / "run", iterations=1))
+    lines = [line for line in re.split(r"[\r\n]", capsys.readouterr().out) if "Evaluating" in line]
+    counts = {int(found[1]) for line in lines if (found := re.search(r"(\d+)/3", line))}
+    assert len(lines) == sum("/3" in line for line in lines) > 0
+    assert max(counts) <= 3
+    assert all(len(line.replace("\x1b[2K", "")) < 80 for line in lines)
 
 
 @pytest.mark.parametrize("task", list(HEADLINES))

@@ -103,10 +103,10 @@ class Evaluation:
                 begun.append(coder.submit(model.begin_prediction(here)))
                 if len(begun) > _BEGUN:
                     found += begun.popleft().result()
-                    work.reached(len(found))
+                    work.done()  # of one image, in which many things may be found
             for rest in begun:
                 found += rest.result()
-                work.reached(len(found))
+                work.done()
         return found
 
 

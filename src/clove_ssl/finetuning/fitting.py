@@ -51,9 +51,10 @@ def fit_to_data(
             config = replace(config, precision="bf16")
         trial = Trial(config, data, backbone, precision, process)
         random = random_state(process.device)
-        batch = config.batch_size or trial.largest_batch()
-        config = replace(config, batch_size=batch)
-        pace = _slowest(process, trial.pace(batch))
+        with console.working("Trying what fits, and how fast it is"):
+            batch = config.batch_size or trial.largest_batch()
+            config = replace(config, batch_size=batch)
+            pace = _slowest(process, trial.pace(batch))
         set_random_state(random, process.device)
         config = with_schedule(config, data, pace, on_gpu=process.device.type == "cuda")
         _tell(config, data, pace, console)

@@ -77,7 +77,8 @@ def prepare(config: FinetuneConfig, process: Process, data: TaskData | None = No
     plan_finetuning(config, images=1, processes=process.world_size)  # refuses what does not divide
     start = continued_backbone(_first(config), config, task) or open_backbone(config, task)
     if data is None and not config.data.uses_scenes:
-        data = task.read(config.data)
+        with Console(speaks=process.is_first).working("Reading labels"):
+            data = task.read(config.data)
     return Parts(task, start, precision, data)
 
 
@@ -106,7 +107,7 @@ def train(
             resume=f"clove resume {(whole or run).path}",
         ),
     ):
-        data = _labelled_data(config, run, process, parts)
+        data = _labelled_data(config, run, process, parts, console)
         plan = plan_finetuning(config, images=data.train_images, processes=process.world_size)
         model = _build_model(config, process, parts, data)
         check_needs(config, run, plan, model, process)
@@ -157,7 +158,8 @@ def _finish(run: RunDirectory, evaluation: Evaluation, console: Console, *, step
     count = evaluation.config.evaluation.pictures
     if count:
         test = evaluation.data.test
-        evaluation.task.paint(run.predictions, test, run.pictures, count=count)
+        with console.working("Drawing test images"):
+            evaluation.task.paint(run.predictions, test, run.pictures, count=count)
     write_report(run)
     console.say(f"Done: {step} steps.")
     console.choice("scores", str(run.scores))
@@ -166,13 +168,14 @@ def _finish(run: RunDirectory, evaluation: Evaluation, console: Console, *, step
 
 
 def _labelled_data(
-    config: FinetuneConfig, run: RunDirectory, process: Process, parts: Parts
+    config: FinetuneConfig, run: RunDirectory, process: Process, parts: Parts, console: Console
 ) -> TaskData:
     data = parts.data
     if data is None:
         if process.is_first:
             check_room_for_scenes(config.data, run.scenes)
-            parts.task.write_scenes(config.data, run.scenes)
+            with console.working("Writing scenes"):
+                parts.task.write_scenes(config.data, run.scenes)
         process.wait()
         data = parts.task.read_scenes(run.scenes)
     if config.fraction < 1:

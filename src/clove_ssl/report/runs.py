@@ -16,7 +16,7 @@ from clove_ssl.report.facts import (
     pretraining_facts,
 )
 from clove_ssl.report.verdict import RunVerdict, finetuning_verdict, pretraining_verdict
-from clove_ssl.runs.common_metrics import COMMON
+from clove_ssl.runs.common_metrics import COMMON, FINETUNING
 from clove_ssl.runs.data_warnings import data_warnings, recorded_side
 from clove_ssl.runs.directory import RunDirectory, read_config
 from clove_ssl.runs.hints import Hint, hints, metric_table
@@ -118,6 +118,7 @@ def _read_finetuning(
         starts=starts,
         verdict=finetuning_verdict(run, config),
         warnings=list(_damage(run)),
+        metrics=MetricTable(FINETUNING),
         finetuning=config,
     )
 

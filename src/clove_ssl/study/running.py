@@ -30,11 +30,11 @@ from clove_ssl.pretraining import run as pretraining
 from clove_ssl.pretraining.run import PretrainResult
 from clove_ssl.probes.command import open_suite, probe_backbones
 from clove_ssl.probes.suite import ProbeSuite
-from clove_ssl.resuming import resume
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.study.cells import Cell, CellInUse, find_cell, state_of
 from clove_ssl.study.plan import StudyPlan, time_steps
 from clove_ssl.training.signals import terminated_like_interrupted
+from clove_ssl.whole_runs import resume
 
 
 def run_cell(plan: StudyPlan, cell: Cell, *, gpus: int = 1) -> None:

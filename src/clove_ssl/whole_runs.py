@@ -1,4 +1,4 @@
-"""Continue a run, whatever kind it is."""
+"""Begin or continue a run, and close it: what is learned is measured, drawn and judged."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from clove_ssl.config.finetuning import FinetuneConfig
+from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.resuming import ResumeChanges
 from clove_ssl.finetuning import seeds as finetuning
 from clove_ssl.finetuning.run import FinetuneResult
@@ -13,6 +14,14 @@ from clove_ssl.pretraining import run as pretraining
 from clove_ssl.pretraining.run import PretrainResult
 from clove_ssl.report import command as reporting
 from clove_ssl.runs.directory import RunDirectory, find, read_config
+
+
+def begin(config: PretrainConfig, *, overwrite: bool = False) -> PretrainResult:
+    """Pre-train a backbone, then measure, draw and judge it."""
+    result = pretraining.pretrain(config, overwrite=overwrite)
+    if result.finished:
+        reporting.conclude(result.run)
+    return result
 
 
 def resume(
