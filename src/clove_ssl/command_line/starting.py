@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import AbstractContextManager
 
 from clove_ssl.console import Console, Work
 
 
 def starting() -> AbstractContextManager[Work]:
-    """Show that the program is being loaded; only the first of several processes speaks."""
-    return Console(speaks=os.environ.get("RANK", "0") == "0").working("Starting")
+    """Show that the program is being loaded, on a real terminal.
+
+    Only the first of several processes speaks, and none whose output another program reads.
+    """
+    speaks = sys.stdout.isatty() and os.environ.get("RANK", "0") == "0"
+    return Console(speaks=speaks).working("Starting")
