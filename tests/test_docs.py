@@ -170,13 +170,14 @@ def test_recipes_named_in_the_docs_exist() -> None:
 
 
 def option_names(config: Any, prefix: str = "") -> Iterator[str]:
-    """Every option of a config, with the negative form of flags."""
+    """Every option of a config, with its other name and the negative form of flags."""
     for each in fields(config):
         value = getattr(config, each.name)
         if is_dataclass(value):
             yield from option_names(value, f"{prefix}{each.name}.")
         else:
             yield f"--{prefix}{each.name}".replace("_", "-")
+            yield from re.findall(r"aliases=\[\W*(--[\w.-]+)", str(each.type))
             yield f"--{prefix}no-{each.name}".replace("_", "-")
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from clove_ssl.console import Console, Work
+from clove_ssl.command_line.importing import without_pauses
+from clove_ssl.console import Console
 
 
-def starting() -> AbstractContextManager[Work]:
-    """Show that the program is being loaded, on a real terminal.
+@contextmanager
+def starting() -> Iterator[None]:
+    """Import inside; on a real terminal a line shows that the program is being loaded.
 
     Only the first of several processes speaks, and none whose output another program reads.
     """
     speaks = sys.stdout.isatty() and os.environ.get("RANK", "0") == "0"
-    return Console(speaks=speaks).working("Starting")
+    with Console(speaks=speaks).working("Starting"), without_pauses():
+        yield
