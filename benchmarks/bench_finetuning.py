@@ -2,7 +2,7 @@
 
 Run:  python -m benchmarks.bench_finetuning [--cases coco-fpn-small voc-c4-small ...]
       [--batches 40 --batch 16 --workers 16 --precision bf16 --photos 64]
-      [--ways all captured no-ladder no-pooling trials]
+      [--ways all captured captured-trials no-ladder no-pooling trials]
 
 Photos with polygons are written as JPEG files in the sizes that photos of COCO and VOC have, read
 by the loader of the task, and trained on as ``clove finetune`` does: transfers, autocast, losses,
@@ -13,7 +13,7 @@ backward, the check of the loss, SGD. Cases are a detector and a size:
 
 and ways leave out a part: convolutions with sizes from a ladder, the kernel that pools regions;
 ``trials`` lets cuDNN try its kernels out; ``captured`` replays backbone and proposals as CUDA
-graphs, which ``all`` does not. One JSON line per case and way:
+graphs, which ``all`` does not; ``captured-trials`` does both. One JSON line per case and way:
 
 - first_images_per_s: over ``--batches`` different batches after three others, when most sizes are
   new to the GPU; images_per_s: over the same ones once more, when what is captured has been
@@ -91,6 +91,7 @@ WAYS = {
     "no-ladder": f"{NEWER}.plans_by_size",
     "no-pooling": "clove_ssl.tasks.rcnn.regions.pooling.has_kernel",
 }
+CAPTURED = ("captured", "captured-trials")
 SHOWN_KERNELS = 16
 
 
@@ -319,11 +320,11 @@ def measure(name: str, folder: Path, args: argparse.Namespace, way: str) -> dict
     reading = _reading(args, device)
     count = WARM_UPS + args.batches
     batches = list(islice(task.training_batches(data, reading), count))
-    trainer = Trainer(case, data, task, device, captures=way == "captured")
+    trainer = Trainer(case, data, task, device, captures=way in CAPTURED)
     with choose_way(way), trainer.stream():
         timed(trainer, batches[:WARM_UPS], precision)
         first = timed(trainer, batches[WARM_UPS:], precision)
-        for _ in range(ROUNDS_UNTIL_RECORDED if way == "captured" else 0):
+        for _ in range(ROUNDS_UNTIL_RECORDED if way in CAPTURED else 0):
             timed(trainer, batches[WARM_UPS:], precision)
         second = timed(trainer, batches[WARM_UPS:], precision)
         figures: dict[str, object] = {
@@ -383,7 +384,7 @@ def _rate(batch: int, seconds: Sequence[float]) -> float:
 
 def choose_way(name: str) -> AbstractContextManager[Any]:
     """A way of working, where this version of the library knows it."""
-    if name == "trials":
+    if name.endswith("trials"):
         return torch.backends.cudnn.flags(benchmark=True)
     if name in WAYS:
         return mock.patch(WAYS[name], return_value=False)
@@ -392,7 +393,7 @@ def choose_way(name: str) -> AbstractContextManager[Any]:
 
 def is_known(way: str) -> bool:
     """Whether this version of the library can be asked for a way."""
-    if way == "captured":
+    if way in CAPTURED:
         return find_spec(CAPTURING) is not None
     return way not in WAYS or find_spec(NEWER) is not None
 
@@ -408,7 +409,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--photos", type=int, default=64)
     parser.add_argument("--workers", type=int, default=16 if on_gpu else 0)
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="bf16")
-    ways = ["all", "captured", *WAYS, "trials"]
+    ways = ["all", *CAPTURED, *WAYS, "trials"]
     parser.add_argument("--ways", nargs="+", choices=ways, default=ways[:2])
     args = parser.parse_args(arguments)
     machine = torch.cuda.get_device_name() if args.device != "cpu" else "cpu"
