@@ -385,7 +385,7 @@ def _rate(batch: int, seconds: Sequence[float]) -> float:
 def choose_way(name: str) -> AbstractContextManager[Any]:
     """A way of working, where this version of the library knows it."""
     if name.endswith("trials"):
-        return torch.backends.cudnn.flags(benchmark=True)
+        return torch.backends.cudnn.flags(enabled=True, benchmark=True)
     if name in WAYS:
         return mock.patch(WAYS[name], return_value=False)
     return nullcontext()
