@@ -37,6 +37,7 @@ from clove_ssl.exporting import command as exporting
 from clove_ssl.exporting import importing
 from clove_ssl.finetuning import score as scoring
 from clove_ssl.finetuning import seeds as finetuning
+from clove_ssl.label_curves import command as labelling
 from clove_ssl.methods.recipes import all_recipes, recipe
 from clove_ssl.pictures import command as showing
 from clove_ssl.predicting import command as predicting
@@ -118,6 +119,7 @@ def only_parse(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (pretraining, "pretrain"),
         (resuming, "resume"),
         (finetuning, "finetune"),
+        (labelling, "compare_labels"),
         (scoring, "score_run"),
         (own_data, "show_data"),
         (probing, "probe_backbones"),
@@ -193,7 +195,7 @@ def test_options_named_in_sentences_exist(page: Path) -> None:
     known |= {*option_names(ShowConfig(what="views", run=Path("RUN")))}
     known |= {*option_names(ReportConfig(runs=())), *option_names(WatchConfig(runs=()))}
     known |= {*option_names(StudyRunConfig(study="smoke", out=Path("STUDY")))}
-    known |= {*option_names(BenchConfig())}
+    known |= {*option_names(BenchConfig()), "--backbones", "--fractions", "--figure"}
     known |= {*option_names(PredictConfig(model=Path("RUN"), images=(), out=Path("OUT")))}
     known |= {*option_names(EvaluateConfig(model=Path("RUN")))}
     elsewhere = {"--update-recorded", "--shm-size", "--ipc", "--signal", "--rdzv-endpoint"}

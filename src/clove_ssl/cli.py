@@ -28,11 +28,12 @@ from clove_ssl.command_line.arguments import (
     wants_help,
     with_all_data,
 )
-from clove_ssl.command_line.bases import base_config, base_protocol, check_spelling
+from clove_ssl.command_line.bases import base_config, base_labels, base_protocol, check_spelling
 from clove_ssl.command_line.choosing import choose_pretraining, fit_to
 from clove_ssl.command_line.completion import completion_script
-from clove_ssl.command_line.usage import finetune_page, pretrain_page
+from clove_ssl.command_line.usage import finetune_page, labels_page, pretrain_page
 from clove_ssl.config.finetuning import FinetuneConfig
+from clove_ssl.config.label_curves import LabelsConfig
 from clove_ssl.config.own_data import DataConfig
 from clove_ssl.config.predicting import EvaluateConfig, PredictConfig
 from clove_ssl.config.pretraining import PretrainConfig
@@ -134,6 +135,28 @@ def finetune(args: Arguments) -> None:
         finetuning.finetune(config, overwrite=True)
     else:
         finetuning.finetune(config)
+
+
+def labels(args: Arguments) -> None:
+    """Show what pre-training buys with few labels: clove labels TASK --backbones A B --out OUT."""
+    words = list(args)
+    if wants_help(words):
+        print(labels_page())
+        return
+    refuse_several(words)
+    if wants_all_help(words):
+        words = [word for word in words if word != "--help-all"] + ["--help"]
+    base, rest = base_labels(words)
+    config = tyro.cli(
+        LabelsConfig,
+        prog="clove labels TASK",
+        description="Every option; clove labels --help has the usual ones.",
+        default=base,
+        args=rest,
+    )
+    from clove_ssl.label_curves import command as comparing
+
+    comparing.compare_labels(config)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,6 +354,7 @@ def doctor(args: Arguments) -> None:
 VERBS: dict[str, Callable[[Arguments], None]] = {
     "pretrain": pretrain,
     "finetune": finetune,
+    "labels": labels,
     "predict": predict,
     "evaluate": evaluate,
     "score": score,
