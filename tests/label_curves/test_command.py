@@ -21,6 +21,8 @@ from clove_ssl.label_curves.plan import part_sizes
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.tasks.detection.scenes import write_coco_scenes
 
+SMALL = "random:timm:test_resnet"
+
 
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -105,7 +107,7 @@ def test_a_comparison_goes_on_where_it_was_stopped(
 
 def test_other_options_do_not_mix_with_what_is_there(tmp_path: Path, scenes: Path) -> None:
     out = tmp_path / "out"
-    config = comparison(out, scenes, backbones=("random:timm:test_resnet",), fractions=(50.0,))
+    config = comparison(out, scenes, backbones=(SMALL,), fractions=(50.0,))
     compare_labels(config)
     other = replace(config, finetuning=replace(config.finetuning, lr=0.5))
     with pytest.raises(UserError, match="other values of lr.*may grow"):
@@ -163,3 +165,9 @@ def test_mistakes_are_told_before_anything_is_run(
     assert cli.main(["labels", *words.split(), *out]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match="without torchrun"):
+        compare_labels(comparison(tmp_path / "out", tmp_path))

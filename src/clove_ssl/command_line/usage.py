@@ -57,7 +57,7 @@ LABELS_OPTIONS = {
     "--backbones A B ...": "runs or files of one network, or random",
     "--fractions 1 5 10 100": "percent of the training images to learn from",
     "--data FOLDER": "labelled images in any format of clove data",
-    "--out FOLDER": "for runs, table and curves; what is done is not done again",
+    "--out OUT": "folder for runs, table and curves; what is done is not done again",
     "--runs N": "repeat with several seeds, which draw other images",
     "--minutes N, --epochs N": "length of one run; the same for all backbones of a fraction",
     "--steps N": "the same in iterations, for all fractions",
@@ -109,7 +109,7 @@ def finetune_page() -> str:
 
 def labels_page() -> str:
     """What ``clove labels --help`` shows."""
-    usage = "clove labels TASK --backbones A B ... --data FOLDER --out FOLDER [options]"
+    usage = "clove labels TASK --backbones A B ... --data FOLDER --out OUT [options]"
     about = (
         "Fine-tune several backbones on growing parts of your labels and draw the curves: what "
         "pre-training buys where labels are scarce. TASK is detect, instances, keypoints or "

@@ -55,6 +55,11 @@ class LabelsConfig(Ranged):
                 "runs/photos"
             )
 
+    @property
+    def seeds(self) -> range:
+        """One for every repetition."""
+        return range(self.finetuning.seed, self.finetuning.seed + self.finetuning.runs)
+
 
 def shared_by_all(config: FinetuneConfig) -> FinetuneConfig:
     """A fine-tuning without what differs from run to run.

@@ -6,6 +6,8 @@ what was interrupted, and writes table and curves anew.
 
 from __future__ import annotations
 
+import os
+
 from clove_ssl.atomic import clear_leftovers
 from clove_ssl.config.label_curves import LabelsConfig
 from clove_ssl.console import Console
@@ -20,6 +22,7 @@ from clove_ssl.training.signals import terminated_like_interrupted
 
 def compare_labels(config: LabelsConfig) -> LabelCurve:
     """Run or continue a comparison, and give what it found; with ``dry_run`` only show it."""
+    _check_one_process()
     with Console() as console:
         plan = make_plan(config, console)
         for cell in plan.cells:
@@ -35,6 +38,14 @@ def compare_labels(config: LabelsConfig) -> LabelCurve:
         _tell(plan, curve, console)
         _name_failures(plan, failures)
         return curve
+
+
+def _check_one_process() -> None:
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise UserError(
+            "clove labels runs on one GPU, one fine-tuning after the other. Start it without "
+            "torchrun."
+        )
 
 
 def _run(plan: LabelPlan, console: Console) -> Failures:

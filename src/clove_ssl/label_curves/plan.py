@@ -91,10 +91,9 @@ class LabelPlan:
     def cells(self) -> tuple[LabelCell, ...]:
         """All fine-tunings; each seed for all of a part before the next, so that a comparison that
         runs out of time is one of fewer seeds."""
-        shared = self.config.finetuning
         return tuple(
             LabelCell(arm, part, seed)
-            for seed in range(shared.seed, shared.seed + shared.runs)
+            for seed in self.config.seeds
             for part in self.parts
             for arm in self.arms
         )
@@ -127,26 +126,28 @@ class LabelPlan:
 
 def make_plan(config: LabelsConfig, console: Console) -> LabelPlan:
     """Look at everything that can be wrong, and decide all schedules; nothing is written."""
-    shared = config.finetuning
-    folder = LabelsFolder(shared.out)
+    folder = LabelsFolder(config.finetuning.out)
     check_folder(config, folder)
     arms = open_arms(config)
-    task = shared.task.build()
-    data = task.read(shared.data)
+    data = config.finetuning.task.build().read(config.finetuning.data)
+    sizes = part_sizes(config.fractions, data.train_images)
+    _tell_data(config, data, console)
+    fits = {percent: _fitted(config, folder, arms[0], data, percent, console) for percent in sizes}
+    parts = tuple(LabelPart(percent, size, fits[percent]) for percent, size in sizes.items())
+    return LabelPlan(config, folder, arms, parts, data.train_images, data.test_images)
+
+
+def _tell_data(config: LabelsConfig, data: TaskData, console: Console) -> None:
+    """Say what is in the data, what is wrong with them, and which classes parts of them miss."""
+    task = config.finetuning.task.build()
     for note in data.notes:
         console.say(note)
     for problem in data.problems:
         console.warn(problem)
-    sizes = part_sizes(config.fractions, data.train_images)
-    for percent in sizes:
-        for seed in range(shared.seed, shared.seed + shared.runs):
+    for percent in sorted(set(config.fractions) - {100.0}):
+        for seed in config.seeds:
             for problem in task.take_fraction(data, percent / 100, seed=seed).problems:
                 console.warn(f"{percent:g} % of the labels, seed {seed}: {problem}")
-    parts = tuple(
-        LabelPart(percent, images, _fitted(config, folder, arms[0], data, percent, console))
-        for percent, images in sizes.items()
-    )
-    return LabelPlan(config, folder, arms, parts, data.train_images, data.test_images)
 
 
 def check_folder(config: LabelsConfig, folder: LabelsFolder) -> None:

@@ -12,8 +12,8 @@ from statistics import fmean, stdev
 from typing import Any
 
 from clove_ssl.errors import unknown_name
-from clove_ssl.label_curves.arms import reference
-from clove_ssl.label_curves.plan import LabelCell, LabelPlan
+from clove_ssl.label_curves.arms import Arm, reference
+from clove_ssl.label_curves.plan import LabelCell, LabelPart, LabelPlan
 from clove_ssl.tasks.scoring.scores import read_scores
 
 NOTHING = "–"
@@ -77,16 +77,18 @@ def collect(plan: LabelPlan) -> LabelCurve:
     for each in scores.values():
         if figure not in each:
             raise unknown_name("score (--figure)", figure, each)
-    lines = []
-    for arm in plan.arms:
-        points = []
-        for part in plan.parts:
-            here = [c for c in plan.cells if c.arm is arm and c.part is part and c.name in scores]
-            values = [scores[cell.name][figure] for cell in here]
-            known = tuple(value for value in values if not math.isnan(value))
-            points.append(LabelPoint(part.images, known))
-        lines.append(LabelLine(arm.name, tuple(points)))
-    return LabelCurve(figure, tuple(lines), reference(plan.arms).name)
+    known = {name: each[figure] for name, each in scores.items() if not math.isnan(each[figure])}
+    lines = tuple(LabelLine(arm.name, _points_of(plan, arm, known)) for arm in plan.arms)
+    return LabelCurve(figure, lines, reference(plan.arms).name)
+
+
+def _points_of(plan: LabelPlan, arm: Arm, known: Mapping[str, float]) -> tuple[LabelPoint, ...]:
+    """The scores of one backbone, those of a part together."""
+    mine = [cell for cell in plan.cells if cell.arm is arm and cell.name in known]
+    return tuple(
+        LabelPoint(part.images, tuple(known[cell.name] for cell in mine if cell.part is part))
+        for part in plan.parts
+    )
 
 
 def figures_of(plan: LabelPlan, cell: LabelCell) -> dict[str, float]:
@@ -158,17 +160,18 @@ def content(plan: LabelPlan, curve: LabelCurve, failures: Mapping[str, str]) -> 
             {"name": arm.name, "backbone": arm.backbone, "architecture": arm.architecture}
             for arm in plan.arms
         ],
-        "parts": [
-            {
-                "percent": part.percent,
-                "images": part.images,
-                "iterations": part.iterations,
-                "batch_size": part.fit.config.effective_batch,
-            }
-            for part in plan.parts
-        ],
+        "parts": [_part_content(part) for part in plan.parts],
         "cells": [_cell_content(plan, cell, failures) for cell in plan.cells],
         "verdict": curve.verdict(),
+    }
+
+
+def _part_content(part: LabelPart) -> dict[str, Any]:
+    return {
+        "percent": part.percent,
+        "images": part.images,
+        "iterations": part.iterations,
+        "batch_size": part.fit.config.effective_batch,
     }
 
 
