@@ -26,7 +26,7 @@ from clove_ssl.backbones.build import Backbone, build_backbone
 from clove_ssl.bench import command as benchmark
 from clove_ssl.bench.config import BenchConfig
 from clove_ssl.config import files
-from clove_ssl.config.finetuning import protocol
+from clove_ssl.config.finetuning import FinetuneConfig, protocol
 from clove_ssl.config.predicting import EvaluateConfig, PredictConfig
 from clove_ssl.config.pretraining import BackboneConfig, PretrainConfig
 from clove_ssl.config.probing import ProbeConfig
@@ -139,8 +139,11 @@ def only_parse(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ):
         monkeypatch.setattr(module, name, noting(name))
     demo = recipe("clove-demo", Path("unused"))
+    mine = protocol("detect", Path("unused"), "random")
     monkeypatch.setattr(cli, "choose_pretraining", lambda *_, **__: demo)
-    monkeypatch.setattr(files, "load", lambda cls, path, **_: recipe("clove-demo", Path("unused")))
+    monkeypatch.setattr(
+        files, "load", lambda cls, path, **_: mine if cls is FinetuneConfig else demo
+    )
     monkeypatch.setattr(files, "read_values", lambda path: {})
     return reached
 
