@@ -127,12 +127,13 @@ def label_curve(
         fractions: Percent of the training images.
         figure: The score, by default the first one of the task.
         options: Fields of :class:`FinetuneConfig`, nested ones as mappings: ``minutes=20``,
-            ``runs=3``; those of ``data`` as ``data_options``.
+            ``runs=3``; those of ``task`` and ``data`` as ``task_options`` and ``data_options``.
     """
     from clove_ssl.label_curves.command import compare_labels
 
-    changes = {name: value for name, value in options.items() if name != "data_options"}
-    changes["data"] = {**options.get("data_options", {}), "root": str(data)}
+    changes = {**options}
+    changes["data"] = {**changes.pop("data_options", {}), "root": str(data)}
+    changes["task"] = changes.pop("task_options", {})
     shared = shared_by_all(protocol(task, Path(out), RANDOM))
     config = LabelsConfig(
         finetuning=files.changed(shared, changes, where="label_curve"),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from builders.runs.tiny_finetuning import SIDE, tiny_finetuning
 
-from clove_ssl import cli
+from clove_ssl import cli, label_curve
 from clove_ssl.config.finetuning import EvaluationConfig, LabelledDataConfig
 from clove_ssl.config.label_curves import LabelsConfig
 from clove_ssl.errors import UserError
@@ -108,7 +108,21 @@ def test_a_comparison_goes_on_where_it_was_stopped(
 def test_other_options_do_not_mix_with_what_is_there(tmp_path: Path, scenes: Path) -> None:
     out = tmp_path / "out"
     config = comparison(out, scenes, backbones=(SMALL,), fractions=(50.0,))
-    compare_labels(config)
+    first = label_curve(
+        "segment",
+        [SMALL],
+        data=scenes,
+        out=out,
+        fractions=(50,),
+        iterations=1,
+        batch_size=2,
+        device="cpu",
+        task_options={"crop": SIDE, "head_width": 16, "head_dilation": 1},
+        evaluation={"precise_norm_batches": 1, "pictures": 0},
+        logging={"every": 1},
+        data_options={"workers": 0},
+    )
+    assert first == compare_labels(config), "by Python or by a config, it is the same work"
     other = replace(config, finetuning=replace(config.finetuning, lr=0.5))
     with pytest.raises(UserError, match="other values of lr.*may grow"):
         compare_labels(other)
