@@ -157,7 +157,8 @@ def labels(args: Arguments) -> None:
         default=base,
         args=rest,
     )
-    from clove_ssl.label_curves import command as comparing
+    with without_pauses():
+        from clove_ssl.label_curves import command as comparing
 
     comparing.compare_labels(config)
 
