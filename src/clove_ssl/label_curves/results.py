@@ -113,8 +113,7 @@ def _compared(line: LabelLine, base: LabelLine, curve: LabelCurve) -> Iterator[s
         )
     else:
         yield (
-            f"{line.name} reaches with no part of the labels what {base.name} needs a larger part "
-            "for."
+            f"With no part of the labels {line.name} does as well as {base.name} with a larger one."
         )
     gains = [f"{_points(mine, theirs)} with {mine.images:,}" for mine, theirs in pairs]
     yield f"{line.name} against {base.name}, in points of {curve.figure}: {', '.join(gains)}."
