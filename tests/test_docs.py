@@ -27,7 +27,7 @@ from clove_ssl.bench import command as benchmark
 from clove_ssl.bench.config import BenchConfig
 from clove_ssl.command_line import choosing
 from clove_ssl.config import files
-from clove_ssl.config.finetuning import protocol
+from clove_ssl.config.finetuning import FinetuneConfig, protocol
 from clove_ssl.config.predicting import EvaluateConfig, PredictConfig
 from clove_ssl.config.pretraining import BackboneConfig, PretrainConfig
 from clove_ssl.config.probing import ProbeConfig
@@ -38,6 +38,7 @@ from clove_ssl.exporting import command as exporting
 from clove_ssl.exporting import importing
 from clove_ssl.finetuning import score as scoring
 from clove_ssl.finetuning import seeds as finetuning
+from clove_ssl.label_curves import command as labelling
 from clove_ssl.methods.recipes import all_recipes, recipe
 from clove_ssl.pictures import command as showing
 from clove_ssl.predicting import command as predicting
@@ -118,6 +119,7 @@ def only_parse(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (whole_runs, "begin"),
         (whole_runs, "resume"),
         (finetuning, "finetune"),
+        (labelling, "compare_labels"),
         (scoring, "score_run"),
         (own_data, "show_data"),
         (probing, "probe_backbones"),
@@ -137,8 +139,11 @@ def only_parse(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ):
         monkeypatch.setattr(module, name, noting(name))
     demo = recipe("clove-demo", Path("unused"))
+    mine = protocol("detect", Path("unused"), "random")
     monkeypatch.setattr(choosing, "choose_pretraining", lambda *_, **__: demo)
-    monkeypatch.setattr(files, "load", lambda cls, path, **_: recipe("clove-demo", Path("unused")))
+    monkeypatch.setattr(
+        files, "load", lambda cls, path, **_: mine if cls is FinetuneConfig else demo
+    )
     monkeypatch.setattr(files, "read_values", lambda path: {})
     return reached
 
@@ -194,7 +199,7 @@ def test_options_named_in_sentences_exist(page: Path) -> None:
     known |= {*option_names(ShowConfig(what="views", run=Path("RUN")))}
     known |= {*option_names(ReportConfig(runs=())), *option_names(WatchConfig(runs=()))}
     known |= {*option_names(StudyRunConfig(study="smoke", out=Path("STUDY")))}
-    known |= {*option_names(BenchConfig())}
+    known |= {*option_names(BenchConfig()), "--backbones", "--fractions", "--figure"}
     known |= {*option_names(PredictConfig(model=Path("RUN"), images=(), out=Path("OUT")))}
     known |= {*option_names(EvaluateConfig(model=Path("RUN")))}
     elsewhere = {"--update-recorded", "--shm-size", "--ipc", "--signal", "--rdzv-endpoint"}

@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from clove_ssl import losses, optimizers
-    from clove_ssl.api import export, pretrain, probe, report, show
+    from clove_ssl.api import export, label_curve, pretrain, probe, report, show
     from clove_ssl.config.finetuning import FinetuneConfig, protocol
     from clove_ssl.config.pretraining import PretrainConfig
     from clove_ssl.errors import UserError
@@ -38,6 +38,7 @@ __all__ = [
     "evaluate",
     "export",
     "finetune",
+    "label_curve",
     "load_backbone",
     "load_finetuned",
     "losses",
@@ -64,6 +65,7 @@ _HOMES = {
     "evaluate": "clove_ssl.api",
     "export": "clove_ssl.api",
     "finetune": "clove_ssl.finetuning.seeds",
+    "label_curve": "clove_ssl.api",
     "load_backbone": "clove_ssl.weights.load",
     "load_finetuned": "clove_ssl.finetuning.finetuned",
     "match_cells": "clove_ssl.views.geometry",

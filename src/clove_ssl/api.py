@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from clove_ssl.config import files
-from clove_ssl.config.finetuning import LabelledDataConfig
+from clove_ssl.config.finetuning import RANDOM, LabelledDataConfig, protocol
+from clove_ssl.config.label_curves import LabelsConfig, shared_by_all
 from clove_ssl.config.predicting import EvaluateConfig
 from clove_ssl.config.pretraining import DataConfig, PretrainConfig
 from clove_ssl.config.probing import ProbeConfig
@@ -28,6 +29,7 @@ from clove_ssl.weights.config import ExportConfig, FormatName
 
 if TYPE_CHECKING:
     from clove_ssl.finetuning.finetuned import AnyImage
+    from clove_ssl.label_curves.results import LabelCurve
     from clove_ssl.pretraining.run import PretrainResult
     from clove_ssl.probes.command import Results
 
@@ -107,6 +109,43 @@ def _config(
         config, line = automatic.fit_budget(config, minutes, choose_device(device))
         console.choice(line.name, line.value, line.reason)
         return config
+
+
+def label_curve(
+    task: str,
+    backbones: Sequence[Place],
+    *,
+    data: Place,
+    out: Place,
+    fractions: Sequence[float] = (1, 5, 10, 100),
+    figure: str | None = None,
+    **options: Any,
+) -> LabelCurve:
+    """Scores of several backbones on growing parts of the labels: what ``clove labels`` shows.
+
+    Args:
+        task: ``detect``, ``instances``, ``keypoints`` or ``segment``.
+        backbones: Runs or backbone files of one network, or ``random``.
+        data: Labelled images.
+        out: Folder of runs, table and curves; what is done there is not done again.
+        fractions: Percent of the training images.
+        figure: The score, by default the first one of the task.
+        options: Fields of :class:`FinetuneConfig`, nested ones as mappings: ``minutes=20``,
+            ``runs=3``; those of ``task`` and ``data`` as ``task_options`` and ``data_options``.
+    """
+    from clove_ssl.label_curves.command import compare_labels
+
+    changes = {**options}
+    changes["data"] = {**changes.pop("data_options", {}), "root": str(data)}
+    changes["task"] = changes.pop("task_options", {})
+    shared = shared_by_all(protocol(task, Path(out), RANDOM))
+    config = LabelsConfig(
+        finetuning=files.changed(shared, changes, where="label_curve"),
+        backbones=tuple(map(str, backbones)),
+        fractions=tuple(fractions),
+        figure=figure,
+    )
+    return compare_labels(config)
 
 
 def probe(*backbones: Place, **options: Any) -> Results:

@@ -25,12 +25,13 @@ from clove_ssl.command_line.arguments import (
     wants_help,
     with_all_help,
 )
-from clove_ssl.command_line.bases import base_protocol, check_spelling
+from clove_ssl.command_line.bases import base_labels, base_protocol, check_spelling
 from clove_ssl.command_line.choosing import pretraining_of
 from clove_ssl.command_line.completion import completion_script
 from clove_ssl.command_line.starting import starting
-from clove_ssl.command_line.usage import finetune_page, pretrain_page
+from clove_ssl.command_line.usage import finetune_page, labels_page, pretrain_page
 from clove_ssl.config.finetuning import FinetuneConfig
+from clove_ssl.config.label_curves import LabelsConfig
 from clove_ssl.config.own_data import DataConfig
 from clove_ssl.config.predicting import EvaluateConfig, PredictConfig
 from clove_ssl.config.probing import EmbedConfig, ProbeConfig
@@ -82,6 +83,27 @@ def finetune(args: Arguments) -> None:
         from clove_ssl.finetuning import seeds as finetuning
 
     finetuning.finetune(config, overwrite=overwrite)
+
+
+def labels(args: Arguments) -> None:
+    """Show what pre-training buys with few labels: clove labels TASK --backbones A B --out OUT."""
+    words = list(args)
+    if wants_help(words):
+        print(labels_page())
+        return
+    refuse_several(words)
+    base, rest = base_labels(with_all_help(words))
+    config = tyro.cli(
+        LabelsConfig,
+        prog="clove labels TASK",
+        description="Every option; clove labels --help has the usual ones.",
+        default=base,
+        args=rest,
+    )
+    with starting():
+        from clove_ssl.label_curves import command as comparing
+
+    comparing.compare_labels(config)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,6 +313,7 @@ def doctor(args: Arguments) -> None:
 VERBS: dict[str, Callable[[Arguments], None]] = {
     "pretrain": pretrain,
     "finetune": finetune,
+    "labels": labels,
     "predict": predict,
     "evaluate": evaluate,
     "score": score,

@@ -346,3 +346,8 @@ def task_summaries() -> dict[str, str]:
     return {
         name: (TASKS.load(name).__doc__ or "").strip().splitlines()[0] for name in TASKS.names()
     }
+
+
+def own_tasks() -> list[str]:
+    """The tasks for classes of a user's own, which have no published protocol."""
+    return [name for name in TASKS.names() if not TASKS.load(name).is_published]

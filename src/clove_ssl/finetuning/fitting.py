@@ -7,7 +7,7 @@ chosen stands in ``config.yaml``, so a resumed run repeats it and tries nothing.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.finetuning import FinetuneConfig
@@ -31,6 +31,14 @@ CPU_MINUTES = 60.0
 LEAST_ITERATIONS = 20
 
 
+@dataclass(frozen=True)
+class Fit:
+    """A run as it was fitted, and how long it will take here."""
+
+    config: FinetuneConfig
+    seconds: float
+
+
 def fit_to_data(
     config: FinetuneConfig,
     task: Task,
@@ -38,7 +46,7 @@ def fit_to_data(
     backbone: Backbone,
     precision: Precision,
     process: Process,
-) -> FinetuneConfig:
+) -> Fit:
     """The config with everything that the data and the device decide."""
     with Console(speaks=process.is_first) as console:
         for note in data.notes:
@@ -57,8 +65,9 @@ def fit_to_data(
             pace = _slowest(process, trial.pace(batch))
         set_random_state(random, process.device)
         config = with_schedule(config, data, pace, on_gpu=process.device.type == "cuda")
-        _tell(config, data, pace, console)
-        return config
+        fit = Fit(config, _seconds(config, pace))
+        _tell(fit, data, pace, console)
+        return fit
 
 
 def _slowest(process: Process, pace: Pace) -> Pace:
@@ -127,20 +136,28 @@ def _evaluations(training: float, evaluation: float) -> int:
     return min(EVALUATIONS, max(1, int(allowed)))
 
 
-def _tell(config: FinetuneConfig, data: TaskData, pace: Pace, console: Console) -> None:
+def _seconds(config: FinetuneConfig, pace: Pace) -> float:
+    return config.total_iterations * pace.step + _times(config) * pace.evaluation
+
+
+def _times(config: FinetuneConfig) -> int:
+    """How often a run is evaluated."""
+    return math.ceil(config.total_iterations / (config.evaluation.every or config.total_iterations))
+
+
+def _tell(fit: Fit, data: TaskData, pace: Pace, console: Console) -> None:
+    config = fit.config
     images, total = images_used(config, data), config.total_iterations
-    times = math.ceil(total / (config.evaluation.every or total))
-    seconds = total * pace.step + times * pace.evaluation
     epochs = total * config.effective_batch / images
     console.say("Chosen for this data and machine")
     for name, choice in config.task.build().choices().items():
         console.choice(name, choice)
     console.choice("batch", f"{config.effective_batch} images")
     console.choice("schedule", f"{total:,} steps, {epochs:.1f} epochs of {images:,} images")
-    console.choice("evaluations", f"{times}, the best model is kept")
+    console.choice("evaluations", f"{_times(config)}, the best model is kept")
     console.choice(
         "time",
-        f"about {duration(seconds)}",
+        f"about {duration(fit.seconds)}",
         f"{pace.step:.2g} s a step, {pace.evaluation:.2g} s an evaluation; change it with "
         "--minutes or --epochs",
     )

@@ -72,7 +72,8 @@ def announce(
         console.choice(name, value)
     for note in data.notes if config.task.is_published else ():  # else they were said before
         console.say(f"  {note}")
-    for problem in data.problems if config.task.is_published else ():
+    # Those of a part of the images are of the part alone; those of the whole were said before.
+    for problem in data.problems if config.task.is_published or config.fraction < 1 else ():
         console.warn(problem)
     for difference in config.differences():
         console.warn(f"not the published protocol: {difference}")
