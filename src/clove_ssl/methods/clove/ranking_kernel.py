@@ -152,8 +152,8 @@ def _rank(
     positive = tl.sum(tl.where(matched, cosines, cosines * 0.0), 1)
     row = sums + (pair * tl.num_programs(1) + tl.program_id(1)) * 6
     tl.store(row, tl.sum(tl.where(query < queries, positive, 0.0), 0))
-    tl.store(row + 1, tl.sum(tl.sum(matched.to(tl.int32), 1), 0).to(tl.float32))
-    tl.store(row + 2, tl.sum(tl.where(used > 0, negative, 0.0), 0))
+    tl.store(row + 2, tl.sum(tl.sum(matched.to(tl.int32), 1), 0).to(tl.float32))
+    tl.store(row + 1, tl.sum(tl.where(used > 0, negative, 0.0), 0))
     tl.store(row + 3, tl.sum((used > 0).to(tl.int32), 0).to(tl.float32))
     alone = (query < queries) & (has_match == 0)
     tl.store(row + 4, tl.sum(alone.to(tl.int32), 0).to(tl.float32))
@@ -259,9 +259,9 @@ class _Ranking(torch.autograd.Function):
         )  # fmt: skip
         ctx.save_for_backward(target, matches, chosen)
         summed = sums.sum(1)  # (N, 6)
-        counts = summed[:, [1, 3, 4, 5]]
+        counts = summed[:, 2:]
         ctx.mark_non_differentiable(counts)
-        return summed[:, 0].clone(), summed[:, 2].clone(), counts
+        return summed[:, 0].clone(), summed[:, 1].clone(), counts
 
     @staticmethod
     def backward(ctx: Any, for_positive: Tensor, for_negative: Tensor, _: Any) -> Any:
