@@ -32,7 +32,7 @@ class Console:
         self._rich = RichConsole(quiet=not speaks, highlight=False, soft_wrap=True)
         self._log = log.open("a", encoding="utf-8") if log and speaks else None
         self._line_open = False
-        self._drawing = threading.RLock()  # the clock of some work draws, too
+        self._painting = threading.RLock()  # the clock of some work paints, too
 
     def __enter__(self) -> Console:
         return self
@@ -89,7 +89,7 @@ class Console:
         width = self._rich.width - 1
         plain = not self._rich.encoding.lower().startswith("utf")
         text = line if isinstance(line, str) else line.fitted(width, plain=plain)
-        with self._while_there(), self._drawing:
+        with self._while_there(), self._painting:
             self._rich.file.write("\r\x1b[2K" + self._shown(text)[:width])
             self._rich.file.flush()
             self._line_open = True
@@ -115,7 +115,7 @@ class Console:
             self._clear_line()
 
     def _clear_line(self) -> None:
-        with self._while_there(), self._drawing:
+        with self._while_there(), self._painting:
             if self._line_open:
                 self._rich.file.write("\r\x1b[2K")
                 self._rich.file.flush()
@@ -139,7 +139,7 @@ class Console:
         return escaped(text).encode(encoding, "backslashreplace").decode(encoding)
 
     def _end_line(self) -> None:
-        with self._drawing:
+        with self._painting:
             if self._line_open:
                 self._rich.file.write("\n")
                 self._line_open = False

@@ -1,4 +1,4 @@
-"""Worker processes that read micro-batches ahead, in exactly the planned order."""
+"""Worker processes that read micro-batches ahead, in exactly the order of the run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from clove_ssl.cores import available_cores, describe_cores
 from clove_ssl.data.cache.store import PhotoTable
-from clove_ssl.data.order import Draws, StepPlan
+from clove_ssl.data.order import BatchOrder, Draws
 from clove_ssl.data.reading import BatchReader
 
 Batch = TypeVar("Batch")
@@ -30,25 +30,25 @@ class WorkerChoice(Protocol):
     def workers(self) -> int | None: ...
 
 
-class _PlannedBatches(Sampler[Draws]):
+class _OrderedBatches(Sampler[Draws]):
     """The micro-batches of this process, from a step on, in order."""
 
-    def __init__(self, plan: StepPlan, *, start_step: int, total_steps: int) -> None:
-        self._plan = plan
+    def __init__(self, order: BatchOrder, *, start_step: int, total_steps: int) -> None:
+        self._order = order
         self._steps = range(start_step, total_steps)
 
     def __iter__(self) -> Iterator[Draws]:
         for step in self._steps:
-            for number in range(self._plan.micro_batches):
-                yield self._plan.draws(step, number)
+            for number in range(self._order.micro_batches):
+                yield self._order.draws(step, number)
 
     def __len__(self) -> int:
-        return len(self._steps) * self._plan.micro_batches
+        return len(self._steps) * self._order.micro_batches
 
 
 def load_batches(
     reader: BatchReader[Batch],
-    plan: StepPlan,
+    order: BatchOrder,
     *,
     workers: int,
     prefetch: int,
@@ -60,7 +60,7 @@ def load_batches(
     return DataLoader(
         reader,
         batch_size=None,
-        sampler=_PlannedBatches(plan, start_step=start_step, total_steps=total_steps),
+        sampler=_OrderedBatches(order, start_step=start_step, total_steps=total_steps),
         num_workers=workers,
         prefetch_factor=prefetch if workers else None,
         pin_memory=pin_memory,

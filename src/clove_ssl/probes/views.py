@@ -93,11 +93,11 @@ def look_at_pairs(extract: FrozenFeatures, pairs: ViewPairs) -> PairFeatures:
 
 
 def count_found(
-    a: Tensor, b: Tensor, boxes_a: Tensor, boxes_b: Tensor, *, threshold: float = THRESHOLD
+    a: Tensor, b: Tensor, boxes_a: Tensor, boxes_b: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Cells found, cells judged and cells found by luck, (B,) each, from maps (B, D, h, w)."""
     grid_a, grid_b = ((maps.shape[2], maps.shape[3]) for maps in (a, b))
-    matches = match_cells(boxes_a, boxes_b, grid_a, grid_b, threshold)  # (B, L_a, L_b)
+    matches = match_cells(boxes_a, boxes_b, grid_a, grid_b, THRESHOLD)  # (B, L_a, L_b)
     rows = [unit_vectors(maps.flatten(2).mT) for maps in (a, b)]  # (B, L, D) each
     similarity = rows[0] @ rows[1].mT  # (B, L_a, L_b)
     there = _count_one_way(similarity, matches)

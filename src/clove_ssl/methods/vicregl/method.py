@@ -24,7 +24,7 @@ from clove_ssl.methods.captured import Capturable
 from clove_ssl.methods.compiled import Compilable
 from clove_ssl.methods.heads import build_expander
 from clove_ssl.methods.teacher_student import BackboneEncoder
-from clove_ssl.methods.variance import VarianceTerms, VarianceWeights, global_terms, local_terms
+from clove_ssl.methods.variance import VarianceTerms, global_terms, local_terms
 from clove_ssl.methods.vicregl.config import VICRegLConfig
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.geometry import cell_centers
@@ -64,11 +64,6 @@ class VICRegL(Method, Compilable, Capturable):
         super().__init__()
         self.config = config
         self.encoder = Encoder(backbone, config)
-        self._weights = VarianceWeights(
-            invariance=config.loss.invariance,
-            variance=config.loss.variance,
-            covariance=config.loss.covariance,
-        )
 
     @property
     def backbone(self) -> Backbone:  # type: ignore[override]
@@ -88,7 +83,7 @@ class VICRegL(Method, Compilable, Capturable):
         whole = global_terms(
             [each.vectors for each in embeddings],
             pairs,
-            weights=self._weights,
+            weights=self.config.loss,
             gather=gather_with_gradient,
         )
         local = local_terms(
@@ -96,7 +91,7 @@ class VICRegL(Method, Compilable, Capturable):
             [self._places(*each) for each in zip(batch.views, grids, strict=True)],
             pairs,
             matches=self.config.matches,
-            weights=self._weights,
+            weights=self.config.loss,
             gather=gather_with_gradient,
         )
         alpha = self.config.loss.alpha

@@ -107,11 +107,11 @@ class SemanticBatches(Iterable[SemanticBatch]):
 def load_crops(source: DenseLabels, config: VOCSemanticConfig, reading: Reading) -> SemanticBatches:
     """All training micro-batches of this process."""
     order = ImageOrder(len(source), reading.seed)
-    plan = reading.plan(order)
+    batches = reading.batch_order(order)
     positions = [
-        plan.positions(step, number)
+        batches.positions(step, number)
         for step in range(reading.start_step, reading.stop_step)
-        for number in range(plan.micro_batches)
+        for number in range(batches.micro_batches)
     ]
     return _load(_TrainingCrops(source, config, order), positions, reading)
 
