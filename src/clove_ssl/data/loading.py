@@ -59,6 +59,8 @@ def load_batches(
     """All micro-batches of this process from ``start_step`` on."""
     return DataLoader(
         reader,
+        # The reader makes whole batches: one message per batch between processes, not one per
+        # image.
         batch_size=None,
         sampler=_OrderedBatches(order, start_step=start_step, total_steps=total_steps),
         num_workers=workers,
@@ -101,6 +103,7 @@ class WorkersUntilKept(Generic[Batch]):
         try:
             for taken, batch in enumerate(batches, 1):
                 yield batch
+                # Only between steps: the loader that goes on begins with a whole one.
                 if self._table.is_complete and taken % self._micro_batches == 0:
                     break
         finally:
@@ -150,6 +153,7 @@ def start_worker(number: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # Workers are as many as there are cores; threads of each would only get in each other's way.
     torch.set_num_threads(1)
     parent = multiprocessing.parent_process()
     if parent is not None and parent.pid is not None:
@@ -164,4 +168,5 @@ def _end_with(parent: int) -> None:
     """
     while os.getppid() == parent:
         time.sleep(_GLANCE)
+    # Not ``sys.exit``, which ends this thread alone, and would wait for the pipe.
     os._exit(1)
