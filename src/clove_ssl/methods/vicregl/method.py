@@ -76,6 +76,7 @@ class VICRegL(Method, Compilable, Capturable):
 
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
         """Loss of a micro-batch."""
+        # Views pass one by one, each with batch statistics of its own.
         embeddings = [self.encoder(view.pixels) for view in batch.views]
         pairs = pairs_of(len(embeddings))
         cells = [each.cells.flatten(1, 2) for each in embeddings]  # (B, L, D') each
@@ -119,6 +120,8 @@ class VICRegL(Method, Compilable, Capturable):
     def _places(self, view: View, grid: tuple[int, int]) -> Tensor:
         """Centres of a view's cells in the image: (B, L, 2)."""
         geometry = view.geometry
+        # The released program leaves its grid as it is where a view was mirrored: half of the
+        # places are then those of the other side.
         boxes = geometry.signed_boxes("pixel") if self.config.mirror_grid else geometry.boxes
         return cell_centers(boxes.to(view.pixels.device), grid)
 

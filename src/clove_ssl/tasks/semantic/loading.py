@@ -64,6 +64,8 @@ class _TrainingCrops(Dataset[SemanticBatch | Refusal]):
                 image, labels = self._source.load(index)
             except UserError as error:
                 return Refusal(str(error))
+            # All four for every crop, whichever are used: an image looks the same whatever its
+            # batch.
             numbers = view_uniforms(self._order.seed, epoch, index, 4)
             crops.append(_crop(image, labels, self._config, numbers.tolist()))
         images, maps = (torch.stack(column) for column in zip(*crops, strict=True))
