@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from clove_ssl.layers.normalization import unit_vectors
+from clove_ssl.layers.normalization import scaled_units, unit_vectors
 
 
 class SelfAttention(nn.Module):
@@ -60,12 +60,12 @@ class SelfAttention(nn.Module):
         """Queries, keys and values, (B, H, L, C) each; products of the first two are scores."""
         cells = feature_map.flatten(2).mT  # (B, L, D)
         stacked = self.qkv(cells).unflatten(-1, (3, self.heads, -1))  # (B, L, 3, H, C)
-        queries, keys, values = stacked.permute(2, 0, 3, 1, 4)
+        queries, keys, values = stacked.unbind(2)  # (B, L, H, C) each
         queries, keys = self._comparable(queries, keys)
-        # Lengths are taken in fp32, also under autocast; the fused kernel wants one number format.
-        return queries.to(values.dtype), keys.to(values.dtype), values
+        return queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)
 
     def _comparable(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """What scores are products of, in the type of what is given."""
         raise NotImplementedError
 
 
@@ -108,7 +108,11 @@ class NormalizedSelfAttention(SelfAttention):
     def _comparable(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         # Scores are at most 1 / temperature apart from 0, so with 0.2 no cell outweighs another by
         # more than e^10: over 49 cells attention stays soft.
-        return unit_vectors(queries) / self.temperature, unit_vectors(keys)
+        if isinstance(self.temperature, Tensor):
+            scaled = (unit_vectors(queries) / self.temperature).to(queries.dtype)
+        else:
+            scaled = scaled_units(queries, self.temperature)
+        return scaled, scaled_units(keys, 1.0)
 
 
 class PlainSelfAttention(SelfAttention):
