@@ -30,7 +30,6 @@ from clove_ssl.tasks.scoring.scores import (
     Scores,
     ScoreTable,
     console_lines,
-    markdown,
     read_scores,
     write_scores,
 )
@@ -290,12 +289,8 @@ def test_files_that_are_no_scores_are_refused(tmp_path: Path) -> None:
 
 
 def test_tables_are_in_percent_and_legible() -> None:
-    text = markdown(SCORES)
-    assert "| AP | APs |\n|---|---|\n| 12.35 | – |" in text  # 12.345 rounds up in binary
-    assert "| cup | 50.00 | 12 |" in text
-    assert "| a/b | – | 0 |" in text
-    assert "1,234 images" in text
     lines = list(console_lines(SCORES, classes=True))
     assert lines[0] == "box: COCO average precision, 1,234 images"
     assert len({len(line) for line in lines[1:3]}) == 1
+    assert lines[2].split() == ["12.35", "–"]  # 12.345 rounds up in binary
     assert lines[-2].split() == ["cup", "50.00", "12"]
