@@ -78,7 +78,7 @@ def test_only_the_best_detections_of_an_image_count() -> None:
     assert average(dataset(image(1, 0)), [*strays, strays[0], found(1, 0, 0.5)]) == 0
 
 
-def test_figures_of_frequencies_are_those_of_their_classes() -> None:
+def test_scores_of_frequencies_are_those_of_their_classes() -> None:
     summary = score_lvis(
         dataset(image(1, 0, 1)), [found(1, 0, 0.9), found(1, 1, 0.9, place=4)], kind="box"
     ).summary()
