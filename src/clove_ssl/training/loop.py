@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError
 from clove_ssl.interrupts import answered_with
+from clove_ssl.layers.captured import Recorder
 from clove_ssl.layers.transfers import HostCopy
 from clove_ssl.methods.base import Learner, Progress, StepOutput
 from clove_ssl.training.batches import Batches
@@ -112,6 +113,7 @@ class TrainingLoop:
     store: CheckpointStore
     console: Console
     captured: CapturedPasses | None = None
+    recorder: Recorder | None = None  # of a learner that captures parts of its steps itself
     advice: str = "Try a smaller --optimizer.lr or --precision fp32 in a new run."
     step: int = 0
     _stop: StopRequest = field(default_factory=StopRequest)
@@ -151,7 +153,8 @@ class TrainingLoop:
         return self._stop.listening()
 
     def _stream(self) -> AbstractContextManager[None]:
-        return nullcontext() if self.captured is None else self.captured.own_stream()
+        records = self.captured or self.recorder
+        return nullcontext() if records is None else records.own_stream()
 
     def _train_step(self, feed: Batches, observer: Observer) -> bool:
         """One optimizer step; True when the run was asked to stop after it."""
