@@ -20,8 +20,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, ImageFilter
+from PIL import Image
 
+from benchmarks.bench_render import made_up_file
 from clove_ssl.config.views import ViewsConfig, ViewSpec
 from clove_ssl.data.decode import decode
 from clove_ssl.views.draw.crops import UNIFORMS_PER_VIEW
@@ -35,18 +36,6 @@ CASES: dict[str, tuple[ViewSpec, ...]] = {
     "2x224+6x96": ViewsConfig().specs(),
     "2x224": ViewsConfig(local_count=0).specs(),
 }
-
-
-def made_up_photo(width: int = 500, height: int = 375) -> bytes:
-    """A JPEG file with soft shapes and some grain."""
-    rng = np.random.default_rng(0)
-    coarse = Image.fromarray(rng.integers(0, 256, (12, 16, 3), dtype=np.uint8))
-    soft = coarse.resize((width, height), Image.Resampling.BICUBIC)
-    grain = Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8))
-    photo = Image.blend(soft, grain.filter(ImageFilter.GaussianBlur(1)), 0.15)
-    file = io.BytesIO()
-    photo.save(file, "JPEG", quality=90)
-    return file.getvalue()
 
 
 def fastest(rounds: int, works: dict[str, Callable[[], object]]) -> dict[str, float]:
@@ -103,7 +92,7 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=7)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    jpeg = args.photo.read_bytes() if args.photo else made_up_photo()
+    jpeg = args.photo.read_bytes() if args.photo else made_up_file(0, height=375, width=500)
     for case, case_specs in CASES.items():
         times = bench(jpeg, case_specs, images=args.images, rounds=args.rounds)
         line = {name: round(value, 3) for name, value in (times | speedups(times)).items()}

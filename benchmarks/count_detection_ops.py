@@ -32,6 +32,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torchvision.models.detection import maskrcnn_resnet50_fpn_v2
 
 from benchmarks.bench_detection import made_up_batch, our_loss, torchvision_loss
+from benchmarks.waiting_operations import waits
 from clove_ssl.config.detection import (
     BoxHeadConfig,
     DetectorConfig,
@@ -43,14 +44,7 @@ from clove_ssl.tasks.rcnn.instances import DetectionBatch
 from clove_ssl.tasks.rcnn.proposals import choose as proposals
 from clove_ssl.tasks.rcnn.proposals.choose import survivors
 
-WAITING = frozenset(
-    {
-        *("_local_scalar_dense", "nonzero", "masked_select", "unique", "_unique2", "unique_dim"),
-        *("repeat_interleave", "bincount", "nms", "is_nonzero", "equal", "unique_consecutive"),
-    }
-)
 COPYING = frozenset({"lift_fresh", "lift_fresh_copy"})
-INDEXING = frozenset({"index", "index_put", "index_put_", "_index_put_impl_"})
 
 
 class Counting(TorchDispatchMode):
@@ -67,7 +61,7 @@ class Counting(TorchDispatchMode):
         """Count one operation and run it."""
         name = func._schema.name.split("::")[1]
         self.ops[name] += 1
-        if _waits(name, args, kwargs or {}):
+        if waits(name, args, kwargs or {}):
             self.waits[name] += 1
         return func(*args, **(kwargs or {}))
 
@@ -92,7 +86,7 @@ class Counting(TorchDispatchMode):
 
         return mock.patch.object(proposals, "survivors", counted)
 
-    def figures(self) -> dict[str, object]:
+    def counts(self) -> dict[str, object]:
         """The line of a model."""
         return {
             "ops": sum(self.ops.values()),
@@ -102,22 +96,8 @@ class Counting(TorchDispatchMode):
         }
 
 
-def _waits(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
-    if name == "repeat_interleave":
-        return options.get("output_size") is None
-    if name in INDEXING:
-        masks = [each for each in args[1] if isinstance(each, Tensor) and _is_mask(each)]
-        # One value for all places of one mask needs no list of the places.
-        return bool(masks) and not (name != "index" and args[2].numel() == 1)
-    return name in WAITING
-
-
-def _is_mask(index: Tensor) -> bool:
-    return index.dtype in (torch.bool, torch.uint8)
-
-
 def count(name: str, loss: Any, batch: DetectionBatch) -> dict[str, object]:
-    """The figures of a model, and the seconds of one step that is not counted."""
+    """The counts of a model, and the seconds of one step that is not counted."""
     loss(0).backward()
     start = time.process_time()
     loss(1).backward()
@@ -125,7 +105,7 @@ def count(name: str, loss: Any, batch: DetectionBatch) -> dict[str, object]:
     counting = Counting()
     with counting, counting.count_lists(batch.keys), counting.count_suppression():
         loss(2).backward()
-    return {"case": name} | counting.figures() | {"seconds": round(seconds, 2)}
+    return {"case": name} | counting.counts() | {"seconds": round(seconds, 2)}
 
 
 @contextmanager

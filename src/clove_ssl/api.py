@@ -118,7 +118,7 @@ def label_curve(
     data: Place,
     out: Place,
     fractions: Sequence[float] = (1, 5, 10, 100),
-    figure: str | None = None,
+    score: str | None = None,
     **options: Any,
 ) -> LabelCurve:
     """Scores of several backbones on growing parts of the labels: what ``clove labels`` shows.
@@ -129,7 +129,7 @@ def label_curve(
         data: Labelled images.
         out: Folder of runs, table and curves; what is done there is not done again.
         fractions: Percent of the training images.
-        figure: The score, by default the first one of the task.
+        score: The score, by default the first one of the task.
         options: Fields of :class:`FinetuneConfig`, nested ones as mappings: ``minutes=20``,
             ``runs=3``; those of ``task`` and ``data`` as ``task_options`` and ``data_options``.
     """
@@ -143,7 +143,7 @@ def label_curve(
         finetuning=files.changed(shared, changes, where="label_curve"),
         backbones=tuple(map(str, backbones)),
         fractions=tuple(fractions),
-        figure=figure,
+        score=score,
     )
     return compare_labels(config)
 

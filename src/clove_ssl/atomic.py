@@ -31,6 +31,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         with new as file:
             yield file
             file.flush()
+            # Before the rename: a file system may otherwise keep the new name and lose the content.
             os.fsync(file.fileno())
             os.replace(temporary, path)  # while it is held, so that nobody takes it for a leftover
         _sync_folder(path.parent)

@@ -35,7 +35,7 @@ class Console:
         self._log = log.open("a", encoding="utf-8") if log and speaks else None
         self._line_open = False
         self._works = False  # the open line belongs to some work, and goes with it
-        self._drawing = threading.RLock()  # the clock of some work draws, too
+        self._painting = threading.RLock()  # the clock of some work paints, too
 
     def __enter__(self) -> Console:
         return self
@@ -92,7 +92,7 @@ class Console:
         width = self._rich.width - 1
         plain = not self._rich.encoding.lower().startswith("utf")
         text = line if isinstance(line, str) else line.fitted(width, plain=plain)
-        with self._while_there(), self._drawing:
+        with self._while_there(), self._painting:
             self._rich.file.write(_CLEAR + self._shown(text)[:width])
             self._rich.file.flush()
             self._line_open = True
@@ -119,7 +119,7 @@ class Console:
             self._works = False
 
     def _clear_line(self) -> None:
-        with self._while_there(), self._drawing:
+        with self._while_there(), self._painting:
             if self._line_open:
                 self._rich.file.write(_CLEAR)
                 self._rich.file.flush()
@@ -143,7 +143,7 @@ class Console:
         return escaped(text).encode(encoding, "backslashreplace").decode(encoding)
 
     def _end_line(self) -> None:
-        with self._drawing:
+        with self._painting:
             if self._line_open:
                 self._rich.file.write(_CLEAR if self._works else "\n")
                 self._line_open = False

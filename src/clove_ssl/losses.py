@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from clove_ssl.methods.cells import matched_cosine_loss
 from clove_ssl.methods.clove.loss import clove_loss
+from clove_ssl.methods.contrastive import info_nce
 
-__all__ = ["clove_loss", "matched_cosine_loss"]
+__all__ = ["clove_loss", "info_nce", "matched_cosine_loss"]

@@ -71,7 +71,10 @@ class LARS(Optimizer):
 
     def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         updates: list[Tensor] = [_dense_gradient(parameter) for parameter in parameters]
+        # As in the released code: parameters of one dimension run plain SGD, at the full learning
+        # rate.
         if parameters[0].ndim > 1:
+            # Before the ratio, so that the decayed gradient as a whole has the trusted size.
             if group["weight_decay"]:
                 updates = _tensors(
                     torch._foreach_add(updates, parameters, alpha=group["weight_decay"])
@@ -79,10 +82,14 @@ class LARS(Optimizer):
             ratios = _trust_ratios(parameters, updates, trust=group["trust"], eps=group["eps"])
             updates = _tensors(torch._foreach_mul(updates, ratios))
         if group["momentum"]:
+            # The learning rate is not in the buffer: a warm-up then scales old gradients as well,
+            # and the schedule decides alone how far a step goes.
             buffers = [self._buffer(parameter) for parameter in parameters]
             torch._foreach_mul_(buffers, group["momentum"])
             torch._foreach_add_(buffers, updates)
             updates = buffers
+        # Lists at once: a ResNet-50 has about 160 tensors, and a kernel for each would keep the GPU
+        # waiting.
         torch._foreach_add_(parameters, updates, alpha=-group["lr"])
 
     def _buffer(self, parameter: Tensor) -> Tensor:
@@ -99,6 +106,7 @@ def build_optimizer(config: OptimizerConfig, module: nn.Module, peak_lr: float) 
     Parameters that do not decay form a group of their own.
     """
     trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    # By dimensions and not by names, as the released code does: this holds for any network.
     least = 2 if config.decay == "weights" else 0  # dimensions of what decays
     groups: list[dict[str, Any]] = [
         {"params": [p for p in trainable if p.ndim >= least], "weight_decay": config.weight_decay},
@@ -136,6 +144,8 @@ def _trust_ratios(
     weight_norms = torch.stack(_tensors(torch._foreach_norm(parameters)))
     gradient_norms = torch.stack(_tensors(torch._foreach_norm(gradients)))
     ratios = trust * weight_norms / (gradient_norms + eps)
+    # A factor of 0 would freeze weights that start at zero for good. Decided on the device, or the
+    # host would wait for every norm.
     usable = (weight_norms > 0) & (gradient_norms > 0)
     return list(torch.where(usable, ratios, torch.ones_like(ratios)).unbind())
 

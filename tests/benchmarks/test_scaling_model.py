@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
 from builders.runs.tiny_runs import tiny_method
 from torch import nn
 
+from benchmarks import scaling_model as model
 from clove_ssl.backbones.build import build_backbone
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.methods.base import Method, Progress
@@ -19,21 +17,6 @@ from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.geometry import CropGeometry
 
 ROOT = Path(__file__).parents[2]
-
-
-def load_model() -> ModuleType:
-    """``benchmarks`` is no installed package."""
-    path = ROOT / "benchmarks" / "scaling_model.py"
-    spec = importlib.util.spec_from_file_location("scaling_model", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-model = load_model()
 # Round numbers: 100 bytes/s inside a node of 4, 2 cards of 20 bytes/s between nodes.
 FABRIC = model.Fabric(
     node=4,

@@ -2,24 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-from types import ModuleType
-
 import numpy as np
 
-
-def load_soak() -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks" / "soak.py"
-    spec = importlib.util.spec_from_file_location("soak", path)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-slopes = load_soak().slopes
+from benchmarks.soak import slopes
 
 
 def samples(rise: float) -> list[dict[str, float]]:

@@ -10,17 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-WAITING = frozenset(
-    {
-        *("_local_scalar_dense", "nonzero", "masked_select", "unique", "_unique2", "unique_dim"),
-        *("unique_consecutive", "bincount", "nms", "is_nonzero", "equal", "repeat_interleave"),
-    }
-)
-INDEXING = frozenset({"index", "index_put", "index_put_", "_index_put_impl_"})
+from benchmarks.waiting_operations import waits
 
 
 class Waits(TorchDispatchMode):
@@ -56,18 +49,3 @@ def waits_counted(*, on_host: Tensor) -> Iterator[Counter[str]]:
     with counting, pytest.MonkeyPatch.context() as patch:
         patch.setattr(Tensor, "tolist", tolist)
         yield counting.places
-
-
-def waits(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
-    """Whether an operation with these arguments waits."""
-    if name == "repeat_interleave":
-        return options.get("output_size") is None
-    if name in INDEXING:
-        masks = [each for each in args[1] if isinstance(each, Tensor) and _is_mask(each)]
-        # One value for all places of one mask needs no list of the places.
-        return bool(masks) and not (name != "index" and args[2].numel() == 1)
-    return name in WAITING
-
-
-def _is_mask(index: Tensor) -> bool:
-    return index.dtype in (torch.bool, torch.uint8)

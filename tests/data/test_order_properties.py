@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from clove_ssl.data.order import Draw, ImageOrder, StepPlan, many_view_uniforms, view_uniforms
+from clove_ssl.data.order import BatchOrder, Draw, ImageOrder, many_view_uniforms, view_uniforms
 from clove_ssl.errors import UserError
 
 counts = st.integers(1, 300)
@@ -25,10 +25,10 @@ def layouts(draw: st.DrawFn) -> tuple[int, int, int]:
     return processes * micro_batch * rounds, processes, micro_batch
 
 
-def plans(order: ImageOrder, layout: tuple[int, int, int]) -> list[StepPlan]:
+def plans(order: ImageOrder, layout: tuple[int, int, int]) -> list[BatchOrder]:
     batch_size, processes, micro_batch = layout
     return [
-        StepPlan(
+        BatchOrder(
             order, batch_size=batch_size, processes=processes, rank=rank, micro_batch=micro_batch
         )
         for rank in range(processes)
@@ -142,9 +142,9 @@ def test_layouts_that_do_not_divide_are_refused_with_one_that_does(
 def test_impossible_ranks_counts_and_seeds_are_refused() -> None:
     order = ImageOrder(10, seed=0)
     with pytest.raises(ValueError, match="rank 2"):
-        StepPlan(order, batch_size=4, processes=2, rank=2, micro_batch=2)
+        BatchOrder(order, batch_size=4, processes=2, rank=2, micro_batch=2)
     with pytest.raises(IndexError, match="micro-batch 1 of 1"):
-        StepPlan(order, batch_size=4, processes=2, rank=1, micro_batch=2).draws(0, 1)
+        BatchOrder(order, batch_size=4, processes=2, rank=1, micro_batch=2).draws(0, 1)
     with pytest.raises(ValueError, match="0 images"):
         ImageOrder(0, seed=0)
     for seed in (-1, 2**64):

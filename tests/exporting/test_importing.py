@@ -17,6 +17,7 @@ from builders.files.checkpoint_layouts import (
     detectron2,
     folded_caffe2,
     linear,
+    load_state,
     other,
     under,
     with_neutral_statistics,
@@ -34,7 +35,7 @@ from clove_ssl.weights.detectron2_names import detectron2_name, torchvision_name
 from clove_ssl.weights.dialects import why_dropped
 from clove_ssl.weights.layouts import LAYOUTS as TABLE
 from clove_ssl.weights.layouts import LICENCES
-from clove_ssl.weights.load import load_backbone, load_into, load_weights, read_backbone
+from clove_ssl.weights.load import load_backbone, load_weights, read_backbone
 from clove_ssl.weights.safetensors_file import read_backbone_file
 
 State = dict[str, Tensor]
@@ -161,12 +162,14 @@ def test_whole_numbers_are_no_weights(state: State, tmp_path: Path) -> None:
         load_backbone(saved(counted, tmp_path))
 
 
-def test_every_place_of_the_known_files_has_a_reason(state: State) -> None:
+def test_every_place_of_the_known_files_has_a_reason(state: State, tmp_path: Path) -> None:
     fresh = build_backbone(BackboneConfig(name="resnet18"))
     places = {
         place
         for layout in ("CLoVE", "SlotCon", "ReSim", "DetCo", "SetSim", "DenseCL", "BYOL (yaox12)")
-        for place in load_into(fresh, next(iter(LAYOUTS[layout](state).values()))).dropped
+        for place in load_state(
+            fresh, next(iter(LAYOUTS[layout](state).values())), tmp_path
+        ).dropped
     }
     assert {"encoder_k", "queue2", "self_attn", "online_network.projetion"} <= places
     assert "outside the backbone" not in {why_dropped(place) for place in places}

@@ -241,8 +241,8 @@ def test_several_runs_give_mean_and_deviation(
     crash_after(1, monkeypatch, config, finetuning.finetune, runs_before=1)
     assert whole.repetition(0).scores.is_file()
     result = finetuning.resume(config.out)
-    values = [read_scores(whole.repetition(n).scores).figures()["pixels_mIoU"] for n in (0, 1)]
-    spread = json.loads(whole.summary.read_text())["figures"]["pixels_mIoU"]
+    values = [read_scores(whole.repetition(n).scores).by_name()["pixels_mIoU"] for n in (0, 1)]
+    spread = json.loads(whole.summary.read_text())["scores"]["pixels_mIoU"]
     assert spread["values"] == values
     assert result.scores["pixels_mIoU"] == pytest.approx(sum(values) / 2)
     assert values[0] != values[1]

@@ -126,8 +126,8 @@ def test_other_options_do_not_mix_with_what_is_there(tmp_path: Path, scenes: Pat
     other = replace(config, finetuning=replace(config.finetuning, lr=0.5))
     with pytest.raises(UserError, match="other values of lr.*may grow"):
         compare_labels(other)
-    with pytest.raises(UserError, match=r"Unknown score .--figure. 'box_AP'.*pixels_mIoU"):
-        compare_labels(replace(config, figure="box_AP"))
+    with pytest.raises(UserError, match=r"Unknown score .--score. 'box_AP'.*pixels_mIoU"):
+        compare_labels(replace(config, score="box_AP"))
     grown = replace(config, finetuning=replace(config.finetuning, runs=2))
     before = times(out)
     curve = compare_labels(grown)

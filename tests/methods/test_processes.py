@@ -10,9 +10,9 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from builders.batches.two_views import IMAGES, share_of, two_views
 from builders.runs.method_runs import QUEUED, TRAINED, small_method, tiny_built
+from builders.runs.shared_steps import train_share
 from builders.tasks.tiny_backbone import TinyBackbone
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 
 from clove_ssl.config.bases import MethodConfig
 from clove_ssl.layers.normalization import synchronize_norms
@@ -42,21 +42,9 @@ def train(name: str, rank: int, processes: int) -> dict[str, Any]:
     """Three steps with synchronized norms; everything worth comparing."""
     config = config_of(name)
     method = tiny_built(config)
-    model: nn.Module = method
-    if processes > 1:
-        synchronize_norms(method, "cpu")
-        model = DistributedDataParallel(method, broadcast_buffers=False)
     optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.02)
-    losses, gradients = [], {}
-    for step in range(STEPS):
-        output = model(share_of(two_views(config, step), rank, processes), Progress(step, 10))
-        optimizer.zero_grad()
-        output.loss.backward()
-        gradients = {n: p.grad.clone() for n, p in method.named_parameters() if p.grad is not None}
-        optimizer.step()
-        method.after_step(Progress(step, 10))
-        losses.append(output.loss.detach())
-    return {"losses": torch.stack(losses), "gradients": gradients, "state": method.state_dict()}
+    batches = (two_views(config, step) for step in range(STEPS))
+    return train_share(method, optimizer, batches, rank=rank, processes=processes)
 
 
 def slot_sum(batch: ViewBatch) -> Tensor:

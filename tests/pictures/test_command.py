@@ -80,7 +80,7 @@ def test_named_images_and_folders_are_shown(finished: Path, tmp_path: Path) -> N
         out=tmp_path / "sheet.png",
         at=(1.0, 0.0),
     )
-    assert showing.draw(config) == tmp_path / "sheet.png"
+    assert showing.paint_sheet(config) == tmp_path / "sheet.png"
     names = [image.name for image in choose_images(config, None)]
     assert names == ["1.png", "0.png", "1.png", "2.png"]
 
@@ -131,7 +131,7 @@ def test_without_checkpoints_the_export_is_shown(run: Path) -> None:
     assert [network.label for network in networks] == ["student"]
     for what, branch in (("attention", None), ("features", "teacher")):
         with pytest.raises(UserError, match="no intact checkpoint"):
-            showing.draw(ShowConfig(what=what, run=run, branch=branch))  # type: ignore[arg-type]
+            showing.paint_sheet(ShowConfig(what=what, run=run, branch=branch))  # type: ignore[arg-type]
 
 
 def test_an_unfinished_run_is_shown_from_its_checkpoint(run: Path) -> None:
@@ -142,10 +142,10 @@ def test_an_unfinished_run_is_shown_from_its_checkpoint(run: Path) -> None:
 
 def test_a_backbone_file_is_enough_for_features(run: Path) -> None:
     file = run / "export" / "backbone.safetensors"
-    path = showing.draw(ShowConfig(what="features", run=file, count=1, enlarge=0.5, slide=1))
+    path = showing.paint_sheet(ShowConfig(what="features", run=file, count=1, enlarge=0.5, slide=1))
     assert path == run / "export" / "backbone-features.png"
     with pytest.raises(UserError, match="needs a run"):
-        showing.draw(ShowConfig(what="views", run=file))
+        showing.paint_sheet(ShowConfig(what="views", run=file))
 
 
 def test_scenes_stand_in_for_data_that_is_gone(
@@ -182,14 +182,14 @@ def test_what_cannot_be_shown_is_said_in_one_message(
 def test_methods_without_such_parts_say_so(tmp_path: Path) -> None:
     byol = written(tiny_config(tmp_path / "byol", method=BYOLConfig()))
     with pytest.raises(UserError, match=r"byol does not match cells .* --threshold 0.7"):
-        showing.draw(ShowConfig(what="matches", run=byol))
+        showing.paint_sheet(ShowConfig(what="matches", run=byol))
     anyway = ShowConfig(what="matches", run=byol, threshold=0.7, count=1)
-    assert showing.draw(anyway).is_file()
+    assert showing.paint_sheet(anyway).is_file()
     random = written(tiny_config(tmp_path / "random", method=RandomConfig(), steps=None))
     with pytest.raises(UserError, match="random looks at no views"):
-        showing.draw(ShowConfig(what="views", run=random))
+        showing.paint_sheet(ShowConfig(what="views", run=random))
     with pytest.raises(UserError, match="random has no teacher"):
-        showing.draw(ShowConfig(what="features", run=random, branch="teacher"))
+        showing.paint_sheet(ShowConfig(what="features", run=random, branch="teacher"))
 
 
 def test_a_method_without_attention_says_so(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_a_method_without_attention_says_so(tmp_path: Path) -> None:
     store = CheckpointStore(RunDirectory(path).checkpoints, keep=1, warn=Console().warn)
     store.save(1, {"learner": unrestored_method(config).state_dict()})
     with pytest.raises(UserError, match="byol has no attention to show"):
-        showing.draw(ShowConfig(what="attention", run=path))
+        showing.paint_sheet(ShowConfig(what="attention", run=path))
 
 
 def test_a_report_draws_what_is_missing_or_out_of_date(run: Path) -> None:

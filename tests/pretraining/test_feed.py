@@ -14,7 +14,7 @@ import torch
 from builders.runs.tiny_runs import tiny_config
 from clove_ssl.data.bad_files import BadFiles
 from clove_ssl.data.loading import load_batches
-from clove_ssl.data.order import ImageOrder, StepPlan
+from clove_ssl.data.order import ImageOrder, BatchOrder
 from clove_ssl.data.reading import EncodedImages
 from clove_ssl.data.sources import open_source
 from clove_ssl.pretraining import feed
@@ -28,7 +28,7 @@ class Failing:
 config = tiny_config(Path("unused"))
 source = open_source(config.data)
 reader = EncodedImages(source, config.method.view_specs(), config.data, seed=0, keeps_jpegs=False)
-order = StepPlan(ImageOrder(len(source), 0), batch_size=2, processes=1, rank=0, micro_batch=2)
+order = BatchOrder(ImageOrder(len(source), 0), batch_size=2, processes=1, rank=0, micro_batch=2)
 loader = load_batches(
     reader, order, workers=2, prefetch=2, start_step=0, total_steps=9, pin_memory=False
 )

@@ -72,4 +72,5 @@ def test_a_bad_file_is_replaced_by_the_next_one_in_the_same_way_every_time(tmp_p
     first = pretraining.pretrain(odd_config(tmp_path, max_bad=0.9))
     shutil.rmtree(tmp_path / "run")
     again = pretraining.pretrain(odd_config(tmp_path, max_bad=0.9))
-    assert first.figures["loss"] == again.figures["loss"]
+    assert first.metrics["loss"] == again.metrics["loss"]
+    assert first.figures == first.metrics  # the old name

@@ -9,7 +9,7 @@ import pytest
 from builders.runs.foreground_runs import NAMES, SIZE, small_method
 
 from clove_ssl.config.pretraining import DataConfig
-from clove_ssl.data.order import ImageOrder, StepPlan
+from clove_ssl.data.order import BatchOrder, ImageOrder
 from clove_ssl.data.reading import RenderedViews
 from clove_ssl.data.sources import open_source
 
@@ -22,7 +22,7 @@ def pixels_of_a_step(name: str, *, processes: int, micro_batch: int) -> list[Any
     )
     places: dict[int, tuple[Any, ...]] = {}
     for rank in range(processes):
-        plan = StepPlan(
+        plan = BatchOrder(
             ImageOrder(30, seed=1),
             batch_size=16,
             processes=processes,

@@ -12,16 +12,14 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from builders.batches.two_views import share_of
+from builders.runs.shared_steps import train_share
 from builders.runs.tiny_runs import tiny_config, tiny_method
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 
 from clove_ssl.backbones.build import build_backbone
 from clove_ssl.config import files
 from clove_ssl.config.pretraining import BackboneConfig
-from clove_ssl.layers.normalization import synchronize_norms
-from clove_ssl.methods.base import Method, Progress
+from clove_ssl.methods.base import Method
 from clove_ssl.optimizers import LARS
 from clove_ssl.pretraining import run as pretraining
 from clove_ssl.runs.directory import RunDirectory
@@ -66,21 +64,9 @@ def whole_batch(step: int) -> ViewBatch:
 def train(rank: int, processes: int, variant: str) -> dict[str, Any]:
     """Three steps; everything worth comparing."""
     method = build_method(variant)
-    model: nn.Module = method
-    if processes > 1:
-        synchronize_norms(method, "cpu")
-        model = DistributedDataParallel(method, broadcast_buffers=False)
     optimizer = LARS(method.parameters(), lr=0.5, weight_decay=2e-5)
-    losses, gradients = [], {}
-    for step in range(STEPS):
-        output = model(share_of(whole_batch(step), rank, processes), Progress(step, 10))
-        optimizer.zero_grad()
-        output.loss.backward()
-        gradients = {n: p.grad.clone() for n, p in method.named_parameters() if p.grad is not None}
-        optimizer.step()
-        method.after_step(Progress(step, 10))
-        losses.append(output.loss.detach())
-    return {"losses": torch.stack(losses), "gradients": gradients, "state": method.state_dict()}
+    batches = map(whole_batch, range(STEPS))
+    return train_share(method, optimizer, batches, rank=rank, processes=processes)
 
 
 def worker(rank: int, folder: str, variant: str) -> None:

@@ -30,7 +30,7 @@ def backbone() -> Backbone:
     return build_backbone(BackboneConfig(name="resnet18", stage="c3", zero_init_last=False))
 
 
-def figures_of(data: str | Path, backbone: Backbone, **options: object) -> set[str]:
+def kinds_of(data: str | Path, backbone: Backbone, **options: object) -> set[str]:
     opened = open_probe_data(str(data), size=64, counts=(6, 4), **options)  # type: ignore[arg-type]
     scores = ProbeSuite(opened, size=64, amounts=FEW).measure(backbone, ("c3",), device="cpu")
     assert all(np.isfinite(score.value) for score in scores.values())
@@ -51,13 +51,13 @@ def class_folders(root: Path, count: int) -> None:
 
 def test_scenes_allow_everything_but_classes(backbone: Backbone) -> None:
     expected = LABEL_FREE | {"segmentation", "retrieval", "keypoints"}
-    assert figures_of("scenes", backbone) == expected
+    assert kinds_of("scenes", backbone) == expected
 
 
 def test_plain_images_allow_what_needs_no_labels(tmp_path: Path, backbone: Backbone) -> None:
     for number in range(4):
         colour(tmp_path / f"{number}.png", (90, 20, 20))
-    assert figures_of(tmp_path, backbone) == LABEL_FREE
+    assert kinds_of(tmp_path, backbone) == LABEL_FREE
 
 
 @pytest.mark.parametrize("test_split", ["test", "val"])
@@ -86,21 +86,21 @@ def test_class_folders_without_splits_are_divided_within_classes(tmp_path: Path)
 def test_another_source_can_be_learned_from(tmp_path: Path, backbone: Backbone) -> None:
     class_folders(tmp_path / "a", 5)
     class_folders(tmp_path / "b", 2)
-    found = figures_of(tmp_path / "b", backbone, train=str(tmp_path / "a"))
+    found = kinds_of(tmp_path / "b", backbone, train=str(tmp_path / "a"))
     assert found == LABEL_FREE | {"knn", "linear"}
     colour(tmp_path / "b/green/0.png", (0, 200, 0))
     with pytest.raises(UserError, match="class 'green', which no training image has"):
-        figures_of(tmp_path / "b", backbone, train=str(tmp_path / "a"))
+        kinds_of(tmp_path / "b", backbone, train=str(tmp_path / "a"))
 
 
 def test_coco_has_masks_and_persons(tmp_path: Path, backbone: Backbone) -> None:
     for split in ("train", "test"):
         write_coco_scenes(tmp_path, split, count=8, size=96)
     expected = LABEL_FREE | {"segmentation", "retrieval", "keypoints"}
-    assert figures_of(tmp_path, backbone) == expected
+    assert kinds_of(tmp_path, backbone) == expected
     for path in (tmp_path / "annotations").glob("instances*"):
         path.unlink()
-    assert figures_of(tmp_path, backbone) == LABEL_FREE | {"keypoints"}
+    assert kinds_of(tmp_path, backbone) == LABEL_FREE | {"keypoints"}
 
 
 @pytest.mark.parametrize("splits", [("train", "val"), ("",)])
@@ -114,7 +114,7 @@ def test_mask_folders_have_masks(
                 path = tmp_path / part / split / f"{number}.png"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 Image.fromarray(pixels).save(path)
-    assert figures_of(tmp_path, backbone) == LABEL_FREE | {"segmentation", "retrieval"}
+    assert kinds_of(tmp_path, backbone) == LABEL_FREE | {"segmentation", "retrieval"}
 
 
 def test_cityscapes_has_masks(tmp_path: Path, backbone: Backbone) -> None:
@@ -129,20 +129,20 @@ def test_cityscapes_has_masks(tmp_path: Path, backbone: Backbone) -> None:
                 path = tmp_path / part / split / "ulm" / f"ulm_{number}_{end}.png"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 Image.fromarray(pixels).save(path)
-    assert figures_of(tmp_path, backbone) == LABEL_FREE | {"segmentation", "retrieval"}
+    assert kinds_of(tmp_path, backbone) == LABEL_FREE | {"segmentation", "retrieval"}
 
 
 def test_a_single_image_cannot_be_spread(tmp_path: Path, backbone: Backbone) -> None:
     colour(tmp_path / "1.png", (90, 20, 20))
-    assert figures_of(tmp_path, backbone) == {"correspondence"}
+    assert kinds_of(tmp_path, backbone) == {"correspondence"}
 
 
 def test_too_few_labelled_images_are_no_classes(tmp_path: Path, backbone: Backbone) -> None:
     class_folders(tmp_path / "few", 3)
-    assert figures_of(tmp_path / "few", backbone) == LABEL_FREE  # none is left to test on
+    assert kinds_of(tmp_path / "few", backbone) == LABEL_FREE  # none is left to test on
     class_folders(tmp_path / "more", 5)
     with pytest.raises(UserError, match="8 training images with a class are too few"):
-        figures_of(tmp_path / "more", backbone)
+        kinds_of(tmp_path / "more", backbone)
     for part, pixels in (("images", (48, 48, 3)), ("masks", (48, 48))):
         (tmp_path / "masked" / part).mkdir(parents=True)
         numbers = np.arange(np.prod(pixels)).reshape(pixels) % 2

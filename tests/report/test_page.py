@@ -478,11 +478,12 @@ def test_fine_tunings_of_a_task_stand_side_by_side(tmp_path: Path) -> None:
     assert re.findall(r'class="best">([^<]+)', page) == ["30.00"]
 
 
-def test_repeated_fine_tunings_are_judged_by_their_mean(tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["scores", "figures"])  # the second is that of older runs
+def test_repeated_fine_tunings_are_judged_by_their_mean(tmp_path: Path, key: str) -> None:
     tuned = directory.create(tmp_path / "tuned")
     files.save(replace(protocol("voc-c4", tuned.path, "runs/a"), runs=2), tuned.config)
     spread = {"mean": 0.25, "std": 0.01, "values": [0.24, 0.26]}
-    tuned.summary.write_text(json.dumps({"runs": 2, "figures": {"box_AP": spread}}))
+    tuned.summary.write_text(json.dumps({"runs": 2, key: {"box_AP": spread}}))
     text = text_of(write_report(tuned).read_text())
     assert "Box AP 25.0 of 100 on average over 2 runs" in text
     assert "box AP 25.00 +- 1.00" in text

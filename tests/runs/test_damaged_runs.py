@@ -92,7 +92,7 @@ def finetuned(tmp_path: Path) -> RunDirectory:
     files.save(config, run.config)
     write_scores(run.scores, SCORES)
     spread = {"mean": 0.5, "std": 0.1, "values": [0.4, 0.6]}
-    summary = {"task": "voc-semantic", "runs": 2, "figures": {"box_AP": spread}}
+    summary = {"task": "voc-semantic", "runs": 2, "scores": {"box_AP": spread}}
     run.summary.write_text(json.dumps(summary))
     facts = {"backbone": "random", "norms": "none"}
     check = {"facts": facts, "architecture": "resnet18", "notes": ["a note"]}
@@ -133,7 +133,7 @@ def read_finetuned(run: RunDirectory) -> None:
 
 def read_scored(run: RunDirectory) -> None:
     scores = read_scores(run.scores)
-    assert scores.figures() is not None
+    assert scores.by_name() is not None
     list(console_lines(scores, classes=True))
 
 

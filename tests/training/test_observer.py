@@ -56,5 +56,5 @@ def test_a_collapse_is_warned_of_once(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "docs/health.md" in output
 
 
-def test_the_figures_of_an_error_leave_out_what_is_zero() -> None:
+def test_the_metrics_of_an_error_leave_out_what_is_zero() -> None:
     assert describe_metrics({"loss": float("nan"), "none": 0.0, "cos": 0.5}) == "loss nan, cos 0.5"

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 import torchvision
-from builders.files.checkpoint_layouts import LAYOUTS, detectron2, linear, under
+from builders.files.checkpoint_layouts import LAYOUTS, detectron2, linear, load_state, under
 
 from clove_ssl.backbones.build import Backbone, build_backbone
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.errors import UserError
 from clove_ssl.weights.detectron2_names import torchvision_name
 from clove_ssl.weights.layouts import recognise, unwrap
-from clove_ssl.weights.load import load_backbone, load_into, load_weights
+from clove_ssl.weights.load import load_backbone, load_weights
 from clove_ssl.weights.safetensors_file import save_backbone
 
 WEIGHTS_OF_RESNET18 = 100  # 20 convolutions, 20 batch norms with 4 tensors each
@@ -83,9 +83,9 @@ def test_cp2_comes_back_dilated_as_it_was_trained(tmp_path: Path) -> None:
     assert_same_weights(loaded, original)
 
 
-def test_dropped_tensors_are_counted_by_place(trained: Backbone) -> None:
+def test_dropped_tensors_are_counted_by_place(trained: Backbone, tmp_path: Path) -> None:
     state = LAYOUTS["ReSim"](trained.body.state_dict())["state_dict"]  # type: ignore[index]
-    report = load_into(build_backbone(BackboneConfig(name="resnet18")), state)
+    report = load_state(build_backbone(BackboneConfig(name="resnet18")), state, tmp_path)
     teacher = len(trained.body.state_dict())
     assert report.dropped == {
         "encoder_k": teacher,
@@ -118,37 +118,45 @@ def test_wrappers_before_every_name_come_off_in_any_order() -> None:
     assert list(unwrap(mixed)) == list(mixed)
 
 
-def test_old_files_without_batch_counters_load_with_counters_at_zero(trained: Backbone) -> None:
+def test_old_files_without_batch_counters_load_with_counters_at_zero(
+    trained: Backbone, tmp_path: Path
+) -> None:
     state = trained.body.state_dict()
     old = {name: value for name, value in state.items() if "num_batches" not in name}
     fresh = build_backbone(BackboneConfig(name="resnet18"))
     fresh.body.bn1.num_batches_tracked += 5
-    load_into(fresh, old)
+    load_state(fresh, old, tmp_path)
     assert fresh.body.bn1.num_batches_tracked == 0
     assert torch.equal(fresh.body.bn1.running_mean, trained.body.bn1.running_mean)
 
 
-def test_a_missing_tensor_is_refused_with_counts_and_nothing_is_loaded(trained: Backbone) -> None:
+def test_a_missing_tensor_is_refused_with_counts_and_nothing_is_loaded(
+    trained: Backbone, tmp_path: Path
+) -> None:
     state = trained.body.state_dict()
     del state["layer2.0.conv1.weight"], state["layer3.1.bn2.running_var"]
     fresh = build_backbone(BackboneConfig(name="resnet18"))
     before = {name: tensor.clone() for name, tensor in fresh.body.state_dict().items()}
     with pytest.raises(UserError, match=r"98 of 100 tensors fit, 2 missing.*layer2\.0\.conv1"):
-        load_into(fresh, state)
+        load_state(fresh, state, tmp_path)
     assert all(torch.equal(before[name], now) for name, now in fresh.body.state_dict().items())
 
 
-def test_an_unknown_tensor_inside_the_backbone_is_refused(trained: Backbone) -> None:
+def test_an_unknown_tensor_inside_the_backbone_is_refused(
+    trained: Backbone, tmp_path: Path
+) -> None:
     state = trained.body.state_dict() | linear("layer5.weight")
     with pytest.raises(UserError, match=r"100 of 100 tensors fit.*1 unknown \(such as layer5"):
-        load_into(build_backbone(BackboneConfig(name="resnet18")), state)
+        load_state(build_backbone(BackboneConfig(name="resnet18")), state, tmp_path)
 
 
-def test_another_depth_is_refused(trained: Backbone) -> None:
+def test_another_depth_is_refused(trained: Backbone, tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match="does not fit resnet34: 100 of 180 tensors fit, 80 missing"
     ):
-        load_into(build_backbone(BackboneConfig(name="resnet34")), trained.body.state_dict())
+        load_state(
+            build_backbone(BackboneConfig(name="resnet34")), trained.body.state_dict(), tmp_path
+        )
 
 
 def test_another_width_is_refused(trained: Backbone, tmp_path: Path) -> None:
@@ -169,7 +177,7 @@ def test_a_file_of_ours_brings_its_stage_and_can_be_trained(
     trained: Backbone, tmp_path: Path
 ) -> None:
     backbone = build_backbone(BackboneConfig(name="resnet18", stage="c4"))
-    load_into(backbone, trained.body.state_dict())
+    load_state(backbone, trained.body.state_dict(), tmp_path)
     path = tmp_path / "run" / "export" / "backbone.safetensors"
     save_backbone(backbone, path, {"method": "clove"})
     for place in (path, tmp_path / "run", str(tmp_path / "run")):

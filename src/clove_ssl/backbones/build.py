@@ -77,6 +77,7 @@ class Backbone(nn.Module):
         self.stage = stage
         self._wanted: tuple[str, ...] = ()
         # Neither is a submodule, so the names of parameters stay.
+        # Lists and plain objects, which torch does not register.
         self._steps: dict[str, list[nn.Module]] = {}
         self._recut: RecutResNet | None = None
         self._apart: dict[str, RecutResNet | None] = {}  # stages that run alone
@@ -114,6 +115,7 @@ class Backbone(nn.Module):
         """Run one stage alone, on the map of the one before."""
         if self._recut is not None and stage not in self._apart:
             self._apart[stage] = recut(self._modules_of(stage))
+        # Built when it is first asked for: only C4 detectors run a stage on its own.
         fused = self._apart.get(stage)
         if fused is not None:
             return fused(feature_map)
@@ -130,6 +132,7 @@ class Backbone(nn.Module):
         """Take the gradients from the stages that :meth:`features` does not run."""
         for stage in STAGES[STAGES.index(self.stage) + 1 :]:
             for path in self.parts.get(stage, ()):
+                # DDP would otherwise wait for gradients that never come.
                 self.body.get_submodule(path).requires_grad_(False)
 
     def cut(self) -> list[nn.Module]:
@@ -168,6 +171,8 @@ class Backbone(nn.Module):
 
     def _modules_of(self, stage: str) -> list[nn.Module]:
         """The modules that lead to a stage from the one before."""
+        # Looked up by path each time: a layer may have been replaced since, as synchronized norms
+        # are.
         return [self.body.get_submodule(path) for path in self.parts[stage]]
 
     def _run(self, images: Tensor, last: str) -> dict[str, Tensor]:

@@ -52,6 +52,8 @@ class Chain(nn.Module):
     def _step(self, module: nn.Module, running: Tensor) -> Tensor:
         even = running.shape[2] % 2 == running.shape[3] % 2 == 0
         # One on the ladder knows sizes that are planned already.
+        # By depth, the seven by seven convolution of three channels fills the matrix units of a
+        # GPU, which it leaves empty as it is; odd sides cannot be folded by two.
         if even and is_stem_convolution(module) and not isinstance(module, LadderConv2d):
             return convolve_by_depth(running, module.weight)
         result: Tensor = module(running)
@@ -177,6 +179,7 @@ def recut(modules: Iterable[nn.Module], wanted: Iterable[nn.Module] = ()) -> Rec
     for module in modules:
         if _is_row_of_blocks(module):
             blocks += module.children()
+        # Something behind the blocks, such as a norm: a cut before the last one would leave it out.
         elif blocks:
             return None
         else:
@@ -192,6 +195,7 @@ def open_block(block: Block, inputs: Tensor) -> tuple[Tensor, Tensor]:
     running = block.conv2(running)
     if isinstance(block, Bottleneck):
         running = block.conv3(normalize_relu(block.bn2, running))
+    # Without its norm yet: what crosses the cut are maps that a backward pass keeps anyway.
     side = inputs if block.downsample is None else block.downsample[0](inputs)
     return running, side
 

@@ -20,7 +20,7 @@ from clove_ssl.data.bad_files import BadFiles
 from clove_ssl.data.decode import find_batch_decoder
 from clove_ssl.data.labels.classified import only_labelled
 from clove_ssl.data.loading import choose_workers, load_batches
-from clove_ssl.data.order import ImageOrder, StepPlan
+from clove_ssl.data.order import BatchOrder, ImageOrder
 from clove_ssl.data.reading import BatchReader, EncodedImages, RenderedViews
 from clove_ssl.data.scenes import SceneSource
 from clove_ssl.data.sources import ImageSource, open_source
@@ -67,7 +67,7 @@ def measure_reading(bench: Bench, method: MethodConfig, data: DataConfig) -> Non
     reader: BatchReader[Any] = _reader(bench, method, data, source)
     loader = load_batches(
         reader,
-        StepPlan(
+        BatchOrder(
             ImageOrder(len(source), 0),
             batch_size=images,
             processes=1,

@@ -289,11 +289,11 @@ def _step_time(bench: Bench, method: MethodConfig, images: int) -> float:
     return bench.device_milliseconds(f"steps of {images} images", work, repeats=5)
 
 
-def _loss_time(bench: Bench, side: int, images: int = 16, channels: int = 256) -> float:
-    shape = (images, channels, side, side)
+def _loss_time(bench: Bench, side: int) -> float:
+    shape = (16, 256, side, side)
     context = torch.randn(shape, device=bench.device, requires_grad=True)
     target = torch.randn(shape, device=bench.device)
-    matches = torch.rand(images, side**2, side**2, device=bench.device) < 0.05
+    matches = torch.rand(len(target), side**2, side**2, device=bench.device) < 0.05
 
     def work() -> None:
         clove_loss(context, target, matches).backward()  # type: ignore[no-untyped-call]

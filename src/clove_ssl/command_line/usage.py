@@ -61,7 +61,7 @@ LABELS_OPTIONS = {
     "--runs N": "repeat with several seeds, which draw other images",
     "--minutes N, --epochs N": "length of one run; the same for all backbones of a fraction",
     "--steps N": "the same in iterations, for all fractions",
-    "--figure NAME": "the score to draw, such as box_AP50",
+    "--score NAME": "the score to draw, such as box_AP50",
     "--dry-run": "only show what would be run, and how long it takes",
     "--workers N": "processes that read images",
     "--device cpu|cuda": "where to compute",

@@ -30,7 +30,7 @@ class LabelsConfig(Ranged):
         100.0,
     )
     """Percent of the training images to learn from."""
-    figure: str | None = None
+    score: str | None = None
     """The score that is drawn, such as box_AP50; by default the first one of the task."""
     dry_run: bool = False
     """Show what would be run and how long it would take; nothing is written."""

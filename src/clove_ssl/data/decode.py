@@ -194,9 +194,10 @@ def _load(picture: ImageFile.ImageFile, data: bytes, reduce: int) -> npt.NDArray
     scale = 1
     if isinstance(picture, JpegImageFile):
         _refuse_unended_jpeg(picture, data)
-        scale = _plan_reduction(picture, reduce)
+        scale = _choose_reduction(picture, reduce)
     elif isinstance(picture, PngImageFile):
         _check_png(data)
+    # Orientation and size were asked before: loading a TIFF turns it and changes both.
     picture.load()
     rgb = _to_rgb(picture)
     if orientation != 1:
@@ -207,11 +208,12 @@ def _load(picture: ImageFile.ImageFile, data: bytes, reduce: int) -> npt.NDArray
     return pixels
 
 
-def _plan_reduction(picture: JpegImageFile, reduce: int) -> int:
+def _choose_reduction(picture: JpegImageFile, reduce: int) -> int:
     """Tell the decoder to skip detail; return the reduction it settles on."""
     if reduce == 1:
         return 1
     width, height = picture.size
+    # libjpeg then computes fewer pixels of each 8 x 8 block, which is most of its work.
     picture.draft(None, (max(1, width // reduce), max(1, height // reduce)))
     scale: int = picture.decoderconfig[0]  # less than asked for images below `reduce` pixels
     return scale
@@ -220,6 +222,7 @@ def _plan_reduction(picture: JpegImageFile, reduce: int) -> int:
 def _refuse_unended_jpeg(picture: JpegImageFile, data: bytes) -> None:
     """Refuse downloads that stopped in a file made full-size beforehand: zeros decode as grey."""
     assert picture.fp is not None
+    # libjpeg fills up what is missing with grey and only warns, so the end is looked for here.
     end_of_header = picture.fp.tell()  # a thumbnail in the header has an end marker of its own
     if data.rfind(b"\xff\xd9", end_of_header) < 0:
         raise DecodeError("a JPEG file that is cut off: its end marker is missing")
@@ -268,6 +271,8 @@ def _upper_byte(picture: Image.Image) -> Image.Image:
 def _over_white(picture: Image.Image) -> Image.Image:
     layers = picture.convert("RGBA")
     page = Image.new("RGB", picture.size, (255, 255, 255))
+    # Not ``convert("RGB")``, which shows the colour that hides under transparent pixels, often
+    # black.
     page.paste(layers, mask=layers)
     return page
 

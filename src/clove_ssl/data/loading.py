@@ -1,4 +1,4 @@
-"""Worker processes that read micro-batches ahead, in exactly the planned order."""
+"""Worker processes that read micro-batches ahead, in exactly the order of the run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from clove_ssl.cores import available_cores, describe_cores
 from clove_ssl.data.cache.store import PhotoTable
-from clove_ssl.data.order import Draws, StepPlan
+from clove_ssl.data.order import BatchOrder, Draws
 from clove_ssl.data.reading import BatchReader
 
 Batch = TypeVar("Batch")
@@ -30,25 +30,25 @@ class WorkerChoice(Protocol):
     def workers(self) -> int | None: ...
 
 
-class _PlannedBatches(Sampler[Draws]):
+class _OrderedBatches(Sampler[Draws]):
     """The micro-batches of this process, from a step on, in order."""
 
-    def __init__(self, plan: StepPlan, *, start_step: int, total_steps: int) -> None:
-        self._plan = plan
+    def __init__(self, order: BatchOrder, *, start_step: int, total_steps: int) -> None:
+        self._order = order
         self._steps = range(start_step, total_steps)
 
     def __iter__(self) -> Iterator[Draws]:
         for step in self._steps:
-            for number in range(self._plan.micro_batches):
-                yield self._plan.draws(step, number)
+            for number in range(self._order.micro_batches):
+                yield self._order.draws(step, number)
 
     def __len__(self) -> int:
-        return len(self._steps) * self._plan.micro_batches
+        return len(self._steps) * self._order.micro_batches
 
 
 def load_batches(
     reader: BatchReader[Batch],
-    plan: StepPlan,
+    order: BatchOrder,
     *,
     workers: int,
     prefetch: int,
@@ -59,8 +59,10 @@ def load_batches(
     """All micro-batches of this process from ``start_step`` on."""
     return DataLoader(
         reader,
+        # The reader makes whole batches: one message per batch between processes, not one per
+        # image.
         batch_size=None,
-        sampler=_PlannedBatches(plan, start_step=start_step, total_steps=total_steps),
+        sampler=_OrderedBatches(order, start_step=start_step, total_steps=total_steps),
         num_workers=workers,
         prefetch_factor=prefetch if workers else None,
         pin_memory=pin_memory,
@@ -101,6 +103,7 @@ class WorkersUntilKept(Generic[Batch]):
         try:
             for taken, batch in enumerate(batches, 1):
                 yield batch
+                # Only between steps: the loader that goes on begins with a whole one.
                 if self._table.is_complete and taken % self._micro_batches == 0:
                     break
         finally:
@@ -150,6 +153,7 @@ def start_worker(number: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # Workers are as many as there are cores; threads of each would only get in each other's way.
     torch.set_num_threads(1)
     parent = multiprocessing.parent_process()
     if parent is not None and parent.pid is not None:
@@ -164,4 +168,5 @@ def _end_with(parent: int) -> None:
     """
     while os.getppid() == parent:
         time.sleep(_GLANCE)
+    # Not ``sys.exit``, which ends this thread alone, and would wait for the pipe.
     os._exit(1)

@@ -77,11 +77,13 @@ class ImageOrder:
         return permutation
 
     def __getstate__(self) -> dict[str, object]:
+        # Orders are pickled to every worker: permutations of a million images are made again there,
+        # faster than they would travel.
         return {"count": self.count, "seed": self.seed, "_permutations": {}}
 
 
 @dataclass(frozen=True)
-class StepPlan:
+class BatchOrder:
     """Which part of the row one process handles at each optimizer step.
 
     A step takes the next ``batch_size`` positions. Its micro-batches follow
@@ -119,6 +121,8 @@ class StepPlan:
         """The positions of micro-batch ``number`` of a step."""
         if not 0 <= number < self.micro_batches:
             raise IndexError(f"micro-batch {number} of {self.micro_batches}")
+        # The row is dealt like cards: neither the number of processes nor that of micro-batches
+        # changes which images a step sees.
         before = step * self.batch_size + number * self.processes * self.micro_batch
         start = before + self.rank * self.micro_batch
         return range(start, start + self.micro_batch)
@@ -158,6 +162,7 @@ def many_view_uniforms(seed: int, draws: Draws, count: int) -> npt.NDArray[np.fl
     numbers = np.empty((len(draws.indices), count))
     places = zip(draws.epochs.tolist(), draws.indices.tolist(), strict=True)
     for row, (epoch, index) in zip(numbers, places, strict=True):
+        # Setting the state also drops what the generator had in store.
         counter[2:] = index, epoch
         philox.state = state
         generator.random(out=row)
@@ -167,5 +172,6 @@ def many_view_uniforms(seed: int, draws: Draws, count: int) -> npt.NDArray[np.fl
 def _philox(seed: int, stream: int, *, epoch: int, index: int = 0) -> np.random.Philox:
     """A generator with a place of its own: it counts in the lowest of the four words only."""
     key = np.array([seed, stream], np.uint64)
+    # Two words are the place; the two that count give 2^128 steps before places could overlap.
     counter = np.array([0, 0, index, epoch], np.uint64)
     return np.random.Philox(key=key, counter=counter)

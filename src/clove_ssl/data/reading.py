@@ -77,11 +77,14 @@ class BatchReader(Dataset[Batch], Generic[Batch]):
         ``blank`` stands in until then.
         """
         for offset in range(self._attempts):
+            # The next file, not a random one: what replaces a bad file must not depend on who reads
+            # it.
             position = (index + offset) % len(self.source)
             try:
                 return Found(position, make(self.source.read(position)))
             except (DecodeError, OSError) as error:
                 bad.append(BadFile(self.source.name(position), str(error)))
+            # A header may promise any size; one such file must not end a run of days.
             except MemoryError:
                 bad.append(BadFile(self.source.name(position), "there is no memory for it"))
         return Found(index, blank)
@@ -171,6 +174,7 @@ class RenderedViews(BatchReader[RenderedBatch]):
             position = int(store.table.positions(draw.indices)[0])
             return Found(position, _whole(store.image(index)))
         found = self.readable(index, bad, partial(self._picture, draw), blank=_whole(BLANK))
+        # What was decoded for one draw may lack the detail that another draw needs.
         if store is not None and not found.image.is_for_one_draw:
             store.keep(draw.indices, [found.image.pixels], np.array([found.position]))
         return found
@@ -183,6 +187,8 @@ class RenderedViews(BatchReader[RenderedBatch]):
         size = (header.height, header.width)
         if not may_be_reduced(*size, self.specs):
             return _whole(self.decoded(data))
+        # Parameters are drawn for the full size, and once more below for the batch: the same
+        # numbers both times, as they follow from seed, epoch and image.
         reduction = possible_reduction(self.draw(draw, [size]), self.specs)
         pixels = decode(data, max_pixels=self.max_pixels, reduce=reduction)
         return Picture(pixels, *size, reduction, is_for_one_draw=True)
@@ -307,8 +313,11 @@ class EncodedImages(BatchReader[EncodedBatch]):
 
     def _encoded(self, data: bytes) -> EncodedImage:
         header = read_header(data)
+        # Whatever a GPU decoder might read differently goes to the CPU: a run looks the same on
+        # both.
         if header is None or not header.is_ordinary or self._is_too_large(header):
             return self._decoded(data)
+        # Copied once into memory that can be written, which torch asks for.
         payload = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         return EncodedImage(payload, header.height, header.width, is_jpeg=True)
 

@@ -51,6 +51,8 @@ class DetectorGraph(nn.Module):
             self.outputs.append("masks")
         if detector.keypoint_head is not None:
             self.outputs.append("keypoint_maps")
+        # Buffers, so that they travel with the graph; not persistent, as checkpoints have none of
+        # them.
         self.register_buffer("mean", torch.tensor(PIXEL_MEAN).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(PIXEL_STD).view(3, 1, 1), persistent=False)
         layout = detector.proposer.layout
@@ -88,6 +90,7 @@ class DetectorGraph(nn.Module):
         boxes, logits, kept = [], [], []
         for candidates, scores in found:
             clipped = torch.minimum(candidates.clamp(min=0), limits)  # (B, P, 4)
+            # Half of it, so that rounding in another program cannot bring a filler above.
             usable = (scores > _NOTHING / 2) & has_area(clipped)  # (B, P)
             clipped = torch.where(usable[..., None], clipped, 0.0)
             # Candidates come best first, so their places rank them, without ties.

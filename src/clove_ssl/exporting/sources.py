@@ -160,7 +160,7 @@ def _facts_of_run(
 
 
 def _probes(run: RunDirectory) -> dict[str, float]:
-    """Figures of ``clove probe`` for this very run."""
+    """Scores of ``clove probe`` for this very run."""
     here = run.path.resolve()
     return {
         f"{each['title']} on {each['data']}": each["value"]

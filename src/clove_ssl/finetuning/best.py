@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from clove_ssl.console import Console
 from clove_ssl.finetuning.plan import FinetunePlan
-from clove_ssl.finetuning.score import figures_of
+from clove_ssl.finetuning.score import scores_of
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.tasks.scoring.scores import read_scores
 from clove_ssl.training.processes import Process
@@ -33,7 +33,7 @@ class BestModel:
     patience: int | None
 
     def history(self, until: int) -> dict[int, float]:
-        """The figure that is reported, by step; what nothing could be measured for is -1."""
+        """The score that is reported, by step; what nothing could be measured for is -1."""
         found = {}
         for step in self.plan.evaluations(0):
             place = self.run.evaluation(step)
@@ -93,5 +93,5 @@ def after_evaluation(
         if over:
             kept = best.hand_out(step)
             console.say(f"The model of step {kept} is the best and was kept.")
-            scores = figures_of(best.run)
+            scores = scores_of(best.run)
     return scores, process.gather(over)[0]

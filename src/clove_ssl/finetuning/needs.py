@@ -1,4 +1,4 @@
-"""What a fine-tuning run needs at least; what cannot fit is refused with the figure."""
+"""What a fine-tuning run needs at least; what cannot fit is refused with the number."""
 
 from __future__ import annotations
 

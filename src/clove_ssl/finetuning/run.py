@@ -24,7 +24,7 @@ from clove_ssl.finetuning.evaluate import Evaluation
 from clove_ssl.finetuning.learner import TaskFeed, TaskLearner
 from clove_ssl.finetuning.needs import KEPT_CHECKPOINTS, check_needs, check_room_for_scenes
 from clove_ssl.finetuning.plan import FinetunePlan, plan_finetuning
-from clove_ssl.finetuning.score import figures_of, score_and_write, show
+from clove_ssl.finetuning.score import say_scores, score_and_write, scores_of
 from clove_ssl.finetuning.self_check import announce, examine_start, write_self_check
 from clove_ssl.finetuning.starting_heads import load_heads
 from clove_ssl.finetuning.starting_point import StartingPoint, continued_backbone, open_backbone
@@ -396,13 +396,13 @@ def _evaluated(
     place = run if last and not best else run.evaluation(step)
     process = evaluation.process
     if not trained and process.gather(place.scores.is_file())[0]:
-        return figures_of(place) if process.is_first else {}
+        return scores_of(place) if process.is_first else {}
     export = place if last or best else None
     evaluation.predict(model, place.predictions, step=step, export=export)
     if not process.is_first:
         return {}
     with console.working("Scoring"):
         scores = score_and_write(evaluation.task, place, evaluation.data.test)
-    show(scores, console, classes=last)
-    observer.evaluated(step, figures_of(place))
-    return figures_of(place)
+    say_scores(scores, console, classes=last)
+    observer.evaluated(step, scores_of(place))
+    return scores_of(place)

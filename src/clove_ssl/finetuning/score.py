@@ -24,10 +24,10 @@ from clove_ssl.tasks.scoring.scores import (
     write_scores,
 )
 
-Figures = dict[str, float]
+ScoresByName = dict[str, float]  # such as box_AP50, between 0 and 1
 
 
-def score_run(path: str | Path) -> Figures:
+def score_run(path: str | Path) -> ScoresByName:
     """Score the predictions of a finished run, or of several; writes ``scores.json`` anew."""
     run = directory.find(Path(path))
     config = replace(directory.read_finetuning(run), out=run.path)
@@ -47,19 +47,19 @@ def score_and_write(task: Task, place: RunDirectory, test: Any) -> Scores:
     return scores
 
 
-def figures_of(place: RunDirectory) -> Figures:
-    """The figures that were measured, by name."""
-    figures = read_scores(place.scores).figures()
-    return {name: value for name, value in figures.items() if not math.isnan(value)}
+def scores_of(place: RunDirectory) -> ScoresByName:
+    """The scores that could be measured, by name."""
+    scores = read_scores(place.scores).by_name()
+    return {name: value for name, value in scores.items() if not math.isnan(value)}
 
 
-def show(scores: Scores, console: Console, *, classes: bool) -> None:
+def say_scores(scores: Scores, console: Console, *, classes: bool) -> None:
     """Say the tables."""
     for line in console_lines(scores, classes=classes):
         console.say(line)
 
 
-def summarize_runs(whole: RunDirectory, config: FinetuneConfig, console: Console) -> Figures:
+def summarize_runs(whole: RunDirectory, config: FinetuneConfig, console: Console) -> ScoresByName:
     """Mean and standard deviation over runs that differ in their seed; writes ``summary.json``."""
     parts = [whole.repetition(number) for number in range(config.runs)]
     for part in parts:
@@ -68,10 +68,10 @@ def summarize_runs(whole: RunDirectory, config: FinetuneConfig, console: Console
                 f"{part.path} has no scores, because it has not finished. Type: clove resume "
                 f"{whole.path}"
             )
-    measured = [figures_of(part) for part in parts]
-    names = [name for name in measured[0] if all(name in figures for figures in measured)]
-    summary = {name: _spread([figures[name] for figures in measured]) for name in names}
-    content = {"task": config.task.name, "runs": config.runs, "figures": summary}
+    measured = [scores_of(part) for part in parts]
+    names = [name for name in measured[0] if all(name in scores for scores in measured)]
+    summary = {name: _spread([scores[name] for scores in measured]) for name in names}
+    content = {"task": config.task.name, "runs": config.runs, "scores": summary}
     write_text(whole.summary, json.dumps(content, indent=1) + "\n")
     console.say(f"{config.runs} runs of {config.task.name}, mean and standard deviation")
     for name, spread in summary.items():
@@ -85,7 +85,7 @@ def _spread(values: list[float]) -> dict[str, Any]:
 
 def _score_again(
     run: RunDirectory, config: FinetuneConfig, console: Console, *, whole: RunDirectory
-) -> Figures:
+) -> ScoresByName:
     if not run.predictions.is_dir():
         first = f"Remove {run.scores}, then type" if run.scores.is_file() else "Type"
         raise UserError(
@@ -95,6 +95,6 @@ def _score_again(
     task = config.task.build()
     with console.working("Scoring"):
         scores = score_and_write(task, run, task.read_test(config.data, run.scenes))
-    show(scores, console, classes=True)
+    say_scores(scores, console, classes=True)
     console.choice("scores", str(run.scores))
-    return figures_of(run)
+    return scores_of(run)

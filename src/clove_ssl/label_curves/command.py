@@ -58,7 +58,7 @@ def _run(plan: LabelPlan, console: Console) -> Failures:
 
 
 def _tell(plan: LabelPlan, curve: LabelCurve, console: Console) -> None:
-    console.say(f"{curve.figure} in percent, by labels")
+    console.say(f"{curve.score} in percent, by labels")
     for line in in_columns(table_rows(plan, curve), side="right"):
         console.say(f"  {line}")
     for sentence in curve.verdict():

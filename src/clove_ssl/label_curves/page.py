@@ -33,7 +33,7 @@ def write_results(plan: LabelPlan, failures: Mapping[str, str]) -> LabelCurve:
 def title(plan: LabelPlan, curve: LabelCurve) -> str:
     """What the curves show."""
     shared = plan.config.finetuning
-    return f"{curve.figure} of {shared.task.name}, judged by {counted(plan.test_images, 'image')}"
+    return f"{curve.score} of {shared.task.name}, judged by {counted(plan.test_images, 'image')}"
 
 
 def legend(plan: LabelPlan) -> str:

@@ -55,7 +55,7 @@ class LabelLine:
 class LabelCurve:
     """What a comparison has found so far."""
 
-    figure: str
+    score: str
     lines: tuple[LabelLine, ...]
     reference: str
     """The backbone that the others are compared with."""
@@ -72,14 +72,14 @@ class LabelCurve:
 
 def collect(plan: LabelPlan) -> LabelCurve:
     """Read the scores of all cells that are done."""
-    scores = {cell.name: figures_of(plan, cell) for cell in plan.cells if plan.is_done(cell)}
-    figure = plan.config.figure or next((next(iter(each)) for each in scores.values()), "")
+    scores = {cell.name: scores_of(plan, cell) for cell in plan.cells if plan.is_done(cell)}
+    score = plan.config.score or next((next(iter(each)) for each in scores.values()), "")
     for each in scores.values():
-        if figure not in each:
-            raise unknown_name("score (--figure)", figure, each)
-    known = {name: each[figure] for name, each in scores.items() if not math.isnan(each[figure])}
+        if score not in each:
+            raise unknown_name("score (--score)", score, each)
+    known = {name: each[score] for name, each in scores.items() if not math.isnan(each[score])}
     lines = tuple(LabelLine(arm.name, _points_of(plan, arm, known)) for arm in plan.arms)
-    return LabelCurve(figure, lines, reference(plan.arms).name)
+    return LabelCurve(score, lines, reference(plan.arms).name)
 
 
 def _points_of(plan: LabelPlan, arm: Arm, known: Mapping[str, float]) -> tuple[LabelPoint, ...]:
@@ -91,9 +91,9 @@ def _points_of(plan: LabelPlan, arm: Arm, known: Mapping[str, float]) -> tuple[L
     )
 
 
-def figures_of(plan: LabelPlan, cell: LabelCell) -> dict[str, float]:
+def scores_of(plan: LabelPlan, cell: LabelCell) -> dict[str, float]:
     """All scores of a cell that is done, by name."""
-    return read_scores(plan.folder.run(cell.name).scores).figures()
+    return read_scores(plan.folder.run(cell.name).scores).by_name()
 
 
 def _compared(line: LabelLine, base: LabelLine, curve: LabelCurve) -> Iterator[str]:
@@ -107,7 +107,7 @@ def _compared(line: LabelLine, base: LabelLine, curve: LabelCurve) -> Iterator[s
     if saved := _saving(line, base):
         mine, theirs = saved
         yield (
-            f"With {mine.images:,} labelled images {line.name} reaches {curve.figure} "
+            f"With {mine.images:,} labelled images {line.name} reaches {curve.score} "
             f"{100 * mine.mean:.1f}; {base.name} needs {theirs.images:,} for "
             f"{100 * theirs.mean:.1f}: {theirs.images / mine.images:.3g} times as many labels."
         )
@@ -116,7 +116,7 @@ def _compared(line: LabelLine, base: LabelLine, curve: LabelCurve) -> Iterator[s
             f"With no part of the labels {line.name} does as well as {base.name} with a larger one."
         )
     gains = [f"{_points(mine, theirs)} with {mine.images:,}" for mine, theirs in pairs]
-    yield f"{line.name} against {base.name}, in points of {curve.figure}: {', '.join(gains)}."
+    yield f"{line.name} against {base.name}, in points of {curve.score}: {', '.join(gains)}."
 
 
 def _saving(line: LabelLine, base: LabelLine) -> tuple[LabelPoint, LabelPoint] | None:
@@ -151,7 +151,7 @@ def content(plan: LabelPlan, curve: LabelCurve, failures: Mapping[str, str]) -> 
     return {
         "task": shared.task.name,
         "data": str(shared.data.root or shared.data.train_annotations),
-        "figure": curve.figure,
+        "score": curve.score,
         "train_images": plan.train_images,
         "test_images": plan.test_images,
         "reference": curve.reference,
@@ -176,7 +176,7 @@ def _part_content(part: LabelPart) -> dict[str, Any]:
 
 def _cell_content(plan: LabelPlan, cell: LabelCell, failures: Mapping[str, str]) -> dict[str, Any]:
     done = plan.is_done(cell)
-    figures = figures_of(plan, cell) if done else {}
+    scores = scores_of(plan, cell) if done else {}
     return {
         "run": cell.name,
         "backbone": cell.arm.name,
@@ -186,7 +186,7 @@ def _cell_content(plan: LabelPlan, cell: LabelCell, failures: Mapping[str, str])
         "iterations": cell.part.iterations,
         "done": done,
         "failure": failures.get(cell.name),
-        "scores": {name: None if math.isnan(value) else value for name, value in figures.items()},
+        "scores": {name: None if math.isnan(value) else value for name, value in scores.items()},
     }
 
 

@@ -35,7 +35,11 @@ class Recorder:
     """Makes CUDA graphs, on a stream of its own and in memory that they share."""
 
     def __init__(self, device: torch.device) -> None:
+        # The stream of warm-up, recording and replay must be one: gradients remember the stream
+        # they were first made on, and autograd would wait for it inside the graph.
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        # One pool for all graphs. They never run at the same time, and the backward pass reads what
+        # the forward pass left in it.
         self._memory = torch.cuda.graph_pool_handle()
         self.room = int(MEMORY_SHARE * torch.cuda.get_device_properties(device).total_memory)
 

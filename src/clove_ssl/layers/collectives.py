@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 
+# Asked anew each time: a method is built before processes join, and used after that.
 def processes() -> int:
     """How many processes share the work."""
     return dist.get_world_size() if _joined() else 1
@@ -92,6 +93,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        # What all processes say about the rows of this one.
         return _summed(grads[0].contiguous()).chunk(processes())[rank()]
 
 

@@ -33,6 +33,7 @@ SIDES_PER_OCTAVE = 16
 
 def rung(size: int, *, per_octave: int) -> int:
     """The lowest rung that is not below ``size``; small sizes are rungs themselves."""
+    # The largest power of two up to the size, in equal steps: rungs grow with the size.
     step = max((1 << max(size.bit_length() - 1, 0)) // per_octave, 1)
     return -(-size // step) * step
 
@@ -55,6 +56,7 @@ def by_rows(convolve: Callable[[Tensor], Tensor], maps: Tensor) -> Tensor:
     more = rung(count, per_octave=ROWS_PER_OCTAVE) - count
     if more == 0 or count <= FEW_ROWS:
         return convolve(maps)
+    # Behind the others, so the rows that count keep their numbers.
     return convolve(F.pad(maps, (0, 0, 0, 0, 0, 0, 0, more)))[:count]
 
 

@@ -76,6 +76,8 @@ def replace_norms(module: nn.Module, make: Callable[[_BatchNorm], _BatchNorm]) -
     if isinstance(module, _BatchNorm):
         return make(module)
     for name, child in module.named_children():
+        # A module that stands in two places is replaced in both, by two layers that share their
+        # tensors.
         setattr(module, name, replace_norms(child, make))
     return module
 
@@ -106,6 +108,7 @@ def track(norm: _BatchNorm, mean: Tensor, variance: Tensor) -> None:
         return
     assert norm.num_batches_tracked is not None  # comes with the running statistics
     norm.num_batches_tracked.add_(1)
+    # Reading the counter waits for the device, so only where it is needed.
     share = 1.0 / int(norm.num_batches_tracked) if norm.momentum is None else norm.momentum
     norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), share)
     norm.running_var.lerp_(variance.to(norm.running_var.dtype), share)
@@ -180,6 +183,7 @@ def _statistics(
     total: Callable[[Tensor], Tensor],  # over those who share their statistics
 ) -> _Statistics:
     sums = total(torch.cat([(rows * weights).sum(0), weights.sum(0)]))  # (C + 1,)
+    # Counts travel with the sums: one message instead of two.
     size = sums[-1].detach()
     some = size.clamp(min=1)
     mean = sums[:-1] / some
@@ -220,5 +224,6 @@ def _synchronized(norm: _BatchNorm, device_type: str) -> _BatchNorm:
             "between processes without losing what it does besides. Give --no-sync-norm, or "
             "choose another backbone."
         )
+    # Before a distributed wrapper is put around the module, which must see the final layers.
     kind = nn.SyncBatchNorm if device_type == "cuda" else _CPU_KINDS[type(norm)]
     return remade(norm, kind)

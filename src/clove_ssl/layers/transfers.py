@@ -22,6 +22,7 @@ Numbers = Sequence[float] | Sequence[Sequence[float]]
 
 def send(numbers: Numbers, device: torch.device, *, dtype: torch.dtype) -> Tensor:
     """The numbers as a tensor on ``device``."""
+    # Page-locked: a copy from ordinary memory waits for all that is queued.
     here = torch.tensor(numbers, dtype=dtype, pin_memory=device.type == "cuda")
     return here.to(device, non_blocking=True)
 
@@ -67,6 +68,7 @@ def pad_rows(parts: Sequence[Tensor]) -> Tensor:
         [*range(end - count, end), *[total] * (longest - count)]
         for count, end in zip(counts, ends, strict=True)
     ]
+    # One more row, of zeros, to which all places point that only fill up.
     joined = torch.cat([*parts, parts[0].new_zeros(1, *parts[0].shape[1:])])  # (total + 1, ...)
     return joined[send(places, joined.device, dtype=torch.int64)]
 
@@ -113,6 +115,8 @@ class HostCopy:
         self._copied: torch.cuda.Event | None = None
         if on_gpu:
             self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            # An event behind the copy alone: synchronizing the stream would wait for the backward
+            # pass, too.
             self._copied.record()
 
     def read(self) -> list[int]:

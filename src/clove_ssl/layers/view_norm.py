@@ -35,10 +35,13 @@ class NormByView(_BatchNorm):
         """(V * B, C, ...) -> same shape."""
         if not self.training:
             return super().forward(features)
+        # Values of a channel in one view. With a single one the variance is 0 and its unbiased form
+        # 0 / 0.
         count = features[:, 0].numel() // self.views
         if count < 2:
             raise ValueError("batch norm needs more than 1 value per channel in every view")
-        # Without a graph: the backward pass of ``_Normalize`` knows where they come from.
+        # Whether views share statistics is part of a method: CLoVE joins its views, PixPro does
+        # not. Without a graph: the backward pass of ``_Normalize`` knows where they come from.
         means, variances = _statistics(features, self.views)  # (V, C)
         scale = (variances + self.eps).rsqrt()
         normalized: Tensor = _Normalize.apply(features, means, scale, self.weight, self.bias)
@@ -62,6 +65,8 @@ def normalize_by_view(*networks: nn.Module, views: int) -> bool:
     Says whether that was possible: with layers that are no plain batch norms, such as
     synchronized ones, in any of them, all stay as they are.
     """
+    # All or none, and looked at before anything changes: a student by view with a teacher that is
+    # not would compare features of different statistics.
     layers = [layer for network in networks for layer in network.modules()]
     if not all(_is_replaceable(layer) for layer in layers if isinstance(layer, _BatchNorm)):
         return False
@@ -71,6 +76,8 @@ def normalize_by_view(*networks: nn.Module, views: int) -> bool:
 
 
 def _is_replaceable(norm: _BatchNorm) -> bool:
+    # The very types: a subclass may do more than these layers know, as SyncBatchNorm does. Without
+    # a momentum running statistics are plain averages, which need a count that is not kept here.
     return type(norm) in _PLAIN and norm.track_running_stats and norm.momentum is not None
 
 
@@ -86,6 +93,8 @@ def _statistics(features: Tensor, views: int) -> tuple[Tensor, Tensor]:
     groups = _grouped(at_least_fp32(features), views)
     # Groups are equally large, so the variance of a view is that inside its groups, averaged, plus
     # that between their means. A mean of squares minus a squared mean would lose digits.
+    # In fp32 even under autocast: with the 8 bits of bf16 a sum of thousands of values stops
+    # growing.
     within, means = torch.var_mean(groups, (1, 3), correction=0)  # (G, C)
     between, mean = torch.var_mean(_by_view_of(means, views), 1, correction=0)  # (V, C)
     return mean, _by_view_of(within, views).mean(1) + between
@@ -122,6 +131,8 @@ class _Normalize(torch.autograd.Function):
         # a shift or a stretch of a whole view changes nothing behind the norm, so both are taken
         # out. Autograd would go through mean and variance again, with more passes over the batch.
         features, mean, scale, weight = ctx.saved_tensors
+        # Centred features are computed again: a subtraction costs less than a map kept in memory.
+        # ``centered`` lacks the factor ``scale``, which is why ``slope`` has it twice.
         grad, centered = at_least_fp32(outer), at_least_fp32(features) - _beside(mean, features)
         total = _sums(grad, len(mean))  # (V, C)
         along = _sums(grad * centered, len(mean)) * scale  # (V, C) the sum of g * n
@@ -137,6 +148,7 @@ class _Normalize(torch.autograd.Function):
 def _grouped(features: Tensor, views: int) -> Tensor:
     """(V * B, C, ...) -> (G, I, C, L) with L = 1 for rows; no group is in two views."""
     images, cells = len(features) // views, math.prod(features.shape[2:])
+    # Rounded up, so a map with many cells is a group by itself.
     enough = min(images, -(-_CELLS_OF_A_GROUP // cells))
     # The next number of images that divides a view; all of them always do.
     together = next(number for number in range(enough, images + 1) if images % number == 0)
@@ -156,5 +168,6 @@ def _sums(values: Tensor, views: int) -> Tensor:
 def _beside(values: Tensor, features: Tensor) -> Tensor:
     """Values of views or of all, (V or 1, C), beside each image of (V * B, C, ...)."""
     views, channels = values.shape
+    # Without compilation ``reshape`` copies; compiled, the (V, C) numbers are read where they are.
     each = values[:, None].expand(views, len(features) // views, channels)
     return each.reshape(-1, channels, *[1] * (features.dim() - 2))

@@ -56,7 +56,7 @@ class Learner(nn.Module):
         """Called once per optimizer step, right after it."""
 
     def health(self, output: StepOutput) -> dict[str, Tensor]:
-        """Figures that tell whether it learns; asked for at logged steps only."""
+        """Metrics that tell whether it learns; asked for at logged steps only."""
         return {}
 
 

@@ -61,8 +61,14 @@ def mean_over_pairs(cosines: Tensor, matches: Tensor) -> Tensor:
     An image without a pair gives 0. The guard of the division is added to an
     fp32 count, as in the released code, where larger counts swallow it.
     """
+    # A mean per image first: over all pairs of a batch, images with much overlap would dominate.
     pairs = matches.sum((1, 2)).to(torch.float32)  # (B,)
     return (cosines * matches).sum((1, 2)) / (pairs + 1e-6)
+
+
+def mean_where(values: Tensor, mask: Tensor, dims: int | tuple[int, ...]) -> Tensor:
+    """Mean of values over ``dims`` where the mask holds; 0 where it never does."""
+    return (values * mask).sum(dims) / mask.sum(dims).clamp(min=1)
 
 
 def share_without_match(matches: Tensor) -> Tensor:

@@ -7,7 +7,16 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from clove_ssl.config.bases import Branch, MethodConfig
-from clove_ssl.config.ranges import Positive, QueueSize, Range, Ranged, Share, Width, WidthFromZero
+from clove_ssl.config.ranges import (
+    Positive,
+    QueueSize,
+    Range,
+    Ranged,
+    Share,
+    Weight,
+    Width,
+    WidthFromZero,
+)
 from clove_ssl.config.views import Interpolation, ViewsConfig, ViewSpec
 from clove_ssl.errors import UserError
 from clove_ssl.methods.metrics import (
@@ -36,6 +45,18 @@ class ProjectorConfig(Ranged):
     """Give the convolutions a bias (PixPro does, CLoVE does not)."""
     last_norm: Literal["plain", "affine", "none"] = "plain"
     """Batch norm after the last convolution: without scale and shift, with them, or none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VarianceWeights(Ranged):
+    """How much each term of VICReg counts."""
+
+    invariance: Weight = 25.0
+    """Weight of the squared distance between matching embeddings (VICReg)."""
+    variance: Weight = 25.0
+    """Weight of the hinge that keeps the standard deviation of every channel at 1 (VICReg)."""
+    covariance: Weight = 1.0
+    """Weight of the squared covariances between channels (VICReg)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,6 +53,8 @@ def contrast(
         return Contrast(
             loss=loss,
             positive_cosine=similar.detach() * temperature,
+            # The mean of products is the product with the mean: no second (..., S) tensor for a
+            # metric.
             negative_cosine=query.detach() @ negatives.mean(0),
             found=similar.detach() > others.detach().amax(-1),
         )

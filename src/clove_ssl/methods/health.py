@@ -1,4 +1,4 @@
-"""Figures that tell a healthy run from a collapsing one.
+"""Metrics that tell a healthy run from a collapsing one.
 
 Pure functions. Spread, rank and entropy cost a decomposition or a softmax, so
 the engine asks for them at logged steps only.
@@ -39,6 +39,7 @@ def effective_rank(rows: Tensor) -> Tensor:
     It lies between 1 (all rows on one line) and the smaller of N and D.
     """
     wide = at_least_fp32(rows)
+    # Not of the covariance, whose eigenvalues are squares: small ones would drown in fp32.
     singular = torch.linalg.svdvals(wide)  # (min(N, D),)
     share = singular / singular.sum().clamp(min=torch.finfo(wide.dtype).tiny)
     entropy: Tensor = torch.special.entr(share).sum()
@@ -78,6 +79,7 @@ def place_shares(maps: Tensor) -> dict[str, Tensor]:
     show what it explains of the variance of the places: 1 is all, 0 nothing.
     """
     b, _, h, w = maps.shape
+    # Normal equations square the condition number, which fp32 does not bear.
     rows = maps.flatten(2).mT.to(torch.float64)  # (B, L, D)
     rows = torch.cat([rows, torch.ones_like(rows[..., :1])], dim=2)  # a constant, penalised little
     heights = torch.linspace(-1, 1, h, dtype=rows.dtype, device=rows.device)

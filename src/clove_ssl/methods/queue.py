@@ -39,6 +39,8 @@ class FeatureQueue(nn.Module):
         """Put in the (N, D) rows of every process, in rank order, over the oldest ones."""
         gathered = gather_rows(rows.detach().to(self.entries.dtype))  # (R, D)
         size, total = len(self.entries), len(gathered)
+        # Places are computed on the device. The usual copy into a slice needs the pointer on the
+        # host, which would wait for the GPU in every step.
         kept = gathered[-size:]  # of more rows than slots only the last survive
         first = self.pointer + (total - len(kept))
         slots = (first + torch.arange(len(kept), device=kept.device)) % size
@@ -58,6 +60,7 @@ class KeyBank(FeatureQueue):
 
     def __init__(self, size: int, dim: int) -> None:
         super().__init__(size, dim)
+        # Drawn from the generator that the seed has set, so all processes begin with the same bank.
         self.entries.copy_(unit_vectors(torch.randn(size, dim)))
         self.filled.fill_(size)
         self.waiting: list[Tensor] = []
@@ -68,6 +71,7 @@ class KeyBank(FeatureQueue):
 
     def advance(self) -> None:
         """Put in what was collected, over the oldest entries."""
+        # Micro-batch by micro-batch, as they came: the order of entries is part of what is resumed.
         for rows in self.waiting:
             self.enqueue(rows)
         self.waiting.clear()

@@ -62,6 +62,7 @@ class QueuedMethod(TeacherStudentMethod[Encoder]):
         A pass for each would leave the GPU waiting for the host.
         """
         super().before_compilation()
+        # The student is not touched: it sees its batch as a whole.
         groups = groups_here(self._shuffle_groups)
         if groups > 1 and normalize_by_view(self.teacher.module, views=groups):
             self.groups_together = groups

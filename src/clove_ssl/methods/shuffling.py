@@ -39,6 +39,7 @@ class BatchOrders:
         """Draw anew what earlier steps have asked for."""
         self._step = step
         for (images, device), order in self._orders.items():
+            # Copied into the old tensor: a captured step reads this address.
             order.copy_(send_tensor(batch_order(images, step), device))
 
     def of(self, images: int, device: torch.device) -> Tensor:
@@ -86,6 +87,7 @@ def forward_shuffled(
         )
     everything = gather_rows(images)  # (R, ...)
     order = orders.of(len(everything), images.device)  # (R,)
+    # Every process computes other images than its own, then gives them back below.
     mine = everything[order.chunk(processes())[rank()]]  # (B, ...)
     try:
         computed = torch.cat([network(part) for part in mine.chunk(1 if together else share)])
@@ -93,6 +95,7 @@ def forward_shuffled(
         if len(images) > share:
             raise
         raise _too_small(len(images), processes() * max(1, share // 2)) from None
+    # argsort of a permutation is its inverse.
     return gather_rows(computed)[order.argsort().chunk(processes())[rank()]]
 
 
@@ -110,6 +113,7 @@ def _too_small(images: int, fewer: int) -> UserError:
 
 def batch_order(images: int, step: int) -> Tensor:
     """A permutation of ``images`` that follows from ``step``, the same on every machine."""
+    # On the CPU, whose generator gives the same numbers everywhere; that of a GPU need not.
     return torch.randperm(images, generator=torch.Generator().manual_seed(step))
 
 

@@ -117,6 +117,8 @@ class TeacherStudentMethod(Method, Compilable, Capturable, Generic[Encoder]):
 
     def before_forward(self, progress: Progress) -> None:
         """Follow the student, where it is done here."""
+        # Once per optimizer step, in its last micro-batch: as in the released code, with the
+        # weights that the last step left.
         if progress.closes_step and self._options.teacher.update == "before-forward":
             self.update_teacher(progress)
 
@@ -208,7 +210,11 @@ class Teacher(nn.Module, Generic[Student]):
         super().__init__()
         self.mode = mode
         self.module: Student = copy.deepcopy(student)
+        # Before a distributed wrapper sees it, which would otherwise wait for gradients that never
+        # come.
         self.module.requires_grad_(False)
+        # A teacher in eval mode from the start would use running statistics of mean 0 and variance
+        # 1, which are those of nothing; hence ``train`` by default.
         self.train(self.training)
 
     @torch.no_grad()
@@ -230,11 +236,14 @@ class Teacher(nn.Module, Generic[Student]):
         if [tensor.shape for tensor in mine] != [tensor.shape for tensor in theirs]:
             raise ValueError("the student does not have the shape it had when it was copied")
         if mine:
+            # In place: rebinding ``data`` would leave captured graphs and optimizers with the old
+            # tensors.
             torch._foreach_lerp_(mine, theirs, 1.0 - momentum)
 
     def _averaged(self, module: nn.Module) -> list[Tensor]:
         """Weights and, for a teacher in eval mode, running statistics; never counters."""
         tensors = [parameter.detach() for parameter in module.parameters()]
         if self.mode == "eval":
+            # Not the counter of batches: it is an integer, which an average would set back to 0.
             tensors += [buffer for buffer in module.buffers() if buffer.is_floating_point()]
         return tensors

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -20,17 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from clove_ssl.layers.fp32 import at_least_fp32
+from clove_ssl.methods.config import VarianceWeights
 
 Gather = Callable[[Tensor], Tensor]  # (B, ...) of this process -> (N, ...) of all
-
-
-@dataclass(frozen=True, kw_only=True)
-class VarianceWeights:
-    """How much each term counts."""
-
-    invariance: float = 25.0
-    variance: float = 25.0
-    covariance: float = 1.0
 
 
 class VarianceTerms(NamedTuple):
@@ -71,15 +62,17 @@ def ways_of(
     return ways
 
 
-def variance_hinge(rows: Tensor, *, eps: float = 1e-4) -> Tensor:
+def variance_hinge(rows: Tensor) -> Tensor:
     """How far the standard deviations of (..., N, D) rows over N are below 1, averaged."""
-    return F.relu(1 - (rows.var(-2) + eps).sqrt()).mean()
+    # Inside the root, or its slope at 0 would be infinite: just where a collapse has to be undone.
+    return F.relu(1 - (rows.var(-2) + 1e-4).sqrt()).mean()
 
 
 def covariance_penalty(rows: Tensor) -> Tensor:
     """Squared covariances between different channels of (..., N, D) rows, summed, over D."""
     centered = rows - rows.mean(-2, keepdim=True)
     covariance = centered.mT @ centered / (rows.shape[-2] - 1)  # (..., D, D)
+    # All squares less those of the diagonal: setting it to zero would copy (..., D, D).
     own = covariance.diagonal(dim1=-2, dim2=-1).square().sum(-1)  # (...)
     return (covariance.square().sum((-2, -1)) - own).mean() / rows.shape[-1]
 
@@ -94,6 +87,8 @@ def global_terms(
     """VICReg on whole images: invariance is a mean over pairs, the rest one over views."""
     with torch.autocast(vectors[0].device.type, enabled=False):
         wide = [at_least_fp32(vector) for vector in vectors]
+        # Variance and covariance are those of the whole batch, with gradients to all processes.
+        # Distances need no gathering, as both views of an image are here.
         everyone = [gather(vector) for vector in wide]
         return VarianceTerms(
             weights.invariance * _mean([F.mse_loss(wide[i], wide[j]) for i, j in pairs]),
@@ -133,12 +128,14 @@ def nearest_cells(distances: Tensor, count: int | None = None) -> NearestCells:
     """The nearest column of every row of (B, L, L') distances, or of the ``count`` best rows."""
     nearest = distances.min(2)  # values and indices, (B, L) each
     size = distances.shape[1] if count is None else count
+    # In the order of cells, not of distances: statistics are taken place by place over the batch.
     here = nearest.values.topk(size, dim=1, largest=False).indices.sort(1).values  # (B, P)
     return NearestCells(here, nearest.indices.take_along_dim(here, dim=1))
 
 
 def feature_distances(a: Tensor, b: Tensor) -> Tensor:
     """Squared distances of embeddings (B, L, D) and (B, L', D): (B, L, L')."""
+    # As a product: differences would take (B, L, L', D), some gigabytes.
     return a.square().sum(-1)[:, :, None] + b.square().sum(-1)[:, None] - 2 * a @ b.mT
 
 
@@ -157,6 +154,7 @@ def _way_terms(
     """The three terms of cells that are matched in one way, unweighted: (3,)."""
     here, there = maps[way.here], maps[way.there]
     if way.closest is None:
+        # Who matches whom is no function to be learned.
         distances = feature_distances(here.detach(), there.detach())
     else:
         distances = location_distances(locations[way.here], locations[way.there])

@@ -19,15 +19,15 @@ from clove_ssl.painting.predictions import Colour, readable_on, write_sheet
 Pixels = NDArray[np.uint8]  # (H, W, 3)
 
 TILE = 200  # pixels of a tile's width
+_RADIUS = 8  # pixels of a ring
 _PAGE, _INK, _QUIET = (255, 255, 255), (20, 20, 20), (92, 102, 109)
 _CAPTION, _TITLE, _LEADING = 13, 16, 4  # pixels of letters, and between lines
 
 
-def enlarged(pixels: Pixels, width: int = TILE, *, smooth: bool = True) -> Image.Image:
+def enlarged(pixels: Pixels, width: int = TILE) -> Image.Image:
     """A picture of this width with its sides in proportion."""
     height = max(1, round(width * pixels.shape[0] / pixels.shape[1]))
-    kind = Image.Resampling.BICUBIC if smooth else Image.Resampling.NEAREST
-    return Image.fromarray(pixels).resize((width, height), kind)
+    return Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC)
 
 
 def captioned(picture: Image.Image, caption: str, *, note: str = "") -> Image.Image:
@@ -120,11 +120,11 @@ def as_colours(shares: Floats, size: tuple[int, int]) -> Image.Image:
     return Image.fromarray(levels).resize(size, Image.Resampling.BICUBIC)
 
 
-def ring(picture: Image.Image, place: tuple[float, float], *, radius: int = 8) -> Image.Image:
+def ring(picture: Image.Image, place: tuple[float, float]) -> Image.Image:
     """Mark a place; the ring is seen on bright and on dark."""
     x, y = place[0] * picture.width, place[1] * picture.height
     pen = ImageDraw.Draw(picture)
-    for reach, colour, width in ((radius + 1, _BLACK, 4), (radius, _WHITE, 2)):
+    for reach, colour, width in ((_RADIUS + 1, _BLACK, 4), (_RADIUS, _WHITE, 2)):
         pen.ellipse((x - reach, y - reach, x + reach, y + reach), outline=colour, width=width)
     return picture
 

@@ -51,13 +51,13 @@ _MOST_PIXELS = 16_000_000  # of an enlarged input
 
 def show(config: ShowConfig) -> Path:
     """Draw a sheet, write it, and say where it is."""
-    path = draw(config)
+    path = paint_sheet(config)
     Console().say(str(path))
     return path
 
 
-def draw(config: ShowConfig) -> Path:
-    """Draw a sheet and write it."""
+def paint_sheet(config: ShowConfig) -> Path:
+    """Paint a sheet and write it."""
     with Console().working(f"Drawing {config.what}"):
         title, rows = _SHEETS[config.what](config)
         return write_titled_sheet(config.out or _default_out(config), title, rows)

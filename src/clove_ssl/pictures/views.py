@@ -108,7 +108,7 @@ def matches_rows(
         pairs = _pairs(drawn.specs)
         shown = sorted({view for pair in pairs for view in pair})
         tiles = [_source_tile(drawn, shown)]
-        tiles += [_draw_pair(drawn, pair, rule, backbone) for pair in pairs]
+        tiles += [_paint_pair(drawn, pair, rule, backbone) for pair in pairs]
         rows.append(tiles)
     return rows, rule.threshold
 
@@ -196,7 +196,7 @@ def _pairs(specs: Sequence[ViewSpec]) -> list[tuple[int, int]]:
     return pairs
 
 
-def _draw_pair(
+def _paint_pair(
     drawn: DrawnViews, pair: tuple[int, int], rule: MatchingConfig, backbone: Backbone
 ) -> Image.Image:
     geometry = [drawn.parameters.geometry(view) for view in pair]

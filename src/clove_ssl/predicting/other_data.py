@@ -14,7 +14,7 @@ from clove_ssl.console import Console, Work, counted
 from clove_ssl.data.loading import choose_workers
 from clove_ssl.errors import UserError
 from clove_ssl.finetuning.finetuned import FinetunedModel, StoredModel, read_finetuned
-from clove_ssl.finetuning.score import figures_of, score_and_write, show
+from clove_ssl.finetuning.score import say_scores, score_and_write, scores_of
 from clove_ssl.predicting.run import check_is_empty
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.tasks.base import Reading, Task, TaskData, Vocabulary
@@ -25,7 +25,7 @@ from clove_ssl.training.processes import choose_device
 
 
 def evaluate_on(config: EvaluateConfig) -> dict[str, float]:
-    """Predict and score the test part of other data; gives the figures by name."""
+    """Predict and score the test part of other data; gives the scores by name."""
     device = choose_device(config.device)
     with Console() as console:
         with console.working("Opening the model and the data"):
@@ -46,13 +46,13 @@ def evaluate_on(config: EvaluateConfig) -> dict[str, float]:
         with console.working("Scoring"):
             task.write_predictions(place.predictions, found, data, header=header)
             scores = score_and_write(task, place, test)
-        show(scores, console, classes=True)
+        say_scores(scores, console, classes=True)
         if config.pictures:
             with console.working("Drawing test images"):
                 task.paint(place.predictions, test, place.pictures, count=config.pictures)
             console.choice("pictures", str(place.pictures))
         console.choice("scores", str(place.scores))
-    return figures_of(place)
+    return scores_of(place)
 
 
 def _place(config: EvaluateConfig) -> Path:

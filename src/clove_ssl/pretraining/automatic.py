@@ -166,7 +166,9 @@ def _fit_memory(config: PretrainConfig, machine: Machine) -> int | None:
     if machine.kind == "cpu":
         return None
     pixels = sum(spec.size**2 for spec in config.method.view_specs())
+    # The rest is for weights, the optimizer, rendered batches ahead, and what others use.
     fits = 0.6 * machine.memory / (pixels * _GIB_PER_PIXEL[config.backbone.name])
+    # Rounded down to a power of two, which divides the batch.
     micro = 1 << (max(1, int(fits)).bit_length() - 1)
     return micro if micro < config.batch_size else None
 
@@ -196,6 +198,7 @@ def _with_length(
     config: PretrainConfig, *, epochs: int, steps: int | None, share: float
 ) -> PretrainConfig:
     """A run of another length, which warms up for a twentieth of it."""
+    # A recipe's warm-up is made for its own length; five epochs would be all of a short run.
     optimizer = replace(config.optimizer, warmup_epochs=round(0.05 * share, 4))
     return replace(config, epochs=epochs, steps=steps, optimizer=optimizer)
 
@@ -212,6 +215,8 @@ class Suggestion:
 
 def suggest_run(out: Path, data: DataConfig, device: Device = "auto") -> Suggestion:
     """Look at the images and the machine, and choose."""
+    # Processes that measure for themselves could choose runs of different lengths, and would then
+    # wait for each other without end.
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise UserError(
             "A run of several processes is not chosen by itself, since each would measure another "

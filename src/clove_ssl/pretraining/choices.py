@@ -156,6 +156,7 @@ def decide(
         processes_here=process.local_world_size,
         trains_on_cpu=device.type == "cpu",
     )
+    # Before compilation, which is not worth its time where steps are captured.
     capture = _choose_capture(config, plan, precision, why_not_captured(method))
     cache = CacheChoice("off", "no photos to look at")
     if source is not None:
@@ -189,6 +190,7 @@ def plan_run(
 ) -> PretrainPlan:
     """The numbers that follow from a config, the data and the machine."""
     share = config.share_per_process(processes)
+    # A fraction: batches run on across the ends of epochs.
     steps_per_epoch = images / config.batch_size
     peak = config.optimizer.peak_lr(config.batch_size)
     milestone = config.checkpoints.milestone_epochs
@@ -253,6 +255,7 @@ def _choose_capture(
     """Steps are captured as CUDA graphs, by default, wherever they can be."""
     obstacles = {
         "on a CPU": precision.device_type != "cuda",
+        # A graph keeps the scale of its recording, and skips no step.
         "fp16 scales the loss anew in every step": precision.name == "fp16",
         f"{plan.processes} processes share a step": plan.processes > 1,
         obstacle: bool(obstacle),

@@ -25,7 +25,7 @@ from clove_ssl.data.bad_files import BadFile, BadFiles
 from clove_ssl.data.cache.store import PhotoStore, PhotoTable
 from clove_ssl.data.decode import BatchDecoder, find_batch_decoder
 from clove_ssl.data.loading import WorkersUntilKept, end_workers, load_batches
-from clove_ssl.data.order import ImageOrder, StepPlan
+from clove_ssl.data.order import BatchOrder, ImageOrder
 from clove_ssl.data.reading import (
     BatchReader,
     EncodedBatch,
@@ -43,6 +43,8 @@ from clove_ssl.training.processes import Process
 from clove_ssl.views.batch import ViewBatch
 
 T = TypeVar("T")
+
+_AHEAD = 2  # batches that are rendered before they are asked for
 
 
 def open_feed(
@@ -92,7 +94,7 @@ def _load(
 ) -> Iterable[T]:
     """Batches by workers, which end once ``table`` has all photos."""
     plan, workers = choices.plan, choices.workers.value
-    order = StepPlan(
+    order = BatchOrder(
         ImageOrder(len(reader.source), config.seed),
         batch_size=plan.batch_size,
         processes=process.world_size,
@@ -141,6 +143,7 @@ class _Reports:
 
         Say as well, once, that all photos are kept, or that there is no room for more.
         """
+        # Only at logged steps, where the host waits anyway.
         everywhere = self._process.gather(self._unreported)
         self._unreported = []
         told = {file.name: file for files in everywhere for file in files}
@@ -194,6 +197,7 @@ class ViewFeed(_Reports):
         with self.waiting.counted():
             rendered: RenderedBatch = next(self._batches)
         self._note(rendered.bad)
+        # Pixels travel as bytes, a quarter of their size as floats, and are normalised over there.
         on_gpu = self._process.device.type == "cuda"
         batch = view_batch(rendered, self._specs).to(self._process.device, non_blocking=on_gpu)
         return batch.normalized(torch.float32, channels_last=on_gpu)
@@ -216,13 +220,13 @@ class DeviceFeed(_Reports):
         dtype: torch.dtype,
         decoder: BatchDecoder | None,
         store: PhotoStore | None = None,
-        ahead: int = 2,
     ) -> None:
         super().__init__(process, bad_files, store)
         self._renderer = DeviceRenderer(
             reader, process.device, dtype=dtype, decoder=decoder, store=store
         )
-        self._ready: queue.Queue[Ready | BaseException] = queue.Queue(maxsize=ahead)
+        # Bounded, as every batch in it holds memory of the GPU.
+        self._ready: queue.Queue[Ready | BaseException] = queue.Queue(maxsize=_AHEAD)
         # Workers start, and kernels are compiled, before there is a second thread.
         batches = iter(loader)
         try:
@@ -248,6 +252,7 @@ class DeviceFeed(_Reports):
     def close(self) -> None:
         """End the thread, which may be waiting for room in the queue."""
         self._closing = True
+        # A thread that waits for room in a full queue sees no flag; taking batches out wakes it.
         while self._thread.is_alive():
             with suppress(queue.Empty):
                 self._ready.get(timeout=0.1)

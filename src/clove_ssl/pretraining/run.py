@@ -70,7 +70,12 @@ class PretrainResult:
     backbone: Path
     finished: bool
     step: int
-    figures: dict[str, float]
+    metrics: dict[str, float]  # of the last logged step
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """The old name of ``metrics``."""
+        return self.metrics
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,8 @@ class Parts:
 def pretrain(config: PretrainConfig, *, overwrite: bool = False) -> PretrainResult:
     """Pre-train a backbone; ``config.out`` must be new, or a run if it may be overwritten."""
     with joined(config.device, share_gpus=config.share_gpus) as process:
+        # Checked twice: here for a quick answer, and by ``make_free`` when everything else is known
+        # to work.
         if process.is_first:  # before minutes of looking through the data
             directory.check_is_free(config.out, overwrite=overwrite)
         parts = _prepare(from_anywhere(config), process)
@@ -111,18 +118,22 @@ def resume(
 
 def _prepare(config: PretrainConfig, process: Process) -> Parts:
     """Open the data, make all choices, and build the method."""
+    # Before anything draws a number: weights, queues and prototypes all come from this generator.
     start_repeatably(config.seed, process.device, deterministic=config.deterministic)
     with Console(speaks=process.is_first).working("Looking through the images"):
         source = open_source(config.data)
     if config.method.needs_labels:
         source = only_labelled(source)
         config = replace(config, method=config.method.for_classes(len(source.class_names)))
+    # Before the method takes memory: what cannot fit should be a sentence, not a killed process.
     needs = check_needs(config, process, images=len(source))
     method = _build_method(config, process)
     choices = decide(config, process, images=len(source), method=method, source=source)
+    # Before compilation, which puts the precision of products into its graphs.
     choices.precision.prepare()
     if choices.compilation.value:
         compile_method(method, activation_memory=config.activation_memory)
+    # Compiled code joins norms with their neighbours by itself; otherwise kernels of ours do.
     elif process.device.type == "cuda":
         fuse_norms(method)
     largest = max((spec.size for spec in method.views()), default=224)
@@ -138,9 +149,12 @@ def _build_method(config: PretrainConfig, process: Process) -> Method:
             weights = imagenet_file(config.backbone.name)
         load_weights(backbone, weights)
     method = config.method.build(backbone)
+    # The teacher is part of the method by now, so its norms are synchronized, too.
     if process.world_size > 1 and config.sync_norm:
         synchronize_norms(method, process.device.type)
     if process.device.type == "cuda":
+        # The layout that tensor cores want; without it every convolution would turn its maps
+        # around.
         method = method.to(memory_format=torch.channels_last)
     return method.to(process.device)
 
@@ -151,6 +165,8 @@ def _train(
     """From the checkpoint, if there is one, to the end of the run and what it leaves."""
     with owned(run, process) as console:
         loop = _build_loop(run, process, console, parts)
+        # The checkpoint first: it says which images the run had, and a folder that has changed
+        # since would give other images to the same positions.
         bad_files = _known_bad_files(run, process, parts, loop.restore())
         if changes is not None:
             take_over(run, loop, parts.config, changes)
@@ -280,6 +296,7 @@ def _train_and_probe(
     if loop.step >= loop.plan.total_steps:
         probe.catch_up()
         return True
+    # Before workers start: helpers take all cores for a while, and memory of the GPU.
     _compile_ahead(loop, parts)
     feed = open_feed(
         parts.config,
@@ -329,6 +346,7 @@ def _finish(run: RunDirectory, loop: TrainingLoop, parts: Parts, *, finished: bo
         loop.console.say(f"Stopped after step {loop.step}. Go on with: clove resume {run.path}")
         return
     config, plan, backbone = parts.config, loop.plan, parts.method.export_backbone()
+    # The backbone before card and report: if one of those fails, what took days is there.
     metadata = {"method": config.method.name, "config_hash": files.fingerprint(config)}
     save_backbone(backbone, run.backbone, metadata)
     metrics = last_values(read_metrics(run))

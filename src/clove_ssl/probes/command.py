@@ -111,7 +111,7 @@ def open_suite(config: ProbeConfig) -> ProbeSuite:
 def _amounts(config: ProbeConfig) -> Amounts:
     usual = Amounts()
 
-    def limits(default: tuple[int, int]) -> tuple[int, int]:
+    def images(default: tuple[int, int]) -> tuple[int, int]:
         asked = config.train_images, config.test_images
         learned, judged = (
             given if given is not None else known
@@ -121,9 +121,9 @@ def _amounts(config: ProbeConfig) -> Amounts:
 
     return Amounts(
         pairs=config.test_images if config.test_images is not None else usual.pairs,
-        classes=limits(usual.classes),
-        masks=limits(usual.masks),
-        persons=limits(usual.persons),
+        classes=images(usual.classes),
+        masks=images(usual.masks),
+        persons=images(usual.persons),
     )
 
 
@@ -189,7 +189,7 @@ def _entry(name: str, kind: str, score: Score, config: ProbeConfig) -> dict[str,
         "size": config.size,
         "stages": list(config.stages),
         "seed": config.seed,
-        "figure": kind,
+        "figure": kind,  # the name of the probe; people read this file, so the key stays
         "title": TITLES[kind],
         "value": score.value,
         "interval": None if score.interval is None else list(score.interval),
@@ -200,6 +200,6 @@ def _entry(name: str, kind: str, score: Score, config: ProbeConfig) -> dict[str,
 
 
 def _identity(entry: dict[str, Any]) -> tuple[Any, ...]:
-    """What makes two entries the same measurement; entries of old versions have no figure."""
+    """What makes two entries the same measurement; some of old versions do not name the probe."""
     keys = ("backbone", "data", "size", "stages", "seed", "figure")
     return tuple(str(entry.get(key)) for key in keys)

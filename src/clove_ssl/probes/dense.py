@@ -84,6 +84,7 @@ def dense_probe(
     stages = (backbone.stage,) if stage is None else (stage,) if isinstance(stage, str) else stage
     extract = FrozenFeatures(backbone, stages, device=device)
     learning = load_pictures(train, size=size, limit=max_train)
+    # On the training images: statistics of test images would let the test leak into the features.
     extract.calibrate(learning.images)
     generator = torch.Generator().manual_seed(seed)
     cells = collect_cells(extract, learning, limit=max_cells, generator=generator)
@@ -96,6 +97,8 @@ def segmentation(
 ) -> ProbeResult:
     """What a linear classifier of ``cells`` says about ``judged``."""
     classes = len(judged.class_names)
+    # Whole images are held out. Cells of one image resemble each other, and a penalty chosen among
+    # neighbours would be too small.
     held_out = _hold_out(cells.image, generator)
     classifier, penalty = choose_and_fit(cells.features, cells.labels, held_out, classes=classes)
     by_image = _confusions(extract, classifier.map_logits, judged)  # (N, K, K)
@@ -158,6 +161,7 @@ def collect_cells(
 
 def cell_labels(labels: Tensor, grid: tuple[int, int], classes: int) -> Tensor:
     """Class of most pixels of each cell: (B, S, S) -> (B, h, w); 255 where none has half."""
+    # What nobody judged is a class of its own here, so that it can win a cell and silence it.
     numbers = torch.where(labels == IGNORE, classes, labels.long())
     shares = torch.stack(
         [F.adaptive_avg_pool2d((numbers == k).float(), grid) for k in range(classes + 1)], dim=1
@@ -170,6 +174,7 @@ def _choose(usable: Tensor, quota: int, generator: torch.Generator) -> Tensor:
     """At most ``quota`` of the usable cells of every image: (B, L) bool."""
     if usable.shape[1] <= quota:
         return usable
+    # The lowest of random keys are a fair choice without repetition; 2 never is among them.
     keys = torch.rand(usable.shape, generator=generator).masked_fill(~usable, 2.0)  # (B, L)
     return usable & (keys <= keys.kthvalue(quota, dim=1, keepdim=True).values)
 

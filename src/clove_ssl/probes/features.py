@@ -117,6 +117,7 @@ def scale_labels(labels: Tensor, size: int) -> Tensor:
     """A label map (H, W) as uint8 (S, S), without new classes between two others."""
     if labels.shape == (size, size):
         return labels
+    # ``nearest-exact`` takes the pixel at the centre; plain ``nearest`` is shifted by half a pixel.
     numbers = F.interpolate(labels[None, None].float(), (size, size), mode="nearest-exact")
     return numbers[0, 0].byte()
 
@@ -139,6 +140,7 @@ class FrozenFeatures:
         self, backbone: Backbone, stages: Sequence[str], *, device: torch.device | str
     ) -> None:
         _check_stages(backbone, stages)
+        # A copy: probes run in the middle of a training, which must not notice.
         frozen = _plain(copy.deepcopy(backbone)).to(device, torch.float32).eval()
         self._backbone = frozen.to(memory_format=torch.channels_last)
         self._stages = list(stages)
@@ -154,6 +156,8 @@ class FrozenFeatures:
             return
         for layer in layers:
             layer.reset_running_stats()
+            # With a momentum the last batches would count most, and some of the reset values would
+            # stay.
             layer.momentum = None  # a plain average over batches
             layer.train()
         for batch in _equal_batches(images):

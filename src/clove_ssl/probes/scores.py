@@ -71,6 +71,7 @@ def gain(score: Score, baseline: Score) -> Gain:
 def resample_counts(images: int, *, seed: int) -> Tensor:
     """How often each image occurs in each resample: (R, N) float64."""
     generator = torch.Generator().manual_seed(seed)
+    # From the seed alone, so all backbones are resampled alike and can be compared pair by pair.
     draws = torch.randint(images, (RESAMPLES, images), generator=generator)  # (R, N)
     counts = torch.zeros(RESAMPLES, images, dtype=torch.float64)
     return counts.scatter_add_(1, draws, torch.ones_like(draws, dtype=torch.float64))
@@ -80,6 +81,7 @@ def share(right: Tensor, judged: Tensor, *, chance: float | None = None, seed: i
     """The share of what was judged that is right, from the counts (N,) of every image."""
     right, judged = right.double().cpu(), judged.double().cpu()
     counts = resample_counts(len(right), seed=seed)  # (R, N)
+    # A ratio of sums, not a mean of ratios: images with many judged cells count accordingly.
     drawn = (counts @ right) / (counts @ judged).clamp(min=1)  # (R,)
     value = (right.sum() / judged.sum().clamp(min=1)).item()
     return Score(value, spread_of(drawn), chance, drawn=drawn)

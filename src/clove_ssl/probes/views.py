@@ -61,6 +61,7 @@ class PairFeatures:
 
 def draw_pairs(images: ImageSet, *, limit: int, size: int, seed: int) -> ViewPairs:
     """Two views of at most ``limit`` images, spread evenly over the set."""
+    # Always the recipe's two large views, so that methods trained with others can be compared.
     specs = ViewsConfig(global_size=size, local_count=0).specs()
 
     def one(index: int) -> tuple[tuple[Tensor, ...], list[Tensor]]:
@@ -93,11 +94,11 @@ def look_at_pairs(extract: FrozenFeatures, pairs: ViewPairs) -> PairFeatures:
 
 
 def count_found(
-    a: Tensor, b: Tensor, boxes_a: Tensor, boxes_b: Tensor, *, threshold: float = THRESHOLD
+    a: Tensor, b: Tensor, boxes_a: Tensor, boxes_b: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Cells found, cells judged and cells found by luck, (B,) each, from maps (B, D, h, w)."""
     grid_a, grid_b = ((maps.shape[2], maps.shape[3]) for maps in (a, b))
-    matches = match_cells(boxes_a, boxes_b, grid_a, grid_b, threshold)  # (B, L_a, L_b)
+    matches = match_cells(boxes_a, boxes_b, grid_a, grid_b, THRESHOLD)  # (B, L_a, L_b)
     rows = [unit_vectors(maps.flatten(2).mT) for maps in (a, b)]  # (B, L, D) each
     similarity = rows[0] @ rows[1].mT  # (B, L_a, L_b)
     there = _count_one_way(similarity, matches)
@@ -110,6 +111,7 @@ def _count_one_way(similarity: Tensor, matches: Tensor) -> tuple[Tensor, Tensor,
     nearest = similarity.argmax(2, keepdim=True)  # (B, Q, 1)
     found = matches.gather(2, nearest)[..., 0]  # (B, Q)
     usable = matches.any(2)  # (B, Q)
+    # What a guess would hit differs from image to image: large overlaps have more matches per cell.
     lucky = matches.double().mean(2)  # (B, Q)
     return found.double().sum(1), usable.double().sum(1), lucky.sum(1)
 
@@ -137,6 +139,7 @@ def spread_scores(pairs: PairFeatures, *, seed: int) -> dict[str, Score]:
 
 def uniformity(unit: Tensor, *, seed: int) -> Score:
     """log of the mean of exp(-2 d^2) over pairs of (N, D) unit vectors; lower is more even."""
+    # The squared distance of unit vectors is 2 - 2 cos.
     closeness = (-2 * (2 - 2 * unit @ unit.T)).exp().cpu()  # (N, N)
     closeness.fill_diagonal_(0)
     counts = resample_counts(len(unit), seed=seed)  # (R, N)

@@ -58,7 +58,7 @@ def conclude(path: Path) -> None:
     console = Console()
     console.say("Measuring and drawing what was learned ...")
     try:
-        _measure_and_draw(run, config, console)
+        _measure_and_paint(run, config, console)
     except KeyboardInterrupt:
         console.say(f"Left out; the run is complete. To do it later: clove probe {run.path}")
         return
@@ -70,7 +70,7 @@ def conclude(path: Path) -> None:
     console.say(pretraining_verdict(run, config, state, found).spoken())
 
 
-def _measure_and_draw(run: RunDirectory, config: PretrainConfig, console: Console) -> None:
+def _measure_and_paint(run: RunDirectory, config: PretrainConfig, console: Console) -> None:
     images = read_state(run, config, read_metrics(run)).images or _MEASURED
     if config.method.trains:
         try:
@@ -103,7 +103,7 @@ def draw_pictures(
         if path.is_file() and path.stat().st_mtime >= newest:
             continue
         try:
-            showing.draw(ShowConfig(what=kind, run=run.path, count=_COUNTS.get(kind, 4)))
+            showing.paint_sheet(ShowConfig(what=kind, run=run.path, count=_COUNTS.get(kind, 4)))
         except UserError as error:
             # A report without a picture is better than none.
             console.warn(f"no picture of {kind}: {error}")

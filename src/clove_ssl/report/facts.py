@@ -65,19 +65,19 @@ def finetuning_facts(
 
 
 def score_facts(run: RunDirectory, config: FinetuneConfig) -> Facts:
-    """The first figures of every kind of score."""
+    """The first two scores of every kind."""
     if config.runs > 1:
         if not run.summary.is_file():
             return {}
-        figures = read_summary(run)["figures"]
-        first = list(figures.items())[:2]
+        scores = read_summary(run)["scores"]
+        first = list(scores.items())[:2]
         return {name.replace("_", " "): describe_spread(spread) for name, spread in first}
     if not run.scores.is_file():
         return {}
     return {
-        f"{table.name} {figure}": f"{100 * value:.2f}"
+        f"{table.name} {name}": f"{100 * value:.2f}"
         for table in read_scores(run.scores).tables
-        for figure, value in list(table.summary.items())[:2]
+        for name, value in list(table.summary.items())[:2]
         if math.isfinite(value)
     }
 

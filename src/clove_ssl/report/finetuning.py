@@ -25,7 +25,7 @@ NOTHING = "–"
 
 @dataclass(frozen=True)
 class Cell:
-    """One figure of one run."""
+    """One score of one run."""
 
     text: str
     is_best: bool = False  # of all runs in the table
@@ -33,7 +33,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """All figures of one run."""
+    """All scores of one run."""
 
     run: ReportedRun
     cells: Sequence[Cell]
@@ -45,7 +45,7 @@ class ScoreBoard:
 
     title: str
     note: str
-    figures: Sequence[str]
+    columns: Sequence[str]
     rows: Sequence[ScoreRow]
     by_class: Rows
 
@@ -98,20 +98,20 @@ def protocol_differences(run: ReportedRun) -> Differences | None:
 def _board(
     task: str, name: str, members: Sequence[tuple[ReportedRun, Scores, ScoreTable]]
 ) -> ScoreBoard:
-    figures = list(dict.fromkeys(figure for _, _, table in members for figure in table.summary))
+    columns = list(dict.fromkeys(column for _, _, table in members for column in table.summary))
     best = {
-        figure: max(
-            (table.summary.get(figure, -math.inf) for _, _, table in members), default=math.inf
+        column: max(
+            (table.summary.get(column, -math.inf) for _, _, table in members), default=math.inf
         )
-        for figure in figures
+        for column in columns
     }
     several = len(members) > 1
     rows = [
         ScoreRow(
             run,
             [
-                _cell(table.summary.get(figure), is_best=several and best[figure])
-                for figure in figures
+                _cell(table.summary.get(column), is_best=several and best[column])
+                for column in columns
             ],
         )
         for run, _, table in members
@@ -119,19 +119,19 @@ def _board(
     _, scores, table = members[0]
     images = "1 image" if scores.images == 1 else f"{scores.images:,} images"
     return ScoreBoard(
-        f"{task}: {name}", f"{table.rule}, {images}", figures, rows, _classes(members)
+        f"{task}: {name}", f"{table.rule}, {images}", columns, rows, _classes(members)
     )
 
 
 def _cell(value: float | None, *, is_best: float | bool) -> Cell:
-    """A figure; ``is_best`` is the best of all runs, or False where there is one run only."""
+    """A score; ``is_best`` is the best of all runs, or False where there is one run only."""
     if value is None:
         return Cell(NOTHING)
     return Cell(_percent(value), is_best is not False and value == is_best)
 
 
 def _classes(members: Sequence[tuple[ReportedRun, Scores, ScoreTable]]) -> Rows:
-    """All figures by class of one run, or the first figure by class of several."""
+    """All scores by class of one run, or the first score by class of several."""
     if len(members) == 1:
         table = members[0][2]
         return class_rows(table) if table.by_class else ()
@@ -139,10 +139,10 @@ def _classes(members: Sequence[tuple[ReportedRun, Scores, ScoreTable]]) -> Rows:
     names = list(dict.fromkeys(name for table in tables for name in table.by_class))
     if not names:
         return ()
-    figure = next(iter(next(table.by_class[names[0]] for table in tables if table.by_class)))
-    head = [f"{figure} by class", *(run.name for run, _, _ in members)]
+    first = next(iter(next(table.by_class[names[0]] for table in tables if table.by_class)))
+    head = [f"{first} by class", *(run.name for run, _, _ in members)]
     rows = [
-        [name, *(_percent(table.by_class.get(name, {}).get(figure, math.nan)) for table in tables)]
+        [name, *(_percent(table.by_class.get(name, {}).get(first, math.nan)) for table in tables)]
         for name in names
     ]
     return [head, *rows]
@@ -153,17 +153,17 @@ def _repeated_board(run: ReportedRun) -> Iterator[ScoreBoard]:
     if run.finetuning is None or run.finetuning.runs == 1 or not run.run.summary.is_file():
         return
     content = read_summary(run.run)
-    figures = content["figures"]
-    cells = [Cell(describe_spread(spread)) for spread in figures.values()]
+    scores = content["scores"]
+    cells = [Cell(describe_spread(spread)) for spread in scores.values()]
     single = [
         [name.replace("_", " "), *(f"{100 * value:.2f}" for value in spread["values"])]
-        for name, spread in figures.items()
+        for name, spread in scores.items()
     ]
-    head = ["figure", *(f"run-{number}" for number in range(content["runs"]))]
+    head = ["score", *(f"run-{number}" for number in range(content["runs"]))]
     yield ScoreBoard(
         f"{run.finetuning.task.name}: {content['runs']} runs",
         "Mean +- standard deviation; the runs differ in their seed alone.",
-        [name.replace("_", " ") for name in figures],
+        [name.replace("_", " ") for name in scores],
         [ScoreRow(run, cells)],
         [head, *single],
     )

@@ -1,7 +1,7 @@
 """Charts that compare probed backbones; the page draws them with plain HTML boxes.
 
-Only figures of one kind, on the same data at the same image size, are put side by
-side. A share is a bar that begins at 0; a figure that is better when lower, or below
+Only scores of one kind, on the same data at the same image size, are put side by
+side. A share is a bar that begins at 0; a score that is better when lower, or below
 zero, is a dot on its axis, since a bar would make the worst the longest. Positions are
 percent of the width of the chart, shares are shown in percent.
 """
@@ -27,7 +27,7 @@ _MEANINGS = {metric.name.removeprefix(PROBE_PREFIX): metric.meaning for metric i
 
 @dataclass(frozen=True)
 class Bar:
-    """The figure of one backbone."""
+    """The score of one backbone."""
 
     name: str
     stages: str
@@ -55,12 +55,12 @@ class BarChart:
 
 
 def bar_charts(probes: Sequence[Entry], colours: Mapping[str, int] | None = None) -> list[BarChart]:
-    """One chart per figure and kind of data, in the order of ``probes.json``.
+    """One chart per kind of score and kind of data, in the order of ``probes.json``.
 
     ``colours`` are the numbers of runs by the names of their folders.
     """
     charts: dict[tuple[str, str, str], list[Entry]] = {}
-    # A network that diverged has no figure, and a bar without a length cannot be drawn.
+    # A network that diverged has no score, and a bar without a length cannot be drawn.
     for probe in (each for each in probes if math.isfinite(each["value"])):
         size = f" at {probe['size']} px" if "size" in probe else ""
         key = (probe["title"], f"on {probe['data']}{size}", str(probe.get("figure", "")))
@@ -69,9 +69,9 @@ def bar_charts(probes: Sequence[Entry], colours: Mapping[str, int] | None = None
 
 
 def _chart(
-    title: str, data: str, figure: str, probes: Sequence[Entry], colours: Mapping[str, int]
+    title: str, data: str, kind: str, probes: Sequence[Entry], colours: Mapping[str, int]
 ) -> BarChart:
-    is_lower = figure in LOWER_IS_BETTER
+    is_lower = kind in LOWER_IS_BETTER
     values = [value for probe in probes for value in (probe["value"], *_interval(probe))]
     form: Literal["bar", "dot"] = "dot" if is_lower or min(values) < 0 else "bar"
     axis = _axis(values, form)
@@ -81,7 +81,7 @@ def _chart(
     return BarChart(
         title=title if title.startswith("k-") else title[:1].upper() + title[1:],
         data=data,
-        meaning=_MEANINGS.get(figure, ""),
+        meaning=_MEANINGS.get(kind, ""),
         better="lower" if is_lower else "higher",
         form=form,
         is_share=bool(probes[0]["is_share"]),

@@ -110,20 +110,20 @@ def finetuning_verdict(run: RunDirectory, config: FinetuneConfig) -> RunVerdict:
 
 
 def _score(run: RunDirectory) -> tuple[str, float, str] | None:
-    """The first figure of a run, and on what it was found."""
+    """The first score of a run, and on what it was found."""
     scores = read_scores(run.scores) if run.scores.is_file() else None
-    if scores is None or not scores.figures():
+    if scores is None or not scores.by_name():
         return None
     images = "1 test image" if scores.images == 1 else f"{scores.images:,} test images"
     return *scores.headline, f"on {images}"
 
 
 def _repeated_score(run: RunDirectory) -> tuple[str, float, str] | None:
-    """The mean of the first figure of several runs."""
+    """The mean of the first score of several runs."""
     if not run.summary.is_file():
         return None
     content = read_summary(run)
-    for name, spread in content["figures"].items():
+    for name, spread in content["scores"].items():
         return name, spread["mean"], f"on average over {content['runs']} runs"
     return None
 
@@ -133,9 +133,9 @@ def compared_with_random(run: RunDirectory, config: PretrainConfig) -> RunVerdic
     measured = [entry for entry, baseline in probes_of(run) if baseline is not None]
     # The run's own images come first: they are what it was made for.
     on_own = [entry for entry in measured if entry["data"] == config.data.source]
-    for figure in _TOLD_FIRST:
+    for kind in _TOLD_FIRST:
         for entry in (*on_own, *measured):
-            if entry.get("figure") == figure:
+            if entry.get("figure") == kind:
                 return judge_entry(entry, read_probes(run))
     return None
 
@@ -150,10 +150,10 @@ def probes_of(run: RunDirectory) -> list[tuple[Entry, Entry | None]]:
 def probe_verdict(entries: Sequence[Entry]) -> dict[str, RunVerdict]:
     """The verdict on every trained backbone that was probed, by its name."""
     verdicts: dict[str, RunVerdict] = {}
-    for figure in _TOLD_FIRST:
+    for kind in _TOLD_FIRST:
         for entry in entries:
             name = str(entry["backbone"])
-            if entry.get("figure") == figure and not name.startswith(RANDOM):
+            if entry.get("figure") == kind and not name.startswith(RANDOM):
                 found = judge_entry(entry, entries)
                 if found is not None:
                     verdicts.setdefault(name, found)

@@ -179,20 +179,20 @@ def _lines(path: Path) -> Iterator[_Line]:
 
 
 def _row(content: bytes) -> dict[str, float] | None:
-    """The figures of a line, or nothing when it is not what a run writes."""
+    """The metrics of a line, or nothing when it is not what a run writes."""
     if len(content) > _LONGEST_LINE:
         return None
     try:
         row = json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError):
         return None
-    if not isinstance(row, dict) or not all(map(_is_figure, row.values())):
+    if not isinstance(row, dict) or not all(map(_is_metric, row.values())):
         return None
     step = row.get("step")
     return row if isinstance(step, int) and step >= 0 else None
 
 
-def _is_figure(value: object) -> bool:
+def _is_metric(value: object) -> bool:
     """Whether a value is a number, which may be infinite or NaN where training went wrong."""
     return type(value) is float or (type(value) is int and abs(value) < 2**63)
 

@@ -113,10 +113,12 @@ def last_start(run: RunDirectory) -> dict[str, Any]:
     return next(reversed(read_starts(run)), {})
 
 
-def cpu_name(facts: Path = Path("/proc/cpuinfo")) -> str:
+def cpu_name() -> str:
     """The model of this machine's CPU, or its architecture where no model is told."""
     try:
-        found = _CPU_MODEL.search(facts.read_text(encoding="utf-8", errors="replace"))
+        found = _CPU_MODEL.search(
+            Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        )
     except OSError:  # not a Linux
         found = None
     name = " ".join(found[1].split()) if found else ""

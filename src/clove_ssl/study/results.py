@@ -139,7 +139,7 @@ def _pretrainings(plan: StudyPlan, entry: PretrainingEntry) -> list[Cell]:
 
 def _scores(run: RunDirectory, measure: Measure) -> dict[str, float]:
     if isinstance(measure, FinetuningEntry):
-        found = read_scores(run.scores).figures()
+        found = read_scores(run.scores).by_name()
         return {name: 100 * value for name, value in found.items() if value == value}
     return {
         name: (100 if score["is_share"] else 1) * score["value"]

@@ -141,7 +141,7 @@ def quick_ablations() -> StudyConfig:
 
 
 def smoke() -> StudyConfig:
-    """Every part of a study on a CPU in seconds, with built-in scenes; its figures mean nothing."""
+    """Every part of a study on a CPU in seconds, with built-in scenes; its scores mean nothing."""
     tiny: Changes = {
         "data": {"scenes_count": 20, "scenes_size": 64, "workers": 0},
         "batch_size": 4,

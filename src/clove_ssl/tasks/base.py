@@ -18,7 +18,7 @@ from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.bases import TaskConfig
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.config.pretraining import BackboneConfig
-from clove_ssl.data.order import ImageOrder, StepPlan
+from clove_ssl.data.order import BatchOrder, ImageOrder
 from clove_ssl.layers.captured import Recorder
 from clove_ssl.tasks.scoring.scores import Scores
 
@@ -69,9 +69,9 @@ class Reading:
         """The batches of other steps."""
         return replace(self, start_step=start_step, stop_step=stop_step)
 
-    def plan(self, order: ImageOrder) -> StepPlan:
+    def batch_order(self, order: ImageOrder) -> BatchOrder:
         """Which positions of an order this process takes at a step."""
-        return StepPlan(
+        return BatchOrder(
             order,
             batch_size=self.batch_size,
             processes=self.processes,

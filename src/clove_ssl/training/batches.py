@@ -34,6 +34,7 @@ class WaitingTime:
     def take_seconds(self) -> float:
         """The sum since the last call."""
         if self._spans:
+            # The last moment alone: those before it have passed by then.
             self._spans[-1][1].wait()
         spans, self._spans = self._spans, []
         return sum(begin.milliseconds_to(end) for begin, end in spans) / 1e3

@@ -81,6 +81,8 @@ class CapturedPasses:
     def covers(self, batch: ViewBatch, progress: Progress, *, number: int = 0) -> bool:
         """Whether the micro-batch of this number is replayed; asked once for each."""
         kind = self._kind(progress, number)
+        # A kind that is met for the first time may still make tensors that last, such as a gradient
+        # or a momentum, which must not come from the memory of a graph.
         known = kind in self._met and self._begun >= STEPS_BEFORE
         self._met.add(kind)
         if number == 0:
@@ -100,14 +102,21 @@ class CapturedPasses:
     ) -> StepOutput:
         """Both passes of a micro-batch; ``check`` gets the loss before the second is queued."""
         recording = self._recordings[self._kind(progress, number)]
+        # What Python decides anew in every step (momentum of the teacher, orders of a shuffle) is
+        # written into buffers here, which the graphs read.
         self._learner.before_forward(progress)
         _copy(batch, recording.batch)
+        # A replay reads and writes the addresses of the recording, whatever Python calls them by
+        # now.
         recording.forward.replay()
         check(recording.output.loss)
         recording.backward.replay()
         for parameter, gradient in recording.gradients:
+            # The optimizer's ``zero_grad`` has taken the gradients away; they lie where they always
+            # do.
             parameter.grad = gradient
         for mine, kept in zip(self._steps_of.left_by_forward(), recording.left, strict=True):
+            # Python that filled these lists does not run in a replay.
             mine += [self._lasting(tensor) for tensor in kept]
         return replace(
             recording.output,
@@ -133,6 +142,7 @@ class CapturedPasses:
     def _record(self, batch: ViewBatch, progress: Progress) -> Recording:
         """Record a micro-batch of a new kind; nothing of it is computed yet."""
         place = _place_for(batch)
+        # The forward pass must not prepare once more: ``run`` does it before every replay.
         progress = replace(progress, prepared=True)
         before = [list(tensors) for tensors in self._steps_of.left_by_forward()]
         forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
@@ -144,6 +154,8 @@ class CapturedPasses:
         left = []
         for tensors, earlier in zip(self._steps_of.left_by_forward(), before, strict=True):
             left.append(tensors[len(earlier) :])
+            # What recording left are places without values yet; nobody may take them for keys of a
+            # step.
             tensors[:] = earlier
         output = replace(output, loss=output.loss.detach())
         return Recording(place, forward, backward, output, gradients, left)
@@ -158,6 +170,8 @@ def _place_for(batch: ViewBatch) -> ViewBatch:
         if tensor.device != device:
             return tensor.to(device)
         storage = tensor.untyped_storage()
+        # Views may be slices of one tensor. A copy for each would lie elsewhere, and code that
+        # joins neighbours without copying would be recorded differently.
         mine = storages.setdefault(storage.data_ptr(), storage.clone())  # type: ignore[no-untyped-call]
         empty = torch.empty(0, dtype=tensor.dtype, device=device)
         return empty.set_(mine, tensor.storage_offset(), tensor.shape, tensor.stride())
@@ -168,6 +182,7 @@ def _place_for(batch: ViewBatch) -> ViewBatch:
 def _copy(batch: ViewBatch, place: ViewBatch) -> None:
     """Put a batch where the graphs look for it."""
     for mine, new in zip(tensors_of(place), tensors_of(batch), strict=True):
+        # Queued on this stream, behind the last replay: nothing is overwritten while it is read.
         mine.copy_(new, non_blocking=True)
 
 

@@ -158,6 +158,7 @@ class TrainingLoop:
 
     def _train_step(self, feed: Batches, observer: Observer) -> bool:
         """One optimizer step; True when the run was asked to stop after it."""
+        # From the step alone, not from a scheduler with a state: a resumed run cannot drift.
         lr = self.lr(self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
@@ -165,9 +166,11 @@ class TrainingLoop:
             output = mean_output(self._accumulate(feed))
         except FloatingPointError as error:
             raise self._diverged(str(error)) from None
+        # All processes decide alike, or one would wait forever for the gradients of the others.
         verdict = self._signals.verdict()
         if verdict.non_finite:
             raise self._non_finite(output)
+        # Before the norm and before LARS, whose trust ratios need gradients as they are.
         self._scaler.unscale_(self.optimizer)
         norm = gradient_norm(self.learner) if observer.wants(self.step) else None
         self._scaler.step(self.optimizer)
@@ -190,10 +193,13 @@ class TrainingLoop:
             if self.captured is not None and self.captured.covers(batch, progress, number=number):
                 outputs.append(self._replay(batch, progress, outputs))
                 continue
+            # Forward and backward inside: DDP decides in its forward pass whether it will reduce.
             with self._gradients_stay_local(unless=closes):
                 with self.precision.autocast():
                     output = self._model(batch, progress)
                 outputs.append(output)
+                # In the last micro-batch, with the losses of all: one message per step, however
+                # many passes.
                 if closes:
                     self._signals.send(torch.stack([o.loss.detach() for o in outputs]).sum())
                 self._scaler.scale(output.loss / self.plan.micro_batches).backward()
@@ -242,6 +248,8 @@ class TrainingLoop:
             "learner": self.learner.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self._scaler.state_dict(),
+            # Of the first process. Others have the same: what must differ comes from seed, step and
+            # rank.
             "random": random_state(self.process.device),
             "feed": feed.state(),
         }
@@ -252,6 +260,8 @@ class TrainingLoop:
         if state is None:
             return {}
         with self.store.fitting(state["step"]):
+            # The learner before the optimizer, whose state must fit its weights; the generators
+            # last, since nothing that was done before may have moved them.
             self.learner.load_state_dict(state["learner"])
             restore_optimizer(self.optimizer, state["optimizer"])
             self._scaler.load_state_dict(state["scaler"])

@@ -1,6 +1,6 @@
 """What is measured and said while a run is going.
 
-Figures stay on the device until a step is logged; only then does the host wait
+Metrics stay on the device until a step is logged; only then does the host wait
 for them. A metric of several processes is their mean.
 """
 
@@ -104,6 +104,7 @@ class Observer:
     def _step_metrics(self, learner: Learner, output: StepOutput, norm: Tensor) -> dict[str, float]:
         tensors = {"loss": output.loss.detach(), **output.metrics, "gradient_norm": norm}
         tensors |= learner.health(output)
+        # All metrics in one tensor: one message between processes and one wait for the device.
         values = torch.stack([value.float() for value in tensors.values()])
         means = self._process.sum(values) / self._process.world_size
         return dict(zip(tensors, means.tolist(), strict=True))
@@ -112,6 +113,8 @@ class Observer:
         now = time.perf_counter()
         seconds = now - self._clock
         images = self._steps_since * self._plan.batch_size
+        # The wait for the metrics above came first, so this clock has no work of the device left
+        # out.
         waited = feed.waiting.take_seconds()
         rates = {"images_per_second": images / seconds, "data_wait": waited / seconds}
         self._clock, self._steps_since = now, 0
@@ -137,6 +140,7 @@ class CollapseWatch:
                     f"step {step}: {name} is {metrics[name]:.3g}, under {limit}: the features may "
                     "be collapsing. See docs/health.md; often a smaller --optimizer.lr helps."
                 )
+            # Forgotten once the metric recovers: a second collapse is news again.
             self._warned = self._warned | {name} if low else self._warned - {name}
 
 
@@ -157,6 +161,6 @@ def mean_output(outputs: list[StepOutput]) -> StepOutput:
 
 
 def describe_metrics(metrics: Mapping[str, float]) -> str:
-    """Figures for an error message."""
+    """Metrics for an error message."""
     shown = {name: value for name, value in metrics.items() if not math.isclose(value, 0)}
     return ", ".join(f"{name} {value:.4g}" for name, value in shown.items())

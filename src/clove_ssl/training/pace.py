@@ -1,7 +1,7 @@
 """How fast a run is going and how long it still takes, as a person sees it.
 
 A terminal shows a line that follows every pass through the network; a log has one line per
-interval. Nothing here asks the device for anything: figures are those of the last logged step.
+interval. Nothing here asks the device for anything: numbers are those of the last logged step.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Pace:
             self._console.live(self._line(step))
 
     def logged(self, done: int, metrics: Mapping[str, float], headline: tuple[str, ...]) -> None:
-        """A step was logged: the line of the interval, and figures for those that follow."""
+        """A step was logged: the line of the interval, and numbers for those that follow."""
         self._speed = metrics["images_per_second"]
         terms = [f"{name} {metrics[name]:.3f}" for name in ("loss", *headline)]
         wait, epoch = f"wait {100 * metrics['data_wait']:.0f} %", f"epoch {metrics['epoch']:.2f}"

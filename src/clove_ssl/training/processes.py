@@ -84,9 +84,12 @@ def joined(
     if process.device.type == "cuda":
         torch.cuda.set_device(process.device)
     if process.world_size > 1:
+        # NCCL refuses two processes on one GPU.
         on_gpu = process.device.type == "cuda" and not share_gpus
         dist.init_process_group(
             "nccl" if on_gpu else "gloo",
+            # torch's ten minutes are less than scoring a large test set takes, which the first
+            # process does while the others wait.
             timeout=LONGEST_WAIT,
             device_id=process.device if on_gpu else None,
         )
@@ -125,6 +128,7 @@ _LOST = re.compile(
 def _describe(device: Literal["auto", "cpu", "cuda"], *, share_gpus: bool) -> Process:
     local_rank = int(os.environ.get("LOCAL_RANK", 0))
     gpus = torch.cuda.device_count()
+    # Round and round where there are more processes than GPUs.
     place = local_rank % gpus if share_gpus and gpus else local_rank
     return Process(
         rank=int(os.environ.get("RANK", 0)),
@@ -168,5 +172,6 @@ def owned(run: RunDirectory, process: Process) -> Iterator[Console]:
             )
         if process.is_first and (damage := damaged_lines(run)):
             console.warn(damage)
+        # Nobody goes on before the first process owns the folder: a refusal must reach all.
         process.wait()
         yield console

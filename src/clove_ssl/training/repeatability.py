@@ -24,10 +24,12 @@ def start_repeatably(
     if deterministic:
         # cuBLAS reads this when its first handle is made and is not repeatable without it.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    # Warnings, not errors: an operation without a deterministic kernel would end a run for a bit.
     torch.use_deterministic_algorithms(deterministic, warn_only=deterministic)
     # New memory would be filled by a kernel of the current stream. nvJPEG waits for no stream, so
     # pictures that it had written already would be filled as well.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    # Trials time kernels, and another one may win next time, with other roundings.
     torch.backends.cudnn.benchmark = not (deterministic or sizes_vary)
     _allow_fused_attention(not deterministic)
     # Compiled kernels are chosen by timing them, and the choice may differ from start to start.

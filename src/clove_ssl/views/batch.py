@@ -86,6 +86,7 @@ def normalize(pixels: Tensor, dtype: torch.dtype, *, channels_last: bool) -> Ten
         raise TypeError(f"pixels are {pixels.dtype}, not uint8: they are normalised already")
     scale, shift = normalization(pixels.device)
     layout = torch.channels_last if channels_last else torch.contiguous_format
+    # In fp32 first: shifted and scaled in bf16, neighbouring levels of a byte would fall together.
     floats = pixels.to(torch.float32, memory_format=layout)
     return torch.addcmul(shift, floats, scale).to(dtype)
 

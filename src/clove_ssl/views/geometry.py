@@ -48,6 +48,8 @@ class CropGeometry:
         """
         boxes = self.boxes if coordinates == "pixel" else self._per_axis_boxes()
         x0, y0, x1, y1 = boxes.unbind(-1)  # 4 x (B,)
+        # The one place where a flip is taken into account; mirroring the grid as well would undo
+        # it.
         left, right = _swapped_where(self.flipped, x0, x1)
         top, bottom = _swapped_where(self.flipped_vertically, y0, y1)
         return torch.stack([left, top, right, bottom], dim=-1)
@@ -61,6 +63,9 @@ class CropGeometry:
         return map_tensors(self, Tensor.pin_memory)
 
     def _per_axis_boxes(self) -> Tensor:
+        # Corners are inclusive, so a crop of the whole image reaches from 0 to 1. Dividing by W and
+        # H instead would change under 1 % of the pairs; axes on one scale, 17 % of those of a 4:3
+        # photo.
         last_pixel = self.image_size.flip(-1).to(self.boxes.dtype) - 1  # (B, 2) x, y
         last_pixel = last_pixel.clamp(min=1)  # an image one pixel wide has only the coordinate 0
         first, behind = self.boxes[:, :2], self.boxes[:, 2:]  # (B, 2) each
@@ -125,6 +130,9 @@ def _centers_along(start: Tensor, end: Tensor, count: int) -> Tensor:
     """Centres of ``count`` equal bins between ``start`` and ``end``, (B, count)."""
     index = torch.arange(count, dtype=start.dtype, device=start.device)  # (count,)
     bin_size = (end - start) / count  # (B,)
+    # Half a bin in: with whole numbers as centres, crops of different sizes would be shifted
+    # against each other by half a cell. In a mirrored view bins are negative and run from right to
+    # left.
     return start[:, None] + (index + 0.5) * bin_size[:, None]
 
 
@@ -137,4 +145,5 @@ def _squared_diagonal(boxes: Tensor, grid: Grid) -> Tensor:
     """Squared diagonal of one grid cell, (B,)."""
     h, w = grid
     x0, y0, x1, y1 = boxes.unbind(-1)  # 4 x (B,)
+    # Squares forget the sign, so flips do not matter here.
     return ((x1 - x0) / w).square() + ((y1 - y0) / h).square()

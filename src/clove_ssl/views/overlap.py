@@ -17,6 +17,7 @@ from torch import Tensor
 
 def shared_rectangle(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     """What two views share, (B, 4) in source coordinates; x1 <= x0 or y1 <= y0 if nothing."""
+    # Unsigned corners: which part is shared does not depend on flips.
     first_a, last_a = _corners(boxes_a)  # (B, 2) each
     first_b, last_b = _corners(boxes_b)
     return torch.cat([torch.maximum(first_a, first_b), torch.minimum(last_a, last_b)], dim=1)
@@ -64,5 +65,6 @@ def _reading_weights(start: Tensor, end: Tensor, count: int) -> Tensor:
     """Share of each old cell (column) in each new one (row) along one axis: (B, count, count)."""
     index = torch.arange(count, dtype=start.dtype, device=start.device)  # (count,)
     centers = start[:, None] + (end - start)[:, None] * (index + 0.5) / count  # (B, count)
+    # Half a cell back, since cell 0 has its centre at 0.5.
     position = (centers * count - 0.5).clamp(0, count - 1)  # in cells; the border is repeated
     return (1 - (position[:, :, None] - index).abs()).clamp(min=0)

@@ -60,6 +60,7 @@ def neighbours(images: int, which: int, device: torch.device | str = "cpu") -> T
         )
     group = GROUP if images % GROUP == 0 else images
     place = torch.arange(images, device=device)
+    # From 1 to group - 1: never 0, which would be the image itself.
     distance = 1 + (which - 1) % (group - 1)
     return place - place % group + (place % group + distance) % group
 
@@ -69,6 +70,7 @@ def _pasted(view: Tensor, rectangles: Integers, *, neighbour: int) -> Tensor:
     (boxes,) = send_together([boxes_of(rectangles)], view.device)  # (B, 4)
     stays = foreground_mask(boxes, size, (size, size))[:, None]  # (B, 1, s, s)
     around = view[neighbours(len(view), neighbour, view.device)]
+    # ``out`` keeps the memory layout of the view, whatever torch would choose for such a mixture.
     return torch.where(stays, view, around, out=torch.empty_like(view))
 
 

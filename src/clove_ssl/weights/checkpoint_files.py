@@ -76,6 +76,7 @@ def read_content(path: Path) -> Content:
         )
     with path.open("rb") as file:
         start = file.read(len(_OLD_TORCH))
+    # Eight bytes of length, then JSON: no other kind of checkpoint has a brace there.
     if start[8:9] == b"{":  # after the length, a safetensors file begins with JSON
         state, metadata = read_backbone_file(path)
         return Content({"": _checked(state, path)}, metadata)
@@ -136,6 +137,7 @@ def _with_arrays(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     # What a file mentions a thousand times is made once.
+    # By identity; a small file may mention one array so often that its copies fill the memory.
     made: dict[int, Any] = {}
     return {key: _without_stand_ins(inner, made) for key, inner in value.items()}
 
@@ -161,6 +163,7 @@ def _find_states(checkpoint: Any) -> dict[str, State]:
     """The state dicts of a checkpoint: those under the usual keys, and the checkpoint itself."""
     if not isinstance(checkpoint, Mapping):
         return {"": {}}
+    # In this order, the most telling key first; the file as a whole comes last.
     inner = {key: checkpoint[key] for key in _WHERE_STATES_HIDE if key in checkpoint}
     branches = _joined_branches(checkpoint)
     if branches:

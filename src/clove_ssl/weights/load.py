@@ -113,12 +113,6 @@ def load_weights(
     return _load(backbone, content, extracted, origin=str(origin.path), partial=partial)
 
 
-def load_into(backbone: Backbone, state: Mapping[str, Tensor], *, origin: str = "") -> LoadReport:
-    """Put a state of any known layout into ``backbone``, completely or not at all."""
-    content = Content({"": dict(state)})
-    return _load(backbone, content, extract(content, Wanted()), origin=origin or "The state dict")
-
-
 def _is_ours(content: Content) -> bool:
     return content.metadata.get("format") == FORMAT
 

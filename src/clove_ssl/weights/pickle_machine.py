@@ -65,6 +65,7 @@ class PickleMachine:
         self._memo: dict[int, Any] = {}
         self._steps_left = max_instructions
         self._max_instructions = max_instructions
+        # No honest pickle makes more bytes of text than it has itself.
         self._bytes_left = len(self._view)
         self._odd_keys_left = MAX_ODD_KEYS
 
@@ -75,6 +76,7 @@ class PickleMachine:
             code = self.take(1)[0]
             if code == _STOP:
                 return self._stack.pop()
+            # A table of known instructions: whatever is not in it ends the reading.
             step = _STEPS.get(code)
             if step is None:
                 raise ValueError(f"it has the instruction {bytes([code])!r}, which no array needs")

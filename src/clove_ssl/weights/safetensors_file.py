@@ -37,6 +37,8 @@ def save_backbone(backbone: Backbone, path: Path, metadata: Mapping[str, str]) -
     ``metadata`` is what only the caller knows, such as ``method`` and
     ``config_hash``; what the network itself can tell is added here.
     """
+    # Weights that share memory cannot be written, and a user should not need to know of channels
+    # last.
     state = portable_state(backbone.body)
     own = _describe(backbone) | {"sha256": content_hash(state)}
     doubled = sorted(own.keys() & metadata.keys())
@@ -73,6 +75,7 @@ def _utf8_name(path: Path) -> Iterator[str]:
         os.fspath(path).encode()
     except UnicodeEncodeError:
         with path.open("rb") as file:
+            # The reader is written in Rust, whose names of files must be text.
             yield f"/dev/fd/{file.fileno()}"
     else:
         yield os.fspath(path)
@@ -81,6 +84,7 @@ def _utf8_name(path: Path) -> Iterator[str]:
 def content_hash(state: Mapping[str, Tensor]) -> str:
     """SHA-256 over names, types, shapes and values, whatever the order."""
     digest = hashlib.sha256()
+    # Sorted: other programs write the same tensors in another order.
     for name in sorted(state):
         tensor = state[name].detach().cpu().contiguous()
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())

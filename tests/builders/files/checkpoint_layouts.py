@@ -9,16 +9,27 @@ from __future__ import annotations
 
 import argparse
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from clove_ssl.backbones.build import Backbone
+from clove_ssl.weights.load import LoadReport, load_weights
+
 State = dict[str, Tensor]
 EPSILON = 1e-5
 STD = (0.229, 0.224, 0.225)
+
+
+def load_state(backbone: Backbone, state: Mapping[str, Tensor], folder: Path) -> LoadReport:
+    """Put a state of any known layout into a backbone, by way of a file."""
+    path = folder / "state.pth"
+    torch.save(dict(state), path)
+    return load_weights(backbone, path)
 
 
 def under(prefix: str, state: State) -> State:

@@ -17,7 +17,7 @@ from clove_ssl.data.bad_files import BadFiles
 from clove_ssl.data.cache.store import PhotoStore
 from clove_ssl.data.decode import decode
 from clove_ssl.data.loading import WorkersUntilKept, load_batches
-from clove_ssl.data.order import ImageOrder, StepPlan
+from clove_ssl.data.order import BatchOrder, ImageOrder
 from clove_ssl.data.reading import BatchReader, EncodedImages, RenderedViews
 from clove_ssl.data.sources import open_source
 from clove_ssl.methods.clove.config import CLoVEConfig
@@ -137,7 +137,7 @@ def _micro(process: Process) -> int:
 
 
 def _loads(reader: BatchReader[Any], last: int, process: Process) -> Callable[[int, int], Any]:
-    plan = StepPlan(
+    plan = BatchOrder(
         ImageOrder(len(reader.source), 1),
         batch_size=BATCH,
         processes=process.world_size,

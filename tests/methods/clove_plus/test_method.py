@@ -15,7 +15,6 @@ from references.methods.clove_plus import cell_loss, expanded, whole_loss
 from torch import Tensor
 
 from clove_ssl.backbones.build import build_backbone
-from clove_ssl.backbones.padding import pad_by_reflection
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.config.views import ViewsConfig
 from clove_ssl.errors import UserError
@@ -26,7 +25,7 @@ from clove_ssl.methods.clove.config import LossConfig
 from clove_ssl.methods.clove_plus.balance import GradientBalance
 from clove_ssl.methods.clove_plus.config import BalanceConfig, CLoVEPlusConfig, WholeConfig
 from clove_ssl.methods.clove_plus.loss import contrast_images, pairs_with_large
-from clove_ssl.methods.clove_plus.method import CLoVEPlus, beta_at
+from clove_ssl.methods.clove_plus.method import CLoVEPlus, beta_at, pad_by_reflection
 from clove_ssl.methods.config import TeacherConfig
 from clove_ssl.methods.recipes import recipe
 from clove_ssl.methods.variance import VarianceWeights, global_terms

@@ -77,8 +77,8 @@ def scored(dataset: DensePoseDataset, records: list[Record]) -> dict[str, float]
 
 
 def test_seeing_the_figures_themselves_gives_full_marks(dataset: DensePoseDataset) -> None:
-    figures = scored(dataset, perfect_records(dataset))
-    assert min(figures.values()) > 0.95
+    scores = scored(dataset, perfect_records(dataset))
+    assert min(scores.values()) > 0.95
 
 
 def test_a_wrong_surface_costs_points_but_not_masks(dataset: DensePoseDataset) -> None:
@@ -87,9 +87,9 @@ def test_a_wrong_surface_costs_points_but_not_masks(dataset: DensePoseDataset) -
         surface = decode_surface(record, number).copy()
         surface[1:] = 255 - surface[1:]
         record["iuv"] = encode_surface(torch.from_numpy(surface))
-    figures = scored(dataset, records)
-    assert figures["gps"] < 0.2
-    assert figures["segm"] > 0.95
+    scores = scored(dataset, records)
+    assert scores["gps"] < 0.2
+    assert scores["segm"] > 0.95
 
 
 def test_surfaces_come_back_as_they_were() -> None:
@@ -128,10 +128,10 @@ def test_the_task_scores_files_of_records(dataset: DensePoseDataset, tmp_path: P
     task = DensePoseTask(COCODensePoseConfig())
     path = tmp_path / "detections.json"
     write_detections(path, perfect_records(dataset), samples=dataset.samples, header={})
-    figures = task.score(tmp_path, dataset).figures()
-    assert next(iter(figures)) == "gpsm_AP"
+    scores = task.score(tmp_path, dataset).by_name()
+    assert next(iter(scores)) == "gpsm_AP"
     for name in ("gpsm_AP", "gps_AP50", "segm_AP75", "box_AP"):
-        assert figures[name] > 0.9
+        assert scores[name] > 0.9
     masks_only = DensePoseTask(COCODensePoseConfig(scores=("segm",)))
     without_surface = replace(dataset, surface=None)
     tables = masks_only.score(tmp_path, without_surface).tables

@@ -11,7 +11,7 @@ import torch
 from builders.labels.small_datasets import random_dataset
 from PIL import Image
 
-from clove_ssl.data.order import StepPlan
+from clove_ssl.data.order import BatchOrder
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.detection.coco import read_coco
 from clove_ssl.tasks.detection.config import COCOPyramidConfig
@@ -47,7 +47,7 @@ def training_batches(
 ) -> LoadedBatches:
     order = training_order(dataset, seed=3, group=2)
     images = TrainingImages(dataset, labels, sizes=SIZES, order=order, mirror=mirror)
-    plan = StepPlan(
+    plan = BatchOrder(
         order, batch_size=BATCH, processes=processes, rank=rank, micro_batch=micro_batch
     )
     return load_training_batches(images, plan, start_step=start, total_steps=stop, workers=workers)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clove_ssl.data.order import Draw, ImageOrder, StepPlan
+from clove_ssl.data.order import BatchOrder, Draw, ImageOrder
 from clove_ssl.tasks.loading.order import GroupedOrder
 
 kinds = st.lists(st.integers(0, 1), min_size=1, max_size=40)
@@ -90,7 +90,7 @@ def test_slices_of_processes_add_up_to_the_batch_of_one(
     for step in (0, 3, 11):
         shared = []
         for rank in range(processes):
-            plan = StepPlan(
+            plan = BatchOrder(
                 order, batch_size=size, processes=processes, rank=rank, micro_batch=micro_batch
             )
             for number in range(plan.micro_batches):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.lvis.reader import Judged, LVISDataset, open_lvis, read_lvis
+from clove_ssl.tasks.lvis.reader import KnownClasses, LVISDataset, open_lvis, read_lvis
 from clove_ssl.tasks.lvis.scenes import read_lvis_scenes, write_lvis_scenes
 
 CONTENT: dict[str, Any] = {
@@ -68,7 +68,7 @@ def test_classes_are_numbered_by_their_ids_everywhere(tmp_path: Path) -> None:
     assert isinstance(dataset, LVISDataset)
     assert dataset.class_names == ("axe", "zebra")
     assert dataset.frequencies == ("r", "f")
-    assert dataset.judged == {8: Judged(absent=frozenset({1}), incomplete=frozenset({0}))}
+    assert dataset.known == {8: KnownClasses(absent=frozenset({1}), incomplete=frozenset({0}))}
     (sample,) = dataset.samples
     assert sample.image == tmp_path / "val2017/000000000008.jpg"
     assert sample.annotations[0].category == 0
@@ -134,17 +134,17 @@ def test_real_labels_have_all_classes_of_their_version(data_folder: Path) -> Non
         assert len(dataset.samples) == images
         assert sum(len(sample.annotations) for sample in dataset.samples) == objects
         assert all(thing.mask for sample in dataset.samples for thing in sample.annotations)
-        assert any(judged.incomplete for judged in dataset.judged.values())
+        assert any(judged.incomplete for judged in dataset.known.values())
 
 
 def test_scenes_know_what_is_absent_and_what_is_incomplete(tmp_path: Path) -> None:
     write_lvis_scenes(tmp_path, "test", count=8, size=48)
     dataset = read_lvis_scenes(tmp_path, "test")
     assert set(dataset.frequencies) == {"r", "c", "f"}
-    assert any(judged.incomplete for judged in dataset.judged.values())
+    assert any(judged.incomplete for judged in dataset.known.values())
     for sample in dataset.samples:
         present = {thing.category for thing in sample.annotations}
-        judged = dataset.judged[sample.identifier]
+        judged = dataset.known[sample.identifier]
         assert not judged.absent & present
         assert judged.incomplete <= present
         assert judged.absent | present != set(range(len(dataset.class_names)))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clove_ssl.data.order import Draw, StepPlan
+from clove_ssl.data.order import BatchOrder, Draw
 from clove_ssl.tasks.loading.order import GroupedOrder
 from clove_ssl.tasks.lvis.task import RepeatedOrder, repeat_factors
 
@@ -82,7 +82,7 @@ def test_slices_of_processes_add_up_to_the_batch_of_one(
     for step in (0, 7):
         parts = []
         for rank in range(2):
-            plan = StepPlan(order, batch_size=8, processes=2, rank=rank, micro_batch=2)
+            plan = BatchOrder(order, batch_size=8, processes=2, rank=rank, micro_batch=2)
             for number in range(plan.micro_batches):
                 positions = plan.positions(step, number)
                 drawn = as_list(order, positions.start, positions.stop)

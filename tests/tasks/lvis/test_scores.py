@@ -11,7 +11,7 @@ import pytest
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.labels.rle import encode_mask, write_counts
 from clove_ssl.tasks.labels.samples import Annotation, Sample
-from clove_ssl.tasks.lvis.reader import Judged, LVISDataset
+from clove_ssl.tasks.lvis.reader import KnownClasses, LVISDataset
 from clove_ssl.tasks.lvis.scores import LIMIT, score_lvis
 from clove_ssl.tasks.predictions import Predictions
 from clove_ssl.tasks.scoring.judging import score_predictions
@@ -30,15 +30,17 @@ def image(number: int, *categories: int) -> Sample:
     return Sample(Path(f"{number}.jpg"), number, 300, 100, things)
 
 
-def dataset(*samples: Sample, **judged: Any) -> LVISDataset:
+def dataset(*samples: Sample, **given: Any) -> LVISDataset:
     """Three classes, of which 0 is rare, with what is known about image 1, 2, ..."""
-    known = {f"image_{sample.identifier}": Judged(NOBODY, NOBODY) for sample in samples} | judged
+    known = {
+        f"image_{sample.identifier}": KnownClasses(NOBODY, NOBODY) for sample in samples
+    } | given
     return LVISDataset(
         samples,
         ("axe", "bird", "cup"),
         (5, 6, 9),
         frequencies=("r", "c", "f"),
-        judged={sample.identifier: known[f"image_{sample.identifier}"] for sample in samples},
+        known={sample.identifier: known[f"image_{sample.identifier}"] for sample in samples},
     )
 
 
@@ -59,14 +61,14 @@ def test_a_class_that_nobody_looked_for_is_no_mistake() -> None:
     stray = [found(1, 0, 0.9), found(2, 0, 0.8)]
     unknown = dataset(image(1, 1), image(2, 0))
     assert average(unknown, [*stray, found(1, 1, 0.5)]) == pytest.approx(1)
-    absent = dataset(image(1, 1), image(2, 0), image_1=Judged(frozenset({0}), NOBODY))
+    absent = dataset(image(1, 1), image(2, 0), image_1=KnownClasses(frozenset({0}), NOBODY))
     assert average(absent, [*stray, found(1, 1, 0.5)]) == pytest.approx(0.75)
 
 
 def test_a_stray_detection_is_no_mistake_where_a_class_is_incomplete() -> None:
     records = [found(1, 0, 0.9, place=3), found(1, 0, 0.8)]
     assert average(dataset(image(1, 0)), records) == pytest.approx(0.5)
-    incomplete = dataset(image(1, 0), image_1=Judged(NOBODY, frozenset({0})))
+    incomplete = dataset(image(1, 0), image_1=KnownClasses(NOBODY, frozenset({0})))
     assert average(incomplete, records) == pytest.approx(1)
 
 
@@ -76,7 +78,7 @@ def test_only_the_best_detections_of_an_image_count() -> None:
     assert average(dataset(image(1, 0)), [*strays, strays[0], found(1, 0, 0.5)]) == 0
 
 
-def test_figures_of_frequencies_are_those_of_their_classes() -> None:
+def test_scores_of_frequencies_are_those_of_their_classes() -> None:
     summary = score_lvis(
         dataset(image(1, 0, 1)), [found(1, 0, 0.9), found(1, 1, 0.9, place=4)], kind="box"
     ).summary()

@@ -29,6 +29,7 @@ class SharedMemory:
     """
 
     def __init__(self, size: int) -> None:
+        # Not multiprocessing's shared memory: its names outlive a killed run, and fill /dev/shm.
         file = os.memfd_create("clove-photos")
         os.ftruncate(file, size)
         self._take(file)
@@ -48,6 +49,8 @@ class SharedMemory:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep all other processes out; what they wrote before can be read."""
+        # A lock of the file, which the system opens when its holder dies; a mutex in the memory
+        # would stay locked for good.
         fcntl.lockf(self._file, fcntl.LOCK_EX)
         try:
             yield

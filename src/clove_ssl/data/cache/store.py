@@ -97,6 +97,7 @@ class PhotoTable:
     def reserve(self, indices: Integers, sizes: Integers, positions: Integers) -> Room:
         """Make room for those photos that nobody has brought yet, one after the other."""
         with self._memory.locked():
+            # Sorted by place again below: the order in which photos come decides where they lie.
             _, places = np.unique(indices, return_index=True)  # a batch may have a photo twice
             places.sort()
             new = places[self._rows[indices[places], _STATE] == _ABSENT]
@@ -107,6 +108,7 @@ class PhotoTable:
                 self._totals[_IS_FULL] = 1
             new, ends = new[:fitting], ends[:fitting]
             rows = np.empty((len(new), _COLUMNS), np.int64)
+            # Reserved under the lock, copied without it: readers that see this state read the file.
             rows[:, _STATE] = _COMING
             rows[:, _OFFSET] = np.concatenate([[start], ends])[:-1]
             rows[:, _HEIGHT : _WIDTH + 1] = sizes[new]
@@ -119,10 +121,12 @@ class PhotoTable:
     def mark_kept(self, indices: Integers) -> None:
         """The pixels of these photos, whose room was reserved, are there."""
         with self._memory.locked():
+            # After the pixels: whoever sees this state may read them.
             self._rows[indices, _STATE] = _KEPT
             self._totals[_KEPT_COUNT] += len(indices)
 
     def _view_memory(self) -> None:
+        # Whole words of 8 bytes, which processors read and write in one go: readers need no lock.
         table = np.frombuffer(self._memory.bytes, np.int64).reshape(-1, _COLUMNS)
         self._totals: Integers = table[0]
         self._rows: Integers = table[1:]

@@ -195,19 +195,23 @@ def _describe(
         return None
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     box = (float(columns[0]), float(rows[0]), float(columns[-1] + 1), float(rows[-1] + 1))
-    keypoints = None if figure is None else _judge_keypoints(canvas, owner, figure)
+    keypoints = None if figure is None else _visible_keypoints(canvas, owner, figure)
     return SceneObject(category, box, mask, keypoints)
 
 
-def _judge_keypoints(canvas: Canvas, owner: int, figure: Figure) -> NDArray[np.float32]:
+def _visible_keypoints(canvas: Canvas, owner: int, figure: Figure) -> NDArray[np.float32]:
     """Keypoints with COCO's visibility: 0 outside the image, 1 hidden, 2 visible."""
-    judged = np.zeros((len(KEYPOINT_NAMES), 3), np.float32)
+    keypoints = np.zeros((len(KEYPOINT_NAMES), 3), np.float32)
     size = len(canvas.owner)
     for row, name, (x, y), away in zip(
-        judged, KEYPOINT_NAMES, figure.keypoints.tolist(), figure.turned_away.tolist(), strict=True
+        keypoints,
+        KEYPOINT_NAMES,
+        figure.keypoints.tolist(),
+        figure.turned_away.tolist(),
+        strict=True,
     ):
         if 0 <= x < size and 0 <= y < size:
             at = int(y), int(x)
             own = canvas.owner[at] == owner and int(canvas.parts[at]) in parts_at(name)
             row[:] = x, y, 2 if own and not away else 1
-    return judged
+    return keypoints

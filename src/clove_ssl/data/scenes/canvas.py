@@ -64,7 +64,7 @@ class Canvas:
         self.owner = np.zeros((size, size), np.uint8)  # number of the topmost object, 0 for none
         self.parts = np.zeros((size, size), np.uint8)
         self.surface = np.zeros((size, size, 2), np.float32)
-        self._figures = False
+        self._has_persons = False
 
     def paint(self, stamp: Stamp, owner: int, light: Light) -> None:
         """Put a stamp on top of everything painted so far."""
@@ -96,11 +96,11 @@ class Canvas:
         inside = stamp.distance <= 0
         np.copyto(self.owner[stamp.rows, stamp.columns], owner, where=inside)
         if stamp.parts is not None and stamp.surface is not None:
-            self._figures = True
+            self._has_persons = True
             np.copyto(self.parts[stamp.rows, stamp.columns], stamp.parts, where=inside)
             where = inside[:, :, None]
             np.copyto(self.surface[stamp.rows, stamp.columns], stamp.surface, where=where)
-        elif self._figures:
+        elif self._has_persons:
             self.parts[stamp.rows, stamp.columns][inside] = 0
             self.surface[stamp.rows, stamp.columns][inside] = 0
 

@@ -42,13 +42,17 @@ def _is_fused(norm: nn.Module, features: Tensor) -> bool:
     return (
         not torch.compiler.is_compiling()
         and features.is_cuda
+        # Not a subclass: synchronized norms and norms by view take their statistics from elsewhere.
         and type(norm) is nn.BatchNorm2d
         and norm.training
         and norm.track_running_stats
         and norm.momentum is not None
         and not norm._forward_pre_hooks  # whoever looks at the inputs of a layer is not passed over
         and features.dtype in (torch.bfloat16, torch.float16, torch.float32)
+        # A row of the table is a cell only if its channels lie side by side.
         and features.is_contiguous(memory_format=torch.channels_last)
+        # One value per channel has no unbiased variance; torch's own layer refuses it with a
+        # message.
         and features.numel() > features.shape[1]
         and has_triton()
     )
@@ -69,6 +73,7 @@ def _fits_beside(side: Tensor | None, features: Tensor) -> bool:
 def _fused(
     norm: nn.Module, features: Tensor, side: Tensor | None, *, relu: bool, pools: bool = False
 ) -> Tensor:
+    # Here, since importing the kernels needs Triton, which a CPU installation does not have.
     from clove_ssl.layers.fused_norm.launches import NormActivation
 
     result: Tensor = NormActivation.apply(features, side, norm.weight, norm.bias, norm, relu, pools)

@@ -28,6 +28,7 @@ import triton.language as tl
 @triton.jit(do_not_specialize=["rows", "stretch"])
 def sums(x, table, rows, stretch, channels, R: tl.constexpr, C: tl.constexpr):
     """Sums of x and of its squares over a stretch of rows, both less the first row."""
+    # 64 bits, since rows times channels may pass 2^31: 4096 maps of 112 x 112 x 64 do.
     part, first_row = tl.program_id(0), tl.program_id(0).to(tl.int64) * stretch
     channel = tl.program_id(1) * C + tl.arange(0, C)
     there = channel < channels
@@ -40,9 +41,12 @@ def sums(x, table, rows, stretch, channels, R: tl.constexpr, C: tl.constexpr):
         row = start + tl.arange(0, R)
         mask = (row < last_row)[:, None] & there[None, :]
         value = tl.load(x + row[:, None] * channels + channel[None, :], mask=mask, other=0.0)
+        # Masked places hold 0, which minus the level would be counted; hence the second mask.
         value = tl.where(mask, value.to(tl.float32) - level[None, :], 0.0)
         total += value
         squares += value * value
+    # A place of its own for every part. Atomic additions would come in any order, and so round
+    # differently from run to run.
     at = table + part * 2 * channels + channel
     tl.store(at, tl.sum(total, 0), mask=there)
     tl.store(at + channels, tl.sum(squares, 0), mask=there)
@@ -53,6 +57,8 @@ def _summed(table, parts, channel, there, channels, P: tl.constexpr, C: tl.const
     """Both sums of a table over its parts."""
     one = tl.zeros([P, C], tl.float32)
     two = tl.zeros([P, C], tl.float32)
+    # Always in the same order: the number of parts follows from the shape alone, not from how busy
+    # the GPU is.
     for start in range(0, parts, P):
         part = start + tl.arange(0, P)
         mask = (part < parts)[:, None] & there[None, :]
@@ -84,15 +90,20 @@ def moments(
     there = channel < channels
     total, squares = _summed(table, parts, channel, there, channels, P, C)
     offset = total / rows
+    # Rounding may take a channel that is constant to a tiny negative variance.
     variance = tl.maximum(squares / rows - offset * offset, 0.0)
     mean = tl.load(x + channel, mask=there, other=0.0).to(tl.float32) + offset
     tl.store(mean_out + channel, mean, mask=there)
     tl.store(scale_out + channel, 1.0 / tl.sqrt(variance + eps), mask=there)
     old = tl.load(running_mean + channel, mask=there, other=0.0)
     tl.store(running_mean + channel, old + momentum * (mean - old), mask=there)
+    # As torch has it: a batch is normalised by the biased variance, running statistics get the
+    # other.
     unbiased = variance * (rows / (rows - 1.0))
     old = tl.load(running_variance + channel, mask=there, other=0.0)
     tl.store(running_variance + channel, old + momentum * (unbiased - old), mask=there)
+    # The layer's counter of batches, which torch raises as well; once, not for every block of
+    # channels.
     if tl.program_id(0) == 0:
         tl.store(batches, tl.load(batches) + 1)
 
@@ -134,6 +145,8 @@ def normalize(
     mask = (row < rows)[:, None] & there[None, :]
     at = row[:, None] * channels + channel[None, :]
     value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
+    # Subtracted first: mean and factor folded into one summand would cancel where the mean is
+    # large.
     value = (value - middle[None, :]) * factor[None, :] + shift[None, :]
     if SIDE:
         value += tl.load(side + at, mask=mask, other=0.0).to(tl.float32)
@@ -172,6 +185,7 @@ def pool(
     best = tl.full([R, C], -1.0, tl.float32)  # below all that a ReLU lets through
     winner = tl.zeros([R, C], tl.int32)
     for tap in tl.static_range(9):
+        # Stride 2 and padding 1: a window begins one cell before twice its own place.
         y, z = 2 * line - 1 + tap // 3, 2 * column - 1 + tap % 3
         inside = (cell < cells) & (y >= 0) & (y < height) & (z >= 0) & (z < width)
         at = ((image * height + y) * width + z).to(tl.int64)[:, None] * channels
@@ -179,6 +193,8 @@ def pool(
         mask = inside[:, None] & there[None, :]
         value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
         value = tl.maximum((value - middle[None, :]) * factor[None, :] + shift[None, :], 0.0)
+        # Strictly, so of equal values the first tap wins, as in torch; behind a ReLU ties of 0 are
+        # common.
         better = mask & (value > best)
         best = tl.where(better, value, best)
         winner = tl.where(better, tap, winner)
@@ -214,10 +230,12 @@ def _spread(
         # For even places both windows along an axis are the same one; it counts once.
         fresh = ((window // 2 == 0) | (y % 2 == 1)) & ((window % 2 == 0) | (z % 2 == 1))
         inside = (row < rows) & fresh & (line < pooled_height) & (column < pooled_width)
+        # Where this cell stands in that window: it has the gradient if it is the one that won.
         tap = 3 * (y - 2 * line + 1) + z - 2 * column + 1
         mask = inside[:, None] & there[None, :]
         at = ((image * pooled_height + line) * pooled_width + column).to(tl.int64)[:, None]
         at = at * channels + channel[None, :]
+        # 255 is no tap, so what is masked never wins.
         won = tl.load(winners + at, mask=mask, other=255).to(tl.int32) == tap[:, None]
         value = tl.load(outer + at, mask=mask, other=0.0).to(tl.float32)
         gradient += tl.where(won & mask, value, 0.0)
@@ -260,8 +278,11 @@ def gradient_sums(
         gradient = tl.load(outer + at, mask=mask, other=0.0).to(tl.float32)
         if SIDE:
             if RELU:
+                # From the output, as the side that was added is not kept for the backward pass.
                 passed = tl.load(out + at, mask=mask, other=0.0).to(tl.float32) > 0
                 gradient = tl.where(passed, gradient, 0.0)
+            # Gradients behind the ReLU are those of the shortcut, too: written once here, read by
+            # ``input_gradients`` instead of ``outer``, so that the ReLU is not asked again.
             tl.store(side_gradients + at, gradient.to(side_gradients.dtype.element_ty), mask=mask)
         elif RELU:
             passed = centered * factor[None, :] + shift[None, :] > 0
@@ -309,6 +330,8 @@ def pooled_gradient_sums(
         gradient = tl.load(outer + at, mask=mask, other=0.0).to(tl.float32)
         passed = tl.load(out + at, mask=mask, other=0.0).to(tl.float32) > 0
         gradient = tl.where(passed, gradient, 0.0)
+        # 4 is the middle of a window, a place that exists for every cell, so masked loads stay
+        # inside.
         winner = tl.load(winners + at, mask=mask, other=4).to(tl.int32)
         column, line = cell % pooled_width, (cell // pooled_width) % pooled_height
         image = cell // (pooled_width * pooled_height)
@@ -345,6 +368,7 @@ def slopes(
     tl.store(weight_gradient + channel, along * factor, mask=there)
     tl.store(bias_gradient + channel, total, mask=there)
     tl.store(level_out + channel, total / rows, mask=there)
+    # One factor makes (x - mean) the normalised value, the other is that of its average.
     tl.store(slope_out + channel, along * factor * factor / rows, mask=there)
 
 
@@ -373,6 +397,8 @@ def input_gradients(
     C: tl.constexpr,
 ):
     """A shift or a stretch of a whole channel changes nothing behind the norm: both go."""
+    # 32 bits, because POOL divides by sizes below; places in memory are widened where they are
+    # made.
     row = tl.program_id(0) * R + tl.arange(0, R)
     channel = tl.program_id(1) * C + tl.arange(0, C)
     there = channel < channels

@@ -52,6 +52,7 @@ class Shape:
 
     def stretch(self, rows: int) -> int:
         """Rows that one program sums, of so many."""
+        # Four tiles at least: below that, starting a program takes longer than what it sums.
         step = self.rows_of(SUMMED_TILE)
         wanted = _parts(rows * self.blocks, PROGRAMS)
         return _parts(max(wanted, 4 * step), step) * step
@@ -91,6 +92,7 @@ class NormActivation(torch.autograd.Function):
     ) -> Tensor:
         shape = Shape.of(features)
         mean, scale = _moments(features, shape, norm)
+        # A kernel needs some pointer where there is no weight; it is not read unless AFFINE.
         affine = (weight, bias) if weight is not None and bias is not None else (mean, mean)
         options = {"channels": shape.channels, "AFFINE": weight is not None, "C": shape.block}
         if pools:
@@ -102,6 +104,8 @@ class NormActivation(torch.autograd.Function):
                 features, side if side is not None else features, out, mean, scale, *affine,
                 shape.rows, **options, SIDE=side is not None, RELU=relu, R=shape.rows_of(TILE),
             )  # fmt: skip
+            # The ReLU's mask follows from the input alone, unless something was added to it. What
+            # is not needed is not kept: it would stay in memory until the backward pass.
             needed = out if side is not None and relu else None
             ctx.save_for_backward(features, weight, bias, mean, scale, needed, None)
         ctx.kind = (side is not None, relu, pools)
@@ -112,9 +116,13 @@ class NormActivation(torch.autograd.Function):
         features, weight, bias, mean, scale, out, winners = ctx.saved_tensors
         has_side, relu, pools = ctx.kind
         shape = Shape.of(features)
+        # Autograd may hand over a gradient that is expanded or laid out otherwise, such as that of
+        # a mean.
         outer = outer.contiguous(memory_format=torch.channels_last)
         affine = (weight, bias) if weight is not None else (mean, mean)
         options = {"channels": shape.channels, "AFFINE": weight is not None, "C": shape.block}
+        # The names of two steps in one: with a side ``input_gradients`` reads what
+        # ``gradient_sums`` wrote.
         side_gradients = torch.empty_like(outer) if has_side else outer
         if pools:
             table = _pooled_sums(features, outer, out, winners, shape, mean)
@@ -135,6 +143,7 @@ class NormActivation(torch.autograd.Function):
         kernels.input_gradients[shape.tiles(shape.rows)](
             features, side_gradients, winners if pools else outer, inner, mean, scale, *affine,
             level, slope, shape.rows, shape.height, shape.width, *shape.pooled, **options,
+            # With a side the ReLU was taken into account already.
             POOL=pools, RELU=relu and not has_side, R=shape.rows_of(TILE),
         )  # fmt: skip
         side_gradient = side_gradients if has_side else None
@@ -147,6 +156,7 @@ def _moments(features: Tensor, shape: Shape, norm: _BatchNorm) -> tuple[Tensor, 
     """Mean and 1 / standard deviation of every channel, (C,) each."""
     assert norm.running_mean is not None, "the caller has looked"
     parts = shape.parts(shape.rows)
+    # Uninitialised: every part writes all of its channels.
     table = norm.running_mean.new_empty(parts, 2, shape.channels)
     kernels.sums[(parts, shape.blocks)](
         features, table, shape.rows, shape.stretch(shape.rows), channels=shape.channels,

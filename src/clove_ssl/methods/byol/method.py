@@ -50,6 +50,7 @@ class BYOL(TeacherStudentMethod[PooledEncoder]):
         embedded = self.by_view(self.encoder, batch.views)
         predicted = unit_vectors(self._predict(embedded))
         mean = prediction_loss(predicted, swap_views(targets))
+        # The paper adds up both directions, the released code averages them.
         loss = 2 * mean if self.config.form == "paper" else mean
         samples = {"embeddings": embedded.detach()[: len(batch.index)]}  # the first view
         return StepOutput(loss, {"cos_positive": 1 - mean.detach() / 2}, samples)

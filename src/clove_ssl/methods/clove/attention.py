@@ -28,6 +28,7 @@ class SelfAttention(nn.Module):
         self.heads = heads
         self.qkv = nn.Linear(dim, 3 * dim, bias=bias)
         self.out = nn.Linear(dim, dim)
+        # As nn.MultiheadAttention begins, which counts all 3 * D outputs as one layer.
         nn.init.xavier_uniform_(self.qkv.weight)
         if bias:
             nn.init.zeros_(self.qkv.bias)
@@ -36,6 +37,7 @@ class SelfAttention(nn.Module):
     def forward(self, feature_map: Tensor) -> Tensor:
         """(B, D, h, w) -> (B, D, h, w)."""
         queries, keys, values = self._heads(feature_map)
+        # The scale is in the queries already: 1 over a temperature, or 1 over root C.
         mixed = F.scaled_dot_product_attention(queries, keys, values, scale=1.0)  # (B, H, L, C)
         cells: Tensor = self.out(mixed.transpose(1, 2).flatten(2))  # (B, L, D)
         return cells.mT.reshape(feature_map.shape)
@@ -104,6 +106,8 @@ class NormalizedSelfAttention(SelfAttention):
         return self.log_temperature.exp()
 
     def _comparable(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        # Scores are at most 1 / temperature apart from 0, so with 0.2 no cell outweighs another by
+        # more than e^10: over 49 cells attention stays soft.
         if isinstance(self.temperature, Tensor):
             scaled = (unit_vectors(queries) / self.temperature).to(queries.dtype)
         else:

@@ -22,6 +22,7 @@ from clove_ssl.methods.cells import (
     flatten_cells,
     images_in_mean,
     mean_over_pairs,
+    mean_where,
     share_without_match,
 )
 
@@ -49,7 +50,10 @@ def contrast_cells(
             others = queries @ bank.to(queries.dtype).T  # (B, Q, N)
             usable = torch.ones_like(bank[:, 0], dtype=torch.bool)
             allowed = (usable if bank_mask is None else bank_mask).expand_as(others)
+        # One sum per query serves all its positives: they share their negatives, and no positive is
+        # a negative of another.
         far = (others / temperature).masked_fill(~allowed, FAR).logsumexp(2)  # (B, Q)
+        # -log(e^p / (e^p + e^far)) is softplus(far - p), which cannot overflow.
         pair_losses = F.softplus(far[..., None] - cosines / temperature)  # (B, Q, K)
         found = matches.any(2) & allowed.any(2)  # (B, Q)
         return CellLoss(
@@ -58,11 +62,6 @@ def contrast_cells(
             pairs=matches.sum((1, 2)),
             positive_cosine=mean_over_pairs(cosines, matches).detach(),
             unmatched_cells=share_without_match(matches),
-            negative_cosine=_mean_where(others.detach(), allowed & found[..., None]),
+            negative_cosine=mean_where(others.detach(), allowed & found[..., None], (1, 2)),
             short_cells=(~allowed.any(2)).float().mean(1),
         )
-
-
-def _mean_where(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean of (B, Q, K) values where ``mask`` holds, 0 where it never does: (B,)."""
-    return (values * mask).sum((1, 2)) / mask.sum((1, 2)).clamp(min=1)

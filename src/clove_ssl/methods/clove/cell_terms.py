@@ -80,6 +80,8 @@ class CellTerms:
             projected: The student's, of the views of each role.
             roles: The large views, then the small ones, if any.
         """
+        # The teacher has no attention: its targets are local, and only the student has to say what
+        # is there from the context.
         teacher = self._place(unit_vectors(targets, dim=1), roles[0])
         students = [
             self._place(unit_vectors(self.attention(maps), dim=1), views)
@@ -124,6 +126,8 @@ class CellTerms:
         """All terms between the student's views of one role and the teacher's."""
         pairs = [
             (i, j)
+            # With 2 large and 6 small views these are 2 and 12 terms. All count alike, so small
+            # views carry 12 / 14 of the loss, as in the released code.
             for j in range(len(teacher.boxes))
             for i in range(len(student.boxes))
             if small or i != j
@@ -163,6 +167,8 @@ class CellTerms:
         maps, others = student.maps, teacher.maps  # V x (B, D, h, w) each
         context = torch.cat([maps[i] for i, _ in pairs])  # (terms * B, D, h, w)
         target = torch.cat([others[j] for _, j in pairs])  # (terms * B, D, h', w')
+        # Slots that were never filled hold zeros, whose cosine of 0 would be harder than many a
+        # negative.
         bank = () if self.queue is None else (self.queue.entries, self.queue.usable())
         cells: CellLoss = self.cell_loss(context, target, matches, *bank)
         return cells
@@ -237,6 +243,8 @@ def scattered_cells(index: Tensor, views: Tensor, step: int, maps: Tensor) -> Te
 
     No generator is asked, so a resumed run chooses the same cells.
     """
+    # Odd constants and shifts of a common integer hash: neighbouring images and steps get cells
+    # that have nothing to do with each other. int64 wraps around alike on all devices.
     key = (index[None, :] * 0x9E3779B1 + views[:, None] * 0x85EBCA6B + step * 0xC2B2AE35).flatten()
     key = (key ^ (key >> 15)) * 0x2C1B3C6D
     return (key ^ (key >> 13)) % maps.shape[2:].numel()

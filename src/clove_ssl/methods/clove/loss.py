@@ -30,6 +30,7 @@ from clove_ssl.methods.cells import (
     flatten_cells,
     images_in_mean,
     mean_over_pairs,
+    mean_where,
     share_without_match,
 )
 from clove_ssl.methods.clove.config import Form, RankingOptions
@@ -94,14 +95,21 @@ def _rank(
     cosines: Tensor, matches: Tensor, negatives: HardNegatives, options: RankingOptions
 ) -> CellLoss:
     """Combine (B, Q, K) cosines of candidates with the (B, Q) negatives."""
+    # The released code gives every query a negative term, also those that match nothing; the
+    # paper's sum runs over pairs, so there only queries with a positive have one.
     concerned = matches.any(2) | (not options.spares_unmatched)  # (B, Q)
     positive = mean_over_pairs(cosines, matches)  # (B,)
-    negative = _masked_mean(negatives.cosine, concerned & negatives.exists)  # (B,)
+    negative = mean_where(negatives.cosine, concerned & negatives.exists, 1)  # (B,)
     if options.form == "release":
+        # Both means carry the release's factor of 2. With its weight of 2 and margin of 100 the
+        # value lies between 94 and 106: the hinge never switches off, and no gradient depends on
+        # the margin.
         gap = 2 * negative - 2 * options.positive_weight * positive  # (B,)
         loss = F.relu(gap + options.margin)
     else:
         loss = _hinge_per_pair(cosines, matches, negatives, options)
+    # What the released code does by accident: with too few negatives infinity enters its mean, the
+    # hinge turns that into 0, and the image has no gradient.
     if options.few_negatives == "drop":
         loss = loss.masked_fill((negatives.short & concerned).any(1), 0.0)
     return CellLoss(
@@ -179,15 +187,11 @@ def _hinge_per_pair(
     total = (F.relu(gap + options.margin) * matches).sum((1, 2))  # (B,)
     hinges = matches.sum((1, 2))  # (B,)
     if not options.spares_unmatched:
+        # Queries without a positive have no pair to hang a hinge on, so they have one of their own.
         lonely = negatives.exists & ~matches.any(2)  # (B, Q)
         total = total + (F.relu(negatives.cosine + options.margin) * lonely).sum(1)
         hinges = hinges + lonely.sum(1)
     return total if options.pair_reduction == "sum" else total / hinges.clamp(min=1)
-
-
-def _masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean of (B, Q) values where ``mask`` holds, 0 where it never does: (B,)."""
-    return (values * mask).sum(1) / mask.sum(1).clamp(min=1)
 
 
 class HardNegatives(NamedTuple):
@@ -206,8 +210,12 @@ def negatives_of_view(
 ) -> HardNegatives:
     """Take negatives from the cells of the other view that a query does not match."""
     comparable = comparable_rows(keys, options)  # (B, K, D)
+    # Only to choose: gradients flow through the chosen keys below, which is the same and spares the
+    # (B, Q, K) tensor from the backward pass.
     cosines = queries.detach() @ comparable.detach().mT  # (B, Q, K)
     chosen, weights = _hardest(cosines, ~matches, options)  # (B, Q, T) each
+    # A product with a sparse matrix instead of gathering (B, Q, T, D) keys, which would be T times
+    # the memory of the maps.
     mixture = torch.zeros_like(cosines).scatter(-1, chosen, weights)  # (B, Q, K)
     mean = mixture @ (keys if options.averages_vectors else comparable)  # (B, Q, D)
     short = (~matches).sum(-1) < options.top_k  # (B, Q)
@@ -242,8 +250,10 @@ def _hardest(cosines: Tensor, pool: Tensor, options: RankingOptions) -> tuple[Te
     Infinity marks what may not be chosen but never leaves this function, where
     it would turn means into infinity and gradients into NaN.
     """
+    # Out of place: the same cosines serve as positives, and autograd may have saved them.
     candidates = cosines.masked_fill(~pool, -torch.inf)  # (B, Q, K)
     ranked = candidates.topk(min(options.top_k, cosines.shape[-1]), dim=-1)
+    # The most similar ones are dropped, as they may show the same thing; of ten, nine count.
     used = (ranked.values != -torch.inf)[..., options.drop :].to(cosines.dtype)  # (B, Q, T)
     return ranked.indices[..., options.drop :], used / used.sum(-1, keepdim=True).clamp(min=1)
 
@@ -252,5 +262,7 @@ def _act_on(
     queries: Tensor, mean: Tensor, weights: Tensor, *, short: Tensor, options: RankingOptions
 ) -> HardNegatives:
     if options.averages_vectors:
+        # The cosine with the mean vector, as in the paper: the mean of the cosines divided by the
+        # length of the mean vector, which is below 1.
         mean = F.normalize(mean, dim=-1)
     return HardNegatives(cosine=(queries * mean).sum(-1), exists=weights.any(-1), short=short)

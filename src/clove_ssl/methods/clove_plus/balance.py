@@ -41,6 +41,7 @@ class GradientBalance(nn.Module):
 
     def wants(self, step: int) -> bool:
         """Whether the step that begins after ``step`` steps is measured."""
+        # Not the first step: heads that have learned nothing pull in any direction.
         return step > 0 and step % self._every == 1 % self._every
 
     def note(self, one: Tensor, other: Tensor, maps: Sequence[Tensor]) -> None:
@@ -52,6 +53,7 @@ class GradientBalance(nn.Module):
         """Take the measurements of all micro-batches into the ratio, once in a step."""
         if not self.squares:
             return
+        # Squares add up over micro-batches, since their maps are different ones; norms do not.
         squares = torch.stack(self.squares).sum(0)  # (2,)
         self.squares.clear()
         squares = mean_over_processes(squares)
@@ -66,5 +68,6 @@ class GradientBalance(nn.Module):
 
 def squared_norm(loss: Tensor, maps: Sequence[Tensor]) -> Tensor:
     """Squared length of the gradient of a loss at all maps together, times a constant."""
+    # Only as far as the maps, which is a small part of a backward pass.
     gradients = torch.autograd.grad(SCALE * loss, maps, retain_graph=True)
     return torch.stack([at_least_fp32(each).square().sum() for each in gradients]).sum()

@@ -18,6 +18,7 @@ from clove_ssl.config.ranges import (
 from clove_ssl.errors import UserError
 from clove_ssl.methods.clove.config import CLoVEConfig, LossConfig
 from clove_ssl.methods.clove_plus.metrics import clove_plus_metrics
+from clove_ssl.methods.config import VarianceWeights
 
 if TYPE_CHECKING:
     from clove_ssl.backbones.build import Backbone
@@ -29,7 +30,7 @@ Stage = Literal["c2", "c3", "c4", "c5"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class WholeConfig(Ranged):
+class WholeConfig(VarianceWeights):
     """The loss on whole images: the mean of the student's last map, through an expander."""
 
     kind: Literal["vicreg", "infonce"] = "vicreg"
@@ -44,12 +45,6 @@ class WholeConfig(Ranged):
     """Channels of the three layers of the expander."""
     small_views: bool = True
     """Compare large views with small ones as well, not only with each other."""
-    invariance: Weight = 25.0
-    """Weight of the squared distance between two views of an image (``vicreg``)."""
-    variance: Weight = 25.0
-    """Weight of the hinge that keeps the standard deviation of every channel at 1 (``vicreg``)."""
-    covariance: Weight = 1.0
-    """Weight of the squared covariances between channels (``vicreg``)."""
     temperature: Positive = 0.2
     """Divides the cosines of ``infonce``."""
 

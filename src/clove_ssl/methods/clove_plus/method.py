@@ -22,7 +22,6 @@ import torch
 from torch import Tensor, nn
 
 from clove_ssl.backbones.build import STAGES, Backbone
-from clove_ssl.backbones.padding import pad_by_reflection
 from clove_ssl.errors import UserError
 from clove_ssl.layers.collectives import gather_with_gradient
 from clove_ssl.methods import health
@@ -41,7 +40,7 @@ from clove_ssl.methods.clove_plus.config import CLoVEPlusConfig, WholeConfig
 from clove_ssl.methods.clove_plus.loss import contrast_images, pairs_with_large
 from clove_ssl.methods.heads import build_expander
 from clove_ssl.methods.teacher_student import BackboneEncoder, TeacherStudentMethod
-from clove_ssl.methods.variance import VarianceWeights, global_terms
+from clove_ssl.methods.variance import global_terms
 from clove_ssl.methods.vicregl.method import term_metrics
 from clove_ssl.schedules import cosine, linear
 from clove_ssl.views.batch import View, ViewBatch
@@ -105,6 +104,8 @@ class CLoVEPlus(TeacherStudentMethod[StagesEncoder]):
             pad_by_reflection(backbone)
         super().__init__(config, StagesEncoder(backbone, config))
         self.config = config
+        # Plain objects; their modules are registered below under names of the method's own, which
+        # are what checkpoints have.
         self._terms = {
             stage: CellTerms(config, config.loss_at(stage)) for stage in self.encoder.stages
         }
@@ -132,6 +133,8 @@ class CLoVEPlus(TeacherStudentMethod[StagesEncoder]):
         """Loss of a micro-batch."""
         roles = views_by_role(batch)
         self.before_targets(progress)
+        # The teacher sees large views only, and first: its maps are gone before the student's pile
+        # up.
         targets = self._encode(self.teacher, roles[0])
         students = [self._encode(self.encoder, views) for views in roles]
         compared = {
@@ -144,8 +147,10 @@ class CLoVEPlus(TeacherStudentMethod[StagesEncoder]):
         cells = torch.stack(list(by_stage.values())).mean()
         whole, whole_metrics = self._whole_loss(students, roles)
         self._note(batch, targets, progress)
+        # Before the two losses are added up: afterwards nobody could tell their gradients apart.
         if self.step_kind(progress):
             self.balance.note(cells, whole, students[0].first_maps)
+        # The ratio is a buffer, so no gradient tries to change it.
         loss = cells + beta_at(self.config.whole, progress) * self.balance.ratio * whole
         metrics = {
             **self._metrics(cells, by_stage, compared),
@@ -215,6 +220,7 @@ class CLoVEPlus(TeacherStudentMethod[StagesEncoder]):
         counts = [len(views) for views in roles][: None if config.small_views else 1]
         vectors: list[Tensor] = []
         for student, count in zip(students, counts, strict=False):
+            # Pass by pass, so the expander's batch norms see the same company as the backbone's.
             rows = torch.cat([self.whole_head(maps) for maps in student.last_maps])  # (V * B, D)
             vectors += rows.chunk(count)
         pairs = pairs_with_large(counts[0], sum(counts[1:]))
@@ -223,10 +229,7 @@ class CLoVEPlus(TeacherStudentMethod[StagesEncoder]):
                 vectors, pairs, temperature=config.temperature, gather=gather_with_gradient
             )
             return loss, {}
-        weights = VarianceWeights(
-            invariance=config.invariance, variance=config.variance, covariance=config.covariance
-        )
-        terms = global_terms(vectors, pairs, weights=weights, gather=gather_with_gradient)
+        terms = global_terms(vectors, pairs, weights=config, gather=gather_with_gradient)
         return terms.total(), term_metrics("whole", terms)
 
     def _note(self, batch: ViewBatch, targets: EncodedStages, progress: Progress) -> None:
@@ -241,7 +244,7 @@ class CLoVEPlus(TeacherStudentMethod[StagesEncoder]):
         by_stage: Mapping[str, Tensor],
         compared: Mapping[str, Sequence[Comparison]],
     ) -> dict[str, Tensor]:
-        """Figures of the last stage with a local loss, as CLoVE's, and some of every stage."""
+        """Metrics of the last stage with a local loss, as CLoVE's, and some of every stage."""
         metrics = {"loss_cells": cells.detach()}
         for stage, parts in compared.items():
             own = health.match_metrics([part.cells for part in parts])
@@ -261,6 +264,17 @@ class CLoVEPlus(TeacherStudentMethod[StagesEncoder]):
             "attention_input": projected[:HEALTH_MAPS],
             "place_maps": large.last_maps[0].detach()[: min(images, health.PLACE_IMAGES)],
         }
+
+
+def pad_by_reflection(network: nn.Module) -> None:
+    """Let every convolution continue its input by a mirror image instead of zeros.
+
+    Zeros tell a network where the edge is, and so where in the view it looks. Weights fit
+    both kinds, so what is exported runs with zeros again.
+    """
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d) and any(module.padding):
+            module.padding_mode = "reflect"
 
 
 def beta_at(config: WholeConfig, progress: Progress) -> float:

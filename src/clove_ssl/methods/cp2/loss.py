@@ -43,4 +43,5 @@ def align_foreground(
         )  # (B, K)
         by_key = cosines.logsumexp(1) - mean  # (B, K)
         loss = (by_key * there).sum(1) / there.sum(1).clamp(min=1)
+    # Without foreground the mean above is 0, and the loss would still pull at everything.
     return loss * inside.any(1)

@@ -104,6 +104,7 @@ class DetCo(QueuedMethod[LevelsEncoder]):
         contrasts = {
             "global": self._contrast(query.whole, key.whole, self.whole_queues),
             "local": self._contrast(query.patches, key.patches, self.patch_queues),
+            # Patches meet the queue of whole views here, so keys of both kinds live in one space.
             "local_to_global": self._contrast(query.patches, key.whole, self.whole_queues),
         }
         if self.training:
@@ -133,6 +134,7 @@ class DetCo(QueuedMethod[LevelsEncoder]):
             f"loss_{name}": weigh_levels(each.loss, self.config.level_weights)
             for name, each in contrasts.items()
         }
+        # Metrics of the last stage alone, which other methods have as well.
         deepest = {name: Contrast(*(x[:, -1] for x in each)) for name, each in contrasts.items()}
         patches = contrast_metrics(deepest["local"])
         metrics = {
@@ -164,6 +166,7 @@ def contrast_levels(
 
 def weigh_levels(losses: Tensor, weights: Sequence[float]) -> Tensor:
     """Mean over images of (B, M) losses, then the weighted sum over levels."""
+    # Over images first, then weighed: all levels have equally many.
     by_level = losses.mean(0)  # (M,)
     weighted = [weight * by_level[level] for level, weight in enumerate(weights)]
     return torch.stack(weighted).sum()

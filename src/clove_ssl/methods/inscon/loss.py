@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from clove_ssl.layers.fp32 import all_at_least_fp32
+from clove_ssl.methods.cells import mean_where
 
 
 class PullAndPush(NamedTuple):
@@ -48,14 +49,16 @@ def pull_and_push(
         # Not minus infinity: a cell that nothing pushes would have no gradient but "not a number".
         lowest = torch.finfo(logits.dtype).min
         pushing = logits.masked_fill(matches, lowest).logsumexp(2, keepdim=True)  # (M, Q, 1)
+        # As with one positive, but each has a denominator of its own with all negatives and itself:
+        # positives do not push each other away.
         by_pair = torch.logaddexp(logits, pushing) - logits  # (M, Q, Q)
         cosines = logits.detach() * temperature
         nearest = cosines.masked_fill(~matches, lowest).amax(2)
         return PullAndPush(
-            loss=_mean_where(by_pair, matches),
+            loss=mean_where(by_pair, matches, 2),
             counted=matches.any(2),
-            positive_cosine=_mean_where(cosines, matches),
-            negative_cosine=_mean_where(cosines, ~matches),
+            positive_cosine=mean_where(cosines, matches, 2),
+            negative_cosine=mean_where(cosines, ~matches, 2),
             found=matches.any(2) & (nearest > cosines.masked_fill(matches, lowest).amax(2)),
         )
 
@@ -69,11 +72,6 @@ def matches_in_images(matches: Tensor, photos: int) -> Tensor:
     by_photo = matches.reshape(-1, photos, matches.shape[1], 1, matches.shape[2])  # (M, P, L, 1, L)
     together = by_photo & own[:, None, :, None]  # (M, P, L, P, L)
     return together.flatten(3, 4).flatten(1, 2)
-
-
-def _mean_where(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean of (M, Q, Q) values over the last axis inside the mask: (M, Q), 0 without any."""
-    return (values * mask).sum(2) / mask.sum(2).clamp(min=1)
 
 
 def _check_shapes(query: Tensor, key: Tensor, matches: Tensor) -> None:

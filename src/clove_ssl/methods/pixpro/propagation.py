@@ -54,5 +54,7 @@ class PixelPropagation(nn.Module):
             cells = unit_vectors(feature_map, dim=1).flatten(2)  # (B, D, L)
             alike = (cells.mT @ cells).clamp(min=0)  # (B, L, L)
             if self.power < 1:
+                # Below a power of 1 the slope at 0 is infinite, and the clamp makes many an exact
+                # 0.
                 alike = alike + ROOT_GUARD
             return alike**self.power

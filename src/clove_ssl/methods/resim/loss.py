@@ -45,6 +45,8 @@ def contrast_windows(
     def of_a_group(q: Tensor, p: Tensor, n: Tensor) -> Contrast:
         return contrast(q, p, n, temperature=temperature)
 
+    # One batched product: groups in a loop would be as many small kernels, each waiting for the
+    # host.
     by_group: Callable[..., Any] = torch.vmap(of_a_group)
     shape = (groups, -1, *query.shape[1:])
     results: Contrast = by_group(query.reshape(shape), positive.reshape(shape), negatives)

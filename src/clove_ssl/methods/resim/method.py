@@ -80,6 +80,7 @@ class ReSim(QueuedMethod[WindowEncoder]):
         """Loss of a micro-batch."""
         first, second = batch.views
         self.before_targets(progress)
+        # The teacher first, then its maps are all that stays of it.
         key = self._key(second.pixels)
         query = self.encoder(first.pixels)
         images = self._contrast_images(query.image, key.image)
@@ -120,6 +121,8 @@ class ReSim(QueuedMethod[WindowEncoder]):
         stride = self.backbone.strides[level]
         return contrast_windows(
             unit_vectors(precise_pool(query, windows.here[None], stride=stride)),  # (B, N, C)
+            # Counterparts lie between cells, so they are pooled by area, not by sampled points: the
+            # same piece of the image gives the same mean wherever the grid falls.
             unit_vectors(precise_pool(key, windows.there.boxes, stride=stride)),  # (B, N, C)
             negatives_of(key, options.negative_images),
             temperature=self.config.temperature,
@@ -127,6 +130,8 @@ class ReSim(QueuedMethod[WindowEncoder]):
 
     def _mean_over_windows(self, losses: Tensor, inside: Tensor) -> Tensor:
         """Windows weigh the same on all processes, however many of them each one has."""
+        # Gradients are averaged over processes, so a mean over own windows would weigh those more
+        # that landed where there are few.
         count = mean_over_processes(inside.sum().to(losses.dtype))
         return mean_of_counted(losses, inside, count=count)
 

@@ -32,6 +32,7 @@ def sliding_windows(
     As in the released code of ReSim, a window that would end exactly at the
     right or lower edge is left out.
     """
+    # The end is left out by arange, and with it the last window that would fit.
     starts = torch.arange(0, size - window, stride, dtype=torch.float64, device=device)
     y, x = torch.meshgrid(starts, starts, indexing="ij")
     corners = torch.stack([x, y], dim=-1).flatten(0, 1)  # (N, 2)
@@ -55,6 +56,7 @@ def find_windows(windows: Tensor, here: Tensor, there: Tensor, *, size: int) -> 
 def _map_corners(windows: Tensor, here: Tensor, there: Tensor, size: int) -> Tensor:
     start, pixel = _start_and_pixel(here, size)
     other_start, other_pixel = _start_and_pixel(there, size)
+    # Steps are negative in a mirrored view, so windows turn around by themselves.
     return (windows * pixel + start - other_start) / other_pixel
 
 

@@ -87,6 +87,7 @@ def contrast_sets(
         scaled = query / temperature
         similar = scaled @ keys.mT  # (B, L, K)
         others = (scaled @ negatives.T).logsumexp(-1)  # (B, L)
+        # Infinity is safe here: gradients of masked places are those of a softmax, which are 0.
         in_set = similar.masked_fill(~pairs, -torch.inf)
         # The queue's sum stands among them, so no row is all minus infinity.
         total = torch.cat([in_set, others[..., None]], dim=2).logsumexp(2)  # (B, L)

@@ -60,6 +60,8 @@ def active_first(active: Tensor, limit: int) -> tuple[Tensor, Tensor]:
 
 def true_first(mask: Tensor) -> Tensor:
     """All places along the last axis of a mask, the true ones in front, in order."""
+    # Stable, so that slots stay in the order of their prototypes; ``nonzero`` would be shorter, but
+    # the host would wait for the number of rows.
     return mask.int().sort(dim=-1, descending=True, stable=True).indices
 
 

@@ -61,6 +61,8 @@ def group_cells(
     teacher_temperature: float = 0.07,
 ) -> Tensor:
     """Cross entropy of the student's assignments against the teacher's centred ones: (B,)."""
+    # Centring keeps one prototype from taking all cells, the lower temperature keeps assignments
+    # from becoming even: each alone would collapse (as in DINO).
     centered = (_rows(teacher) - center) / teacher_temperature  # (B, h*w, K)
     guess = (_rows(student) / student_temperature).log_softmax(2)
     return -(centered.softmax(2) * guess).sum(2).mean(1)
@@ -77,6 +79,8 @@ def slots_of(
     with torch.autocast(scores.device.type, enabled=False):
         taken = (_rows(scores) / temperature).softmax(2)  # (B, h*w, K)
         if only is not None:
+            # Behind the softmax, which runs over all prototypes: a slot must not depend on which
+            # others are asked for.
             taken = taken.take_along_dim(only[:, None], dim=2)
         taken = taken + ATTENTION_GUARD
         share = taken / taken.sum(1, keepdim=True)
@@ -85,6 +89,7 @@ def slots_of(
 
 def winners(scores: Tensor) -> Tensor:
     """Which prototypes win at least one cell of an image: (B, K) bool."""
+    # Without the softmax, which does not change who is largest.
     best = _rows(scores).argmax(2)  # (B, h*w)
     won = torch.zeros(scores.shape[:2], dtype=torch.bool, device=scores.device)
     return won.scatter(1, best, torch.ones_like(best, dtype=torch.bool))
@@ -108,6 +113,7 @@ def contrast_slots(
     """InfoNCE times twice its temperature, averaged over queries that count; 0 without any."""
     with torch.autocast(queries.device.type, enabled=False):
         sharp = F.normalize(queries.to(keys.slots.dtype), dim=1) / temperature
+        # The bar is added by the product itself: a mask would be another (Q, N) tensor.
         logits = torch.addmm(keys.barred, sharp, keys.slots.mT)  # (Q, N)
         losses = F.cross_entropy(logits, labels, reduction="none")  # (Q,)
         cosines = logits.detach().gather(1, labels[:, None])[:, 0] * temperature
@@ -117,4 +123,5 @@ def contrast_slots(
 
 def _mean_of(counted: Tensor, values: Tensor) -> Tensor:
     """Mean of the values that count, of which all others may be infinite; 0 without any."""
+    # ``where``, not a product: infinity times 0 is NaN.
     return values.where(counted, 0.0).sum() / counted.sum().clamp(min=1)

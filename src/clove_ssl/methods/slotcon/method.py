@@ -82,6 +82,7 @@ class Encoder(BackboneEncoder):
     def __init__(self, backbone: Backbone, config: SlotConConfig) -> None:
         super().__init__(backbone)
         self.projector = conv_head(backbone.out_channels, config.head.hidden, config.head.out)
+        # Of the encoder, not beside it: the teacher averages prototypes along with weights.
         self.prototypes = nn.Parameter(torch.randn(config.prototypes, config.head.out))
 
     def forward(self, images: Tensor) -> Tensor:
@@ -146,6 +147,7 @@ class Comparison(nn.Module):
         slots = slots_of(sides.projection, score_cells(cells, mine), sharp, only=room)  # (P, M, D)
         keys = slots_of(sides.target, score_cells(others, theirs), sharp, only=room)
         counted = shared.exists
+        # Both directions of an image over one count of images, so they are added, not averaged.
         loss = (by_view * counted.repeat(2)).sum() / counted.sum().clamp(min=1)
         return Compared(loss, by_direction(slots), by_direction(keys))
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from clove_ssl.config.bases import Kind, MethodConfig
-from clove_ssl.config.ranges import Candidates, Ranged, Share, Weight, Width
+from clove_ssl.config.ranges import Candidates, Share, Width
 from clove_ssl.config.views import ViewsConfig, ViewSpec
 from clove_ssl.errors import UserError
-from clove_ssl.methods.config import wide_crops
+from clove_ssl.methods.config import VarianceWeights, wide_crops
 from clove_ssl.methods.metrics import of_parts
 
 if TYPE_CHECKING:
@@ -26,17 +26,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VarianceConfig(Ranged):
+class VarianceConfig(VarianceWeights):
     """The weights of VICReg's terms, for whole images and for cells alike."""
 
     alpha: Share = 0.75
     """Share of the loss on whole images; the loss on cells has the rest up to 1."""
-    invariance: Weight = 25.0
-    """Weight of the squared distance between matching embeddings."""
-    variance: Weight = 25.0
-    """Weight of the hinge that keeps the standard deviation of every channel at 1."""
-    covariance: Weight = 1.0
-    """Weight of the squared covariances between channels."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from clove_ssl.methods.captured import Capturable
 from clove_ssl.methods.compiled import Compilable
 from clove_ssl.methods.heads import build_expander
 from clove_ssl.methods.teacher_student import BackboneEncoder
-from clove_ssl.methods.variance import VarianceTerms, VarianceWeights, global_terms, local_terms
+from clove_ssl.methods.variance import VarianceTerms, global_terms, local_terms
 from clove_ssl.methods.vicregl.config import VICRegLConfig
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.geometry import cell_centers
@@ -64,11 +64,6 @@ class VICRegL(Method, Compilable, Capturable):
         super().__init__()
         self.config = config
         self.encoder = Encoder(backbone, config)
-        self._weights = VarianceWeights(
-            invariance=config.loss.invariance,
-            variance=config.loss.variance,
-            covariance=config.loss.covariance,
-        )
 
     @property
     def backbone(self) -> Backbone:  # type: ignore[override]
@@ -81,6 +76,7 @@ class VICRegL(Method, Compilable, Capturable):
 
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
         """Loss of a micro-batch."""
+        # Views pass one by one, each with batch statistics of its own.
         embeddings = [self.encoder(view.pixels) for view in batch.views]
         pairs = pairs_of(len(embeddings))
         cells = [each.cells.flatten(1, 2) for each in embeddings]  # (B, L, D') each
@@ -88,7 +84,7 @@ class VICRegL(Method, Compilable, Capturable):
         whole = global_terms(
             [each.vectors for each in embeddings],
             pairs,
-            weights=self._weights,
+            weights=self.config.loss,
             gather=gather_with_gradient,
         )
         local = local_terms(
@@ -96,7 +92,7 @@ class VICRegL(Method, Compilable, Capturable):
             [self._places(*each) for each in zip(batch.views, grids, strict=True)],
             pairs,
             matches=self.config.matches,
-            weights=self._weights,
+            weights=self.config.loss,
             gather=gather_with_gradient,
         )
         alpha = self.config.loss.alpha
@@ -124,6 +120,8 @@ class VICRegL(Method, Compilable, Capturable):
     def _places(self, view: View, grid: tuple[int, int]) -> Tensor:
         """Centres of a view's cells in the image: (B, L, 2)."""
         geometry = view.geometry
+        # The released program leaves its grid as it is where a view was mirrored: half of the
+        # places are then those of the other side.
         boxes = geometry.signed_boxes("pixel") if self.config.mirror_grid else geometry.boxes
         return cell_centers(boxes.to(view.pixels.device), grid)
 

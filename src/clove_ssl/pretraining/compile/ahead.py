@@ -57,6 +57,7 @@ def compile_ahead(
         deterministic: Whether the run repeats itself bit for bit.
         activation_memory: See :func:`~clove_ssl.pretraining.compile.method.compile_pieces`.
     """
+    # One helper would do what the run does anyway, with a start of its own on top.
     if _most_helpers() < 2 or not isinstance(method, Compilable):
         return None
     device = batch.views[0].pixels.device
@@ -71,6 +72,8 @@ def compile_calls(calls: Iterable[PieceCall], around: Surroundings) -> Outcome |
     if _most_helpers() < 2:
         return None
     calls = sorted(calls, key=_hardest_first)
+    # A later run of the same shapes finds all in torch's folder; helpers would only look it up
+    # again, after a start that takes longer than that.
     done, outcome = _mark(calls, around), None
     if done.exists():
         load_calls(calls, around)
@@ -90,6 +93,7 @@ def _share_out(calls: Sequence[PieceCall], around: Surroundings, done: Path) -> 
         if not failed:
             done.parent.mkdir(parents=True, exist_ok=True)
             done.touch()
+    # Never a reason to end a run: whatever is missing is compiled in its first step.
     except (OSError, RuntimeError, AttributeError, PicklingError):
         failed = helpers  # there is no room for files, or a piece that no file can hold
     return Outcome(len(calls), helpers, failed)
@@ -112,6 +116,7 @@ def _mark(calls: Iterable[PieceCall], around: Surroundings) -> Path:
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
     names = sorted(call.name for call in calls)
+    # All that changes the code of a graph, but nothing of the run: other data must find it again.
     settings = (around.precision.name, around.deterministic, around.activation_memory)
     facts = repr((names, settings, around.goes_back_twice, torch.__version__, _gpu_name()))
     return Path(cache_dir(), "clove_ssl", hashlib.sha256(facts.encode()).hexdigest())

@@ -36,12 +36,14 @@ class TensorKind:
         """The kind of a tensor; equal for tensors that share a graph."""
         shape, free = tuple(tensor.shape), has_any_length(tensor)
         if free:
+            # Lengths of 0 and 1 are special to the compiler, which would make code for just those.
             shape = (EXAMPLE_LENGTH, *shape[1:])
         return cls(shape, tensor.stride(), tensor.dtype, tensor.requires_grad, free)
 
     def blank(self, device: torch.device) -> Tensor:
         """A tensor of this kind."""
         empty = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=device)
+        # Zeros, not what lies there: a NaN among them could send code of a piece another way.
         tensor = empty.zero_().requires_grad_(self.requires_grad)
         return mark_any_length(tensor) if self.any_length else tensor
 
@@ -63,6 +65,8 @@ class PieceCall:
     def name(self) -> str:
         """Equal for calls that share a graph."""
         kinds = [(tuple(p.shape), p.requires_grad) for p in self.piece.parameters()]
+        # The text of a module has its layers with their options, in order, which is what graphs
+        # depend on.
         return repr((self.piece, self.piece.training, kinds, self.inputs, self.learns))
 
     def run(self, precision: Precision, device: torch.device) -> None:
@@ -77,6 +81,7 @@ class PieceCall:
     def _run(self, precision: Precision, device: torch.device) -> None:
         inputs = tree_map_only(TensorKind, lambda kind: kind.blank(device), self.inputs)
         piece = self.piece.to_empty(device=device)
+        # On ``meta`` there are no values, so the memory that a piece gets here holds anything.
         for tensor in (*piece.parameters(), *piece.buffers()):
             tensor.data.zero_()
         compile_piece(piece)
@@ -97,6 +102,7 @@ def record_calls(method: Method, batch: ViewBatch, precision: Precision) -> list
     calls: dict[str, PieceCall] = {}
 
     def note(piece: nn.Module, inputs: tuple[Any, ...]) -> None:
+        # Student and teacher share their code, but a pass without gradients has a graph of its own.
         call = PieceCall(piece, tree_map(_kind, inputs), torch.is_grad_enabled())
         calls.setdefault(call.name, call)  # blocks of equal shape are compiled once
 
@@ -107,6 +113,7 @@ def record_calls(method: Method, batch: ViewBatch, precision: Precision) -> list
     # much memory beside the run's as a step of the run.
     nothing_kept = saved_tensors_hooks(lambda _: None, _no_backward_pass)
     untried = without_trials(remembered_apart=True)
+    # The generators stay where they are: a run must not depend on whether it was compiled ahead.
     with torch.random.fork_rng(on_gpu), nothing_kept, untried, precision.autocast():
         stand_in(batch, Progress(0, 1))
     for hook in hooks:

@@ -87,6 +87,7 @@ def run_helpers(calls: Sequence[PieceCall], around: Surroundings, helpers: int) 
         processes = []
         for _ in range(helpers):
             process = _start_helper(folder, available_cores() // helpers)
+            # Whatever ends this, Ctrl-C included, no helper goes on holding memory of the GPU.
             started.callback(process.kill)
             processes.append(process)
         _load_finished(pile, calls, around, processes)
@@ -96,6 +97,7 @@ def run_helpers(calls: Sequence[PieceCall], around: Surroundings, helpers: int) 
 def _start_helper(folder: str, cores: int) -> subprocess.Popen[bytes]:
     environment = {
         **os.environ,
+        # By default each helper would start as many as there are cores, eight times over.
         "TORCHINDUCTOR_COMPILE_THREADS": str(max(1, cores)),
         "OMP_NUM_THREADS": str(torch.get_num_threads()),  # code compiled for others is not found
     }
@@ -136,6 +138,7 @@ def help_out(folder: str) -> None:
     """What a helper does."""
     _end_with_parent()
     around: Surroundings = torch.load(Path(folder, "surroundings"), weights_only=False)
+    # Determinism changes which kernels a graph may have, so it is part of what it is found by.
     start_repeatably(0, around.device, deterministic=around.deterministic)
     around.precision.prepare()
     pile = CallPile(Path(folder))
@@ -148,4 +151,5 @@ def help_out(folder: str) -> None:
 def _end_with_parent() -> None:
     """A killed run must not leave helpers behind that hold the GPU; only Linux knows how."""
     with suppress(OSError, AttributeError):
+        # A callback of the parent would not do: SIGKILL and the out-of-memory killer run none.
         ctypes.CDLL(None).prctl(_ON_DEATH_OF_PARENT, signal.SIGKILL)

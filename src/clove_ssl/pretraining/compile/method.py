@@ -82,6 +82,7 @@ def pieces_of(method: Compilable) -> list[nn.Module]:
 
 def set_up_compiler(activation_memory: float, *, goes_back_twice: bool = False) -> None:
     """Room for all graphs, what they may keep, and which of them are found again in a later run."""
+    # Settings of torch, and so of the whole process; there are no public names for them.
     torch._functorch.config.activation_memory_budget = activation_memory
     if goes_back_twice:  # or the first pass would write over what it has been given
         torch._functorch.config.donated_buffer = False
@@ -99,6 +100,8 @@ def cut(networks: Iterable[nn.Module]) -> list[nn.Module]:
 
 
 def _pieces(module: nn.Module) -> list[nn.Module]:
+    # Before its children: a backbone says itself where its graphs are cut
+    # (``backbones/pieces.py``).
     if isinstance(module, Backbone):
         return module.cut()
     # Networks around a backbone and lists of heads are entered: what their own forward passes do

@@ -151,6 +151,8 @@ def _lay_over(
         pixels = instances.pixels[_places(record["segmentation"]["counts"])]
         if not len(pixels):
             continue
+        # Instances do not overlap in Cityscapes, so one map of numbers holds all, and one count per
+        # detection compares it with every instance.
         shared = np.bincount(pixels, minlength=len(names)) * 1.0  # (U,)
         own = shared * (labels == record["category_id"])
         overlap = own / (instances.sizes + len(pixels) - own)
@@ -186,6 +188,7 @@ def _average(found: _Columns, objects: int, threshold: float) -> float:
     if not objects:
         return float("nan")
     recall, precision = _curve(found, objects, threshold)  # recall falls
+    # The official tool's integral: every point weighs half the distance between its neighbours.
     before, after = np.concatenate([recall[:1], recall]), np.concatenate([recall, [0.0]])
     widths = (before[:-1] - after[1:]) / 2
     return float(np.dot(precision, widths))
@@ -193,22 +196,23 @@ def _average(found: _Columns, objects: int, threshold: float) -> float:
 
 def _curve(found: _Columns, objects: int, threshold: float) -> tuple[Floats, Floats]:
     """Recall and precision at every score, the lowest first, and a last point at recall 0."""
-    score, right = _judge(found, threshold)
+    score, right = _count_hits(found, threshold)
     levels, level = np.unique(score, return_inverse=True)
     hits = np.bincount(level, weights=right, minlength=len(levels))[::-1].cumsum()[::-1]
     both = np.bincount(level, minlength=len(levels))[::-1].cumsum()[::-1]
     return np.append(hits / objects, 0.0), np.append(hits / both, 1.0)
 
 
-def _judge(found: _Columns, threshold: float) -> tuple[Floats, Bits]:
+def _count_hits(found: _Columns, threshold: float) -> tuple[Floats, Bits]:
     """The scores of detections that count, and whether they are right."""
     near = found.overlap > threshold
     of_instance = np.flatnonzero(near & (found.instance != _NOBODY))
+    # Of several detections of an instance the surest is right, the others are wrong.
     order = of_instance[np.lexsort((-found.score[of_instance], found.instance[of_instance]))]
     is_best = np.diff(found.instance[order], prepend=_NOBODY) != 0
     strays = np.flatnonzero(~near & (found.ignored <= threshold))
-    judged = np.concatenate([order, strays])
-    return found.score[judged], np.concatenate([is_best, np.zeros(len(strays), bool)])
+    counted = np.concatenate([order, strays])
+    return found.score[counted], np.concatenate([is_best, np.zeros(len(strays), bool)])
 
 
 def _read_curve(found: _Columns, objects: int) -> Curve:

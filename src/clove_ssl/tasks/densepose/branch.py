@@ -26,6 +26,7 @@ from clove_ssl.tasks.rcnn.regions.pooling import LEGACY, pool_regions
 FIRST_STRIDE = 4
 """Pixels of a cell of the merged map."""
 _PERSON_CHANNELS = 2
+_LEVELS = 4  # maps of the pyramid, the finest first
 
 
 class SurfaceMaps(NamedTuple):
@@ -46,13 +47,12 @@ class PyramidDecoder(nn.Module):
     Args:
         in_channels: Channels of the pyramid's maps.
         width: Channels of the merged map, and in between.
-        levels: Maps of the pyramid, the finest first.
     """
 
-    def __init__(self, in_channels: int, *, width: int, levels: int = 4) -> None:
+    def __init__(self, in_channels: int, *, width: int) -> None:
         super().__init__()
         self.scales = nn.ModuleList(
-            _scale(in_channels, width, doublings=level) for level in range(levels)
+            _scale(in_channels, width, doublings=level) for level in range(_LEVELS)
         )
         self.predictor = NormedConv(width, width, 1, norm="none", relu=False)
         start_for_relu(self.predictor)

@@ -66,6 +66,7 @@ def read_labels(entry: Mapping[str, Any]) -> PersonLabels | None:
 
 def write_labels(labels: PersonLabels) -> dict[str, Any]:
     """The fields that :func:`read_labels` reads."""
+    # The regions of the body are not kept apart: training and scores look at the person as a whole.
     masks: list[Any] = [[] for _ in range(_REGIONS)]
     if labels.runs is not None:
         masks[0] = {"size": [SIDE, SIDE], "counts": labels.runs}

@@ -126,10 +126,12 @@ def region_labels(
     mask = sample_masks(
         labels.masks[owners[with_mask]], truth[with_mask], boxes[with_mask], side=side
     )
+    # Several regions may show one person, and each has all of its points.
     region, point = torch.nonzero(owners[:, None] == labels.owners[None], as_tuple=True)  # (Q,)
     low, size = truth[region, :2], truth[region, 2:] - truth[region, :2]  # (Q, 2)
     place = low + labels.places[point] * size / LABEL_SIDE - boxes[region, :2]  # (Q, 2)
     extent = boxes[region, 2:] - boxes[region, :2]  # (Q, 2)
+    # A region may cover a part of the person only.
     inside = ((place >= 0) & (place < extent)).all(dim=1)  # (Q,)
     region, point = region[inside], point[inside]
     cell = place[inside] * side / extent[inside]  # (Q, 2)
@@ -146,6 +148,7 @@ def densepose_losses(
     counts = send_like([labels.mask.numel(), len(labels.parts)], labels.parts)
     divisors = mean_count(counts)
     divisors = torch.where(divisors > 0, divisors, 1.0)  # where it is 0, so are the sums
+    # A sum of nothing is 0 and keeps the graph, where a mean would be NaN.
     person = F.cross_entropy(maps.person[labels.mask_regions], labels.mask, reduction="sum")
     logits = _at_points(maps.part, labels)  # (Q, 25)
     part = F.cross_entropy(logits, labels.parts, reduction="sum")
@@ -154,6 +157,7 @@ def densepose_losses(
     terms = {"loss_densepose_S": weights.person * person / divisors[0]}
     terms["loss_densepose_I"] = weights.part * part / divisors[1]
     for axis, (name, values) in enumerate((("U", maps.u), ("V", maps.v))):
+        # U and V have a channel for each part; only that of the true part learns from a point.
         found = _at_points(values, labels)[on_body].gather(1, channel).squeeze(1)
         distance = F.smooth_l1_loss(found, labels.surface[on_body, axis], reduction="sum")
         terms[f"loss_densepose_{name}"] = weights.surface * distance
@@ -174,6 +178,7 @@ def sample_masks(masks: Tensor, truth: Tensor, boxes: Tensor, *, side: int) -> T
         ],
         dim=-1,
     )  # (K, M, M, 2)
+    # With corners aligned, -1 and 1 are the middles of the outermost pixels: Detectron2's choice.
     sampled = F.grid_sample(
         masks[:, None].to(boxes.dtype), grid, mode="nearest", align_corners=True
     )

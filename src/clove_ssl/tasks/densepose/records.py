@@ -139,32 +139,29 @@ def paint_surfaces(
     folder: Path,
     *,
     count: int = 12,
-    least_score: float = LEAST_SCORE,
 ) -> list[Path]:
     """Draw some images of a test set, spread over it, those with labelled persons first."""
     by_image: dict[int | str, list[tuple[int, Record]]] = defaultdict(list)
     for number, record in enumerate(records):
-        if IUV in record and record["score"] >= least_score:
+        if IUV in record and record["score"] >= LEAST_SCORE:
             by_image[record["image_id"]].append((number, record))
     full = [s for s in dataset.samples if any(labels_of(p) is not None for p in s.annotations)]
     samples = spread(full or dataset.samples, count)
 
     def paint(number: int) -> list[Image.Image]:
         sample = samples[number]
-        return _paint_row(sample, by_image[sample.identifier], least_score)
+        return _paint_row(sample, by_image[sample.identifier])
 
     return write_sheets(folder, len(samples), paint)
 
 
-def _paint_row(
-    sample: Sample, records: Sequence[tuple[int, Record]], least_score: float
-) -> list[Image.Image]:
+def _paint_row(sample: Sample, records: Sequence[tuple[int, Record]]) -> list[Image.Image]:
     pixels = read_image(sample.image, (sample.height, sample.width))
     # The best one is painted last, on top.
     ordered = sorted(records, key=lambda entry: float(entry[1]["score"]))
     surfaces = [_surface(record, number) for number, record in ordered]
     points, parts = _labelled_points(sample)
-    found = f"{len(surfaces)} with a score of {least_score:g} or more"
+    found = f"{len(surfaces)} with a score of {LEAST_SCORE:g} or more"
     return [
         paint_points(pixels, points, parts, caption=f"{sample.identifier}: labelled points"),
         paint_colour_map(pixels, surfaces, caption=f"prediction: {found}"),

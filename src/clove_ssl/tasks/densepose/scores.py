@@ -57,7 +57,7 @@ class Matches:
 
 
 @dataclass(frozen=True)
-class _Judged:
+class _ComparedImage:
     """An image with all that does not depend on the kind of score."""
 
     truth: tuple[LabelledPerson, ...]
@@ -72,7 +72,7 @@ def score_densepose(
     """Average precision by every kind; only "segm" can do without a surface."""
     if surface is None and set(kinds) - {"segm"}:
         raise ValueError("point similarity needs a surface")
-    judged = [_judge(image, surface) for image in images]
+    judged = [_compare_image(image, surface) for image in images]
     return {kind: _tables(judged, kind) for kind in kinds}
 
 
@@ -80,6 +80,7 @@ def similarity(pairs: Similarities, kind: Kind) -> Floats:
     """What is compared with the thresholds: (D, G)."""
     if kind == "gps":
         return pairs.points
+    # The geometric mean: a person must be found in shape and on the surface, not in one of them.
     return pairs.masks if kind == "segm" else np.sqrt(pairs.points * pairs.masks)
 
 
@@ -127,13 +128,14 @@ def _best(similar: Floats, free: Bits, order: Ints, ignored: Bits, *, at_least: 
 
 def _last_largest(values: Floats, rows: Ints) -> int:
     chosen = values[rows]
+    # As COCO's loop does, which goes on to the next where it is at least as good.
     return int(rows[len(rows) - 1 - int(chosen[::-1].argmax())])
 
 
-def _judge(image: ImagePersons, surface: Surface | None) -> _Judged:
+def _compare_image(image: ImagePersons, surface: Surface | None) -> _ComparedImage:
     order = np.argsort([-each.score for each in image.found], kind="stable")[:DETECTIONS]
     found = [image.found[number] for number in order]
-    return _Judged(
+    return _ComparedImage(
         image.truth,
         np.array([each.score for each in found], np.float64),
         np.array([each.area for each in found], np.float64),
@@ -141,7 +143,7 @@ def _judge(image: ImagePersons, surface: Surface | None) -> _Judged:
     )
 
 
-def _tables(images: Sequence[_Judged], kind: Kind) -> COCOScores:
+def _tables(images: Sequence[_ComparedImage], kind: Kind) -> COCOScores:
     shape = (len(THRESHOLDS), len(RECALLS), 1, len(SIZES), 1)
     precision, score = np.full(shape, np.nan), np.full(shape, np.nan)
     recall = np.full((len(THRESHOLDS), 1, len(SIZES), 1), np.nan)
@@ -166,7 +168,7 @@ def _tables(images: Sequence[_Judged], kind: Kind) -> COCOScores:
 
 
 def _counted(
-    images: Sequence[_Judged], kind: Kind, limits: tuple[float, float]
+    images: Sequence[_ComparedImage], kind: Kind, limits: tuple[float, float]
 ) -> tuple[int, Floats, Bits, Bits]:
     """Persons to find; scores (N,) of all detections; which are right and wrong (T, N)."""
     persons = 0
@@ -189,8 +191,8 @@ def _counted(
     return persons, np.concatenate(scores), np.hstack(right), np.hstack(wrong)
 
 
-def _is_ignored(person: LabelledPerson, limits: tuple[float, float]) -> bool:
-    return person.points is None or not limits[0] <= person.area <= limits[1]
+def _is_ignored(person: LabelledPerson, areas: tuple[float, float]) -> bool:
+    return person.points is None or not areas[0] <= person.area <= areas[1]
 
 
 def _curve(

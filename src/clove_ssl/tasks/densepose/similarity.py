@@ -134,6 +134,8 @@ def _places_at(found: FoundPerson, person: LabelledPerson, labelled: Bits) -> Pl
     assert person.points is not None
     scale = np.array(person.box[2:]) / POINT_UNITS
     shift = np.array(person.box[:2]) - np.array(found.box[:2])
+    # Cut, not rounded, and towards 0: a point up to a pixel left of the box still falls into column
+    # 0.
     column, row = (person.points[labelled] * scale + shift).astype(np.int64).T
     width, height = int(found.box[2]), int(found.box[3])
     inside = (column >= 0) & (row >= 0) & (column < width) & (row < height)
@@ -141,6 +143,7 @@ def _places_at(found: FoundPerson, person: LabelledPerson, labelled: Bits) -> Pl
     surface = np.zeros((len(inside), 2))
     values = found.surface[:, row[inside], column[inside]]  # (3, p)
     parts[inside] = values[0]
+    # U and V are stored as bytes, so a place is known to a 255th of its part.
     surface[inside] = values[1:].T / 255.0
     return Places(parts, surface)
 
@@ -148,6 +151,7 @@ def _places_at(found: FoundPerson, person: LabelledPerson, labelled: Bits) -> Pl
 def place_mask(mask: Bits, box: Box, image_size: tuple[int, int]) -> PlacedMask:
     """A mask (h, w) whose first pixel is that of the box's corner, cut to box and image."""
     x, y, width, height = box
+    # Corner and far side are cut apart from each other, so a mask may lose its last row or column.
     left, top = int(x), int(y)
     right = min(int(x + width), image_size[1], left + mask.shape[1])
     bottom = min(int(y + height), image_size[0], top + mask.shape[0])
@@ -159,6 +163,7 @@ def place_mask(mask: Bits, box: Box, image_size: tuple[int, int]) -> PlacedMask:
 def mask_in_box(mask: Bits, box: Box, image_size: tuple[int, int]) -> PlacedMask:
     """A labelled mask (256, 256) in the pixels of its box and of the image."""
     width, height = (max(side, 1.0) for side in box[2:])
+    # Linear and then cut at a half, axis after axis, as the evaluator's zoom of the mask does.
     soft = _stretched(_stretched(mask.astype(np.float64), height), width, axis=1)
     return place_mask(soft > 0.5, box, image_size)
 
@@ -189,6 +194,8 @@ def box_overlaps(found: Floats, truth: Floats, crowds: Bits) -> Floats:
 
 
 def _over_union(shared: Floats, mine: Floats, theirs: Floats, crowds: Bits) -> Floats:
+    # COCO's rule for crowds: how much of the detection lies inside, as nobody knows the single
+    # persons.
     union = np.where(crowds, mine[:, None], mine[:, None] + theirs - shared)
     return np.divide(shared, union, out=np.zeros_like(shared), where=shared > 0)
 
@@ -210,6 +217,7 @@ def _shared(a: PlacedMask, b: PlacedMask) -> int:
 def _stretched(values: Floats, length: float, *, axis: int = 0) -> Floats:
     """Values along an axis, linear in between, with the first and last ones at the ends."""
     count = values.shape[axis]
+    # Not ``round(length)``: with floats the detour decides now and then about a pixel.
     size = round(count * (length / count))
     places = np.arange(size) * ((count - 1) / (size - 1) if size > 1 else 0.0)
     low: Ints = np.minimum(places.astype(np.int64), count - 1)

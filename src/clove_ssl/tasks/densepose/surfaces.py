@@ -46,6 +46,7 @@ PART_NAMES = (
 
 _KAPPA_OF_REGION = (0.351, 0.107, 0.126, 0.237, 0.173, 0.142, 0.128, 0.150)
 _PARTS_OF_REGION = (2, 2, 2, 4, 4, 4, 4, 2)  # torso, hands, feet, thighs, shins, arms, ..., head
+# Part 0 is nobody's: NaN would show in a score if it were ever asked for.
 KAPPA: Floats = np.array([np.nan, *np.repeat(_KAPPA_OF_REGION, _PARTS_OF_REGION)])
 """How far a point of part 1 to 24 may be off, in metres: (25,)."""
 

@@ -35,7 +35,7 @@ _PERSON_KEYPOINTS = 17
 
 @dataclass(frozen=True)
 class COCOScores:
-    """Tables of precision and recall, and the figures that are read off them."""
+    """Tables of precision and recall, and the scores that are read off them."""
 
     kind: Kind
     class_names: tuple[str, ...]
@@ -49,32 +49,29 @@ class COCOScores:
 
     def summary(self) -> dict[str, float]:
         """The lines of COCO's own summary, by their usual names."""
-        return self._figures(slice(None)) | self._recalls()
+        return self._scores(slice(None)) | self._recalls()
 
     def by_class(self) -> dict[str, dict[str, float]]:
         """AP, AP50, AP75 and AP by size of every class."""
         return {
-            name: self._figures(slice(index, index + 1))
+            name: self._scores(slice(index, index + 1))
             for index, name in enumerate(self.class_names)
         }
 
-    def curve(
-        self, class_name: str, *, threshold: float = 0.5, size: str = "all"
-    ) -> tuple[Floats, Floats]:
-        """Recall and precision (R,) of a class, with all detections that count."""
+    def curve(self, class_name: str, *, threshold: float = 0.5) -> tuple[Floats, Floats]:
+        """Recall and precision (R,) of a class, of all sizes."""
         index = self.class_names.index(class_name)
-        row, area = self._row(threshold), self.sizes.index(size)
-        return self.recalls, self.precision[row, :, index, area, -1]
+        return self.recalls, self.precision[self._row(threshold), :, index, 0, -1]
 
-    def _figures(self, classes: slice) -> dict[str, float]:
+    def _scores(self, classes: slice) -> dict[str, float]:
         table = self.precision[:, :, classes, :, -1]  # (T, R, k, A)
-        figures = {
+        scores = {
             "AP": mean_of_present(table[..., 0]),
             "AP50": mean_of_present(table[self._row(0.5), ..., 0]),
             "AP75": mean_of_present(table[self._row(0.75), ..., 0]),
         }
         sizes = enumerate(self.sizes[1:], start=1)
-        return figures | {f"AP{size[0]}": mean_of_present(table[..., area]) for area, size in sizes}
+        return scores | {f"AP{size[0]}": mean_of_present(table[..., area]) for area, size in sizes}
 
     def _recalls(self) -> dict[str, float]:
         table = self.recall  # (T, K, A, M)
@@ -200,6 +197,7 @@ def _check_keypoints(truth: Record, count: int) -> None:
 
 
 def _without_marks(table: Any) -> Floats:
+    # The library writes -1 where nothing could be measured, which would pull means down.
     values = np.asarray(table, np.float64)
     return np.where(values < 0, np.nan, values)
 

@@ -116,7 +116,7 @@ class DetectionTask(Task):
         sizes = InputSizes(self.config.train_sides, self.config.longest)
         return load_training_batches(
             self.training_images(data.train, sizes, order),
-            reading.plan(order),
+            reading.batch_order(order),
             start_step=reading.start_step,
             total_steps=reading.stop_step,
             workers=reading.workers,

@@ -157,6 +157,7 @@ def match_voc(
     for category in range(classes):
         mine = truth.category == category
         found = np.flatnonzero(detections.category == category)
+        # Stable, since rounded scores tie often, and their order decides who is right.
         order = found[np.argsort(-scores[found], kind="stable")]
         overlap, chosen = _best_objects(
             truth.image[mine], objects[mine], images=detections.image[order], boxes=boxes[order]
@@ -185,6 +186,7 @@ def _best_objects(
     candidate = by_image[np.repeat(low[some], counts) + pair]
     shares = _overlaps(np.repeat(boxes[some], counts, axis=0), objects[candidate])
     best = np.maximum.reduceat(shares, first)
+    # The first of equal ones, as a loop with a strict comparison would find it.
     places = np.where(shares == np.repeat(best, counts), pair, len(objects))
     overlap[some] = best
     chosen[some] = candidate[first + np.minimum.reduceat(places, first)]
@@ -206,9 +208,12 @@ def _curve(
     """Recall and precision after every detection, the highest score first."""
     hits = np.flatnonzero(match.overlap > threshold)
     easy = hits[~ignored[match.chosen[hits]]]
+    # The best detection of an object is right, all others that chose it are wrong: the kit does not
+    # let them look for another object.
     _, firsts = np.unique(match.chosen[easy], return_index=True)
     right = np.zeros(len(match.overlap))
     wrong = np.where(_outside(match.area, sizes), 0.0, 1.0)
+    # Whoever chose a difficult object counts neither way.
     wrong[hits] = 0
     wrong[easy] = 1
     right[easy[firsts]], wrong[easy[firsts]] = 1, 0
@@ -222,6 +227,8 @@ def _curve(
 def _eleven_points(recall: Floats, precision: Floats) -> float:
     """The mean of the best precision at recalls of at least 0, 0.1, ..., 1."""
     total = 0.0
+    # The very numbers of the kit: 0.3 is 0.30000000000000004 here, and a recall of just 0.3 is
+    # below.
     for least in np.arange(0.0, 1.1, 0.1):
         total += float(precision[recall >= least].max(initial=0.0)) / 11
     return total
@@ -231,6 +238,7 @@ def _area(recall: Floats, precision: Floats) -> float:
     """The area under the curve whose precision never rises with recall."""
     recall = np.concatenate([[0.0], recall, [1.0]])
     precision = np.concatenate([[0.0], precision, [0.0]])
+    # From the right: a precision that rises with recall later on would have been free to take.
     falling = np.maximum.accumulate(precision[::-1])[::-1]
     return float(np.sum(np.diff(recall) * falling[1:]))
 

@@ -63,6 +63,7 @@ def pack_outlines(objects: Sequence[Sequence[Polygon]]) -> PackedOutlines:
     ends = sizes.cumsum()
     flat = np.concatenate(polygons) if polygons else np.zeros(0)
     following = np.ones(len(flat) // 2, np.int64)
+    # The last corner of a polygon is followed by its first.
     following[ends[sizes > 0] - 1] = 1 - sizes[sizes > 0]
     number = np.array([number for each in objects for number in range(len(each))], np.int64)
     per_object = [[sum(len(polygon) // 2 for polygon in each), len(each)] for each in objects]
@@ -139,6 +140,7 @@ class PendingMasks:
     def read(self) -> Tensor:
         """The union of the polygons of every region: (R, height, width) bool."""
         filled = self._filling.finish()  # (Q, height, width)
+        # Counted, because no operation of torch joins booleans by an index.
         union = filled.new_zeros(self._regions, *filled.shape[1:], dtype=torch.int32)
         return union.index_add_(0, self._owner, filled.int()) > 0
 
@@ -174,6 +176,7 @@ class _Filling:
         self._edges = _draw(start, end, width=width)
         self._polygon, self._polygons = polygon, polygons
         self._height, self._width = height, width
+        # The one number that decides about sizes: asked for now, read when the masks are needed.
         self._crossings = HostCopy(self._edges.columns.sum()[None])
 
     def finish(self) -> Tensor:
@@ -190,12 +193,17 @@ class _Filling:
         count = torch.zeros(self._polygons * places, dtype=torch.int32, device=edge.device)
         count.index_add_(0, switch, torch.ones_like(switch, dtype=torch.int32))
         switches = count.view(self._polygons, places)[:, :-1]
+        # Even and odd: an outline that crosses itself leaves holes, as with the COCO tools. One
+        # running sum goes through all columns, since a closed outline leaves each as often as it
+        # enters.
         inside = switches.cumsum(dim=1, dtype=torch.int32) % 2 == 1
         return inside.view(self._polygons, width, height).mT
 
 
 def _draw(start: Tensor, end: Tensor, *, width: int) -> _Edges:
     """Edges from ``start`` (V, 2) to ``end`` (V, 2) in pixels."""
+    # Cut towards 0 and not down, as a conversion to int in C does: corners left of the image
+    # differ.
     start, end = ((FINER * each + 0.5).trunc() for each in (start, end))  # (V, 2) whole numbers
     low, high = torch.minimum(start[:, 0], end[:, 0]), torch.maximum(start[:, 0], end[:, 0])
     # The centre of column c lies between the places 5c + 2 and 5c + 3.
@@ -215,6 +223,7 @@ def _draw(start: Tensor, end: Tensor, *, width: int) -> _Edges:
         steep=steep,
         along=start[:, 0],
         across=start[:, 1],
+        # A corner twice in a row is an edge without length, which passes no column.
         slope=rise / length.clamp(min=1),
     )
 
@@ -230,6 +239,7 @@ def _heights(edges: _Edges, column: Tensor) -> Tensor:
     flat = place - edges.along
     y = torch.minimum(across(flat), across(flat + 1))
     # Steep ones have one per y: here the last point before x passes the centre of the column.
+    # A division may miss by one step, so the neighbours are looked at with the exact rule.
     guess = ((place + 0.5 - edges.across) / edges.slope).floor()
     passed = [(across(guess + more) > place) == (edges.slope > 0) for more in (0, 1)]
     steps = guess + 1 - passed[0].to(guess.dtype) - passed[1].to(guess.dtype)

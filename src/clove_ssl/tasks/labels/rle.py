@@ -57,6 +57,8 @@ def encode_mask(mask: NDArray[np.bool_]) -> RLE:
     if not len(filled):
         return RLE(height, width, (height * width,))
     pixels = np.asarray(mask[:, filled[0] : filled[-1] + 1], bool).ravel(order="F")
+    # With an outside before the first and behind the last pixel, runs alternate whatever touches
+    # the edge; a first run of length 0 says that the mask begins inside.
     changes = np.flatnonzero(np.diff(pixels, prepend=False, append=False)) + filled[0] * height
     return _between(changes, height=height, width=width)
 
@@ -90,14 +92,10 @@ def read_counts(text: str) -> tuple[int, ...]:
     is_last = groups < MORE
     if len(groups) and not is_last[-1]:
         raise ValueError("compressed runs end in the middle of a number")
-    first = np.flatnonzero(np.concatenate([[True], is_last[:-1]]))[: np.count_nonzero(is_last)]
-    place = np.arange(len(groups)) - np.repeat(first, np.diff(first, append=len(groups)))
-    if place.max(initial=0) > MOST_GROUPS:
+    sound = np.ones(1, bool)
+    values, _ = _numbers(groups, is_last, np.zeros(len(groups), np.int64), sound)
+    if not sound[0]:
         raise ValueError("compressed runs with a number that no mask has")
-    parts = (groups & (MORE - 1)) << (5 * place)
-    values = np.add.reduceat(parts, first) if len(first) else parts
-    negative = (groups[is_last] & SIGN) > 0
-    values -= negative.astype(np.int64) << (5 * (place[is_last] + 1))
     # From the fourth on a number is a difference to the one two before it.
     values[1::2] = np.cumsum(values[1::2])
     values[2::2] = np.cumsum(values[2::2])
@@ -107,6 +105,8 @@ def read_counts(text: str) -> tuple[int, ...]:
 def write_counts(counts: tuple[int, ...]) -> str:
     """Counts as COCO's compressed text."""
     values = np.array(counts, np.int64)  # (N,)
+    # Runs of a mask resemble those one column before, so differences are short; the first three
+    # have nothing to differ from.
     values[3:] -= np.array(counts, np.int64)[1:-2]
     shifts = 5 * np.arange(_most_groups(values))  # (G,)
     groups = (values[:, None] >> shifts) & (MORE - 1)  # (N, G)
@@ -183,6 +183,7 @@ def _measure(texts: Sequence[str]) -> RunTotals:
     is_last = groups < MORE
     ends = (np.cumsum(lengths) - 1)[lengths > 0]
     sound[owner[ends[~is_last[ends]]]] = False
+    # Texts lie behind each other in one array, and are cut apart by their owners alone.
     is_last[ends] = True  # a number that goes on must not reach into the next mask
     values, holder = _numbers(groups, is_last, owner, sound)  # (V,), (V,)
     place = places_in_rows(holder)  # (V,) of a number in its mask
@@ -207,6 +208,7 @@ def _numbers(
         np.repeat(np.arange(len(first)), np.diff(first, append=len(groups)))
     )  # (C,)
     sound[owner[place > MOST_GROUPS]] = False
+    # A shift by more than 63 bits has no defined result; the mask is refused already.
     place = np.minimum(place, MOST_GROUPS)
     parts = (groups & (MORE - 1)) << (5 * place)
     values = np.add.reduceat(parts, first) if len(first) else parts

@@ -1,4 +1,4 @@
-"""Worker processes that read batches of a detector ahead, in exactly the planned order."""
+"""Worker processes that read batches of a detector ahead, in exactly the order of the run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from clove_ssl.data.loading import batches_of, start_worker
-from clove_ssl.data.order import StepPlan
+from clove_ssl.data.order import BatchOrder
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.labels.samples import DetectionDataset
 from clove_ssl.tasks.loading.images import InputSizes, Refusal, TestImages, TrainingImages
@@ -32,19 +32,19 @@ class LoadedBatches(Iterable[DetectionBatch]):
             yield batch
 
 
-class _PlannedPositions(Sampler[range]):
+class _OrderedPositions(Sampler[range]):
     """Positions of the micro-batches of a process, from a step on."""
 
-    def __init__(self, plan: StepPlan, steps: range) -> None:
-        self._plan, self._steps = plan, steps
+    def __init__(self, order: BatchOrder, steps: range) -> None:
+        self._order, self._steps = order, steps
 
     def __iter__(self) -> Iterator[range]:
         for step in self._steps:
-            for number in range(self._plan.micro_batches):
-                yield self._plan.positions(step, number)
+            for number in range(self._order.micro_batches):
+                yield self._order.positions(step, number)
 
     def __len__(self) -> int:
-        return len(self._steps) * self._plan.micro_batches
+        return len(self._steps) * self._order.micro_batches
 
 
 def training_order(dataset: DetectionDataset, *, seed: int, group: int) -> GroupedOrder:
@@ -54,7 +54,7 @@ def training_order(dataset: DetectionDataset, *, seed: int, group: int) -> Group
 
 def load_training_batches(
     images: TrainingImages,
-    plan: StepPlan,
+    order: BatchOrder,
     *,
     start_step: int,
     total_steps: int,
@@ -64,9 +64,9 @@ def load_training_batches(
 ) -> LoadedBatches:
     """All micro-batches of this process from ``start_step`` on.
 
-    ``plan`` is a plan of the same order as ``images``; processes share a global batch by slices.
+    ``order`` is one of the same row as ``images``; processes share a global batch by slices.
     """
-    positions = _PlannedPositions(plan, range(start_step, total_steps))
+    positions = _OrderedPositions(order, range(start_step, total_steps))
     return _load(images, positions, workers=workers, prefetch=prefetch, pin_memory=pin_memory)
 
 

@@ -40,6 +40,8 @@ class Placement:
 
     def points(self, places: Floats) -> Floats:
         """x, y of any number of points: (..., 2) -> (..., 2)."""
+        # In Detectron2's order, one factor per axis and then a product: boxes agree to the last
+        # bit, which decides ties between anchors.
         moved = places * (self.new[1] / self.old[1], self.new[0] / self.old[0])
         if self.mirrored:
             moved[..., 0] = self.new[1] - moved[..., 0]
@@ -49,6 +51,7 @@ class Placement:
         """(N, 4) -> (N, 4), cut to the image."""
         corners = self.points(boxes.reshape(-1, 2, 2))  # (N, 2 corners, 2)
         height, width = self.new
+        # A mirrored box has its corners exchanged.
         cut = np.clip(np.sort(corners, axis=1), 0, (width, height))
         return cut.reshape(-1, 4)
 
@@ -74,6 +77,8 @@ class Placement:
         visible = np.where(inside, points[..., 2], 0.0)
         moved = np.concatenate([places, visible[..., None]], axis=-1)
         moved[visible == 0] = 0
+        # A left hand in a mirror is a right one; without this a detector would learn to confuse
+        # them.
         return moved[:, mirror_order] if self.mirrored else moved
 
 

@@ -110,8 +110,10 @@ class TrainingImages(Dataset[DetectionBatch | Refusal]):
         return DetectionBatch(tuple(images), tuple(targets), tuple(originals), keys)
 
     def _place(self, epoch: int, index: int, size: tuple[int, int]) -> Placement:
+        # Looked up by image and epoch: the same whichever worker reads it.
         length, side = view_uniforms(self._order.seed, epoch, index, 2)
         choices = self._sizes.short_sides
+        # One of the published lengths, each equally often; not any length between them.
         short_side = choices[int(length * len(choices))]
         new = resized_shape(*size, short_side=short_side, longest=self._sizes.longest)
         return Placement(size, new, mirrored=self._mirror and side < 0.5)
@@ -183,6 +185,7 @@ def size_of_file(path: Path) -> tuple[int, int]:
             head = file.read(_HEADER)
             try:
                 size = image_size(head)
+            # A thumbnail or a colour profile may stand before the size.
             except DecodeError:  # perhaps a long header
                 size = image_size(head + file.read())
             file.seek(-min(_HEADER, file.seek(0, os.SEEK_END)), os.SEEK_END)

@@ -98,11 +98,14 @@ def _choose(
     pairs: Pairs, free: Bits, result: Matches, *, left_out: Bits, thresholds: Floats
 ) -> None:
     """Let the detections of a round, which are of different groups, take their objects."""
+    # A threshold of 1 must be reachable with overlaps that were rounded.
     enough = pairs.overlap[:, None, None] >= np.minimum(thresholds, _JUST_BELOW)  # (P, 1, T)
     open_to = free[pairs.thing] & enough  # (P, A, T)
     counts = open_to & ~left_out[pairs.thing][:, :, None]
     starts = first_items(pairs.detection)  # (N,)
     lengths = np.diff(starts, append=len(pairs.detection))
+    # Whoever can have an object that counts must not take one that is left out, however well it
+    # fits.
     better = np.repeat(np.logical_or.reduceat(counts, starts), lengths, axis=0)  # (P, A, T)
     open_to &= counts | ~better
     overlap = np.where(open_to, pairs.overlap[:, None, None], -1.0)
@@ -113,6 +116,8 @@ def _choose(
     number, area, threshold = np.nonzero(winner >= 0)  # (N, A, T)
     thing = pairs.thing[winner[number, area, threshold]]
     detection = pairs.detection[starts[number]]
+    # All at once without a conflict: a round has one detection of each group, and groups share
+    # nothing.
     free[thing, area, threshold] = False
     result.hit[detection, area, threshold] = True
     result.left_out[detection, area, threshold] = left_out[thing, area]

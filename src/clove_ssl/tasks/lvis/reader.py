@@ -40,7 +40,7 @@ _ELSEWHERE = "Give a file of LVIS, such as lvis_v1_val.json, or choose coco-fpn 
 
 
 @dataclass(frozen=True)
-class Judged:
+class KnownClasses:
     """What is known about the classes of an image, besides those of its objects."""
 
     absent: frozenset[int]  # classes that are not there
@@ -52,7 +52,7 @@ class LVISDataset(DetectionDataset):
     """Samples, classes with their frequency, and what is known about the classes of an image."""
 
     frequencies: tuple[Frequency, ...] = ()  # (K,)
-    judged: Mapping[int | str, Judged] = field(default_factory=dict)  # by image
+    known: Mapping[int | str, KnownClasses] = field(default_factory=dict)  # by image
 
 
 def open_lvis(
@@ -96,8 +96,8 @@ def read_lvis(
     return LVISDataset(
         **{name: getattr(dataset, name) for name in DetectionDataset.__dataclass_fields__},
         frequencies=tuple(frequencies[identifier] for identifier in dataset.category_ids),
-        judged={
-            entry["id"]: Judged(
+        known={
+            entry["id"]: KnownClasses(
                 _listed_classes(entry, "neg_category_ids", path, classes),
                 _listed_classes(entry, "not_exhaustive_category_ids", path, classes),
             )

@@ -59,7 +59,7 @@ class LVISScores(COCOScores):
         by_frequency = {
             f"AP{letter}": mean_of_present(table[:, :, groups == letter]) for letter in FREQUENCIES
         }
-        return self._figures(slice(None)) | by_frequency | self._recalls()
+        return self._scores(slice(None)) | by_frequency | self._recalls()
 
     def curves_by_frequency(self) -> dict[str, tuple[Floats, Floats]]:
         """Recalls (R,) and the mean precision (R,) of rare, common and frequent classes."""
@@ -105,6 +105,8 @@ def score_lvis(
 
     The samples of the dataset are in the order of their numbers, as the reader gives them.
     """
+    # Detections that do not count are dropped before any overlap is computed: of 300 per image most
+    # have a class that nobody looked for there.
     shapes: Shapes = Boxes() if kind == "box" else Masks()
     objects = _gather_objects(dataset)
     found = _select(dataset, objects, predictions, shapes)
@@ -114,6 +116,7 @@ def score_lvis(
     matches = match(objects, found, pairs, left_out=outside, thresholds=_THRESHOLDS)
     incomplete = np.isin(found.group, _listed_groups(dataset, "incomplete"))  # (D,)
     spared = _outside(found.area) | incomplete[:, None]  # (D, A)
+    # After the matching: a detection of the wrong size may still take an object of the right one.
     matches.left_out[:] |= ~matches.hit & spared[:, :, None]
     return _tabulate(dataset, objects, found, matches, counting=~outside, kind=kind)
 
@@ -147,6 +150,7 @@ def _select(
     score = np.array([record["score"] for record in records], np.float64)
     group = category * len(dataset.samples) + image
     known = np.concatenate([objects.group, _listed_groups(dataset, "absent")])
+    # The best 300 of an image first, over all classes, then those that count: in LVIS's own order.
     kept = np.flatnonzero(_among_the_best(image, score) & np.isin(group, known))
     kept = kept[np.lexsort((-score[kept], group[kept]))]
     area = shapes.areas([records[number] for number in kept.tolist()])
@@ -173,7 +177,7 @@ def _listed_groups(dataset: LVISDataset, which: Literal["absent", "incomplete"])
     listed = [
         category * len(dataset.samples) + number
         for number, sample in enumerate(dataset.samples)
-        for category in getattr(dataset.judged[sample.identifier], which)
+        for category in getattr(dataset.known[sample.identifier], which)
     ]
     return np.array(listed, np.int64)
 
@@ -229,6 +233,7 @@ def _read_curve(right: Bits, wrong: Bits, score: Floats, *, objects: int) -> _Cu
     """Right and wrong detections (n, T), the best first, to a curve at fixed recalls."""
     hits, misses = np.cumsum(right, axis=0), np.cumsum(wrong, axis=0)  # (n, T)
     recall = hits / objects
+    # The smallest step above 1, as in the official tools, so that scores agree to the last digit.
     precision = hits / (misses + hits + np.spacing(1))
     falling = np.maximum.accumulate(precision[::-1], axis=0)[::-1]
     shape = (right.shape[1], len(_RECALLS))
@@ -236,6 +241,7 @@ def _read_curve(right: Bits, wrong: Bits, score: Floats, *, objects: int) -> _Cu
     if len(right):
         curve.recall[:] = recall[-1]
     for threshold, column in enumerate(recall.T):
+        # The first detection that reaches a recall; beyond the last one precision is 0.
         place = np.searchsorted(column, _RECALLS, side="left")  # (R,)
         reached = place < len(column)
         curve.precision[threshold, reached] = falling[place[reached], threshold]

@@ -39,6 +39,7 @@ def encode_boxes(source: Tensor, target: Tensor, *, weights: Weights) -> Tensor:
     source_center, source_size = _center_size(source)
     target_center, target_size = _center_size(target)
     shift = (target_center - source_center) / source_size  # (..., 2)
+    # A logarithm, so that half and double are equally far from 1.
     scale = torch.log(target_size / source_size)  # (..., 2)
     factors = constant(weights, shift.device, dtype=shift.dtype)
     return torch.cat([shift, scale], dim=-1) * factors
@@ -55,6 +56,7 @@ def decode_boxes(source: Tensor, offsets: Tensor, *, weights: Weights) -> Tensor
     per_class = offsets.reshape(*offsets.shape[:-1], offsets.shape[-1] // 4, 4)
     scaled = per_class / constant(weights, center.device, dtype=center.dtype)  # (..., K, 4)
     moved = scaled[..., :2] * size + center  # (..., K, 2)
+    # In Detectron2's order of operations: ties between boxes are decided by the last bit.
     half = 0.5 * scaled[..., 2:].clamp(max=LARGEST_LOG_SCALE).exp() * size  # (..., K, 2)
     return torch.cat([moved - half, moved + half], dim=-1).flatten(-2)
 
@@ -75,6 +77,7 @@ def pairwise_iou(first: Tensor, second: Tensor) -> Tensor:
     width = _shared_length(one[..., 0::2], other[..., 0::2])  # (..., N, M)
     shared = width.mul_(_shared_length(one[..., 1::2], other[..., 1::2]))
     union = (box_areas(one) + box_areas(other)).sub_(shared)
+    # Instead of a guard in the divisor, which would change every overlap a little.
     return torch.where(shared > 0, shared / union, 0.0)
 
 
@@ -143,7 +146,10 @@ class MatchRule:
         foreground = best >= self.foreground_from
         if rescued is not None:
             foreground |= rescued
+        # In between neither: a box that covers half an object would teach the wrong answer either
+        # way.
         label = torch.full_like(best, UNUSED, dtype=torch.int8)
+        # Foreground last: a rescued box may lie below the background's limit and still counts.
         label.masked_fill_(best < self.background_below, BACKGROUND)
         return label.masked_fill_(foreground, FOREGROUND)
 
@@ -154,6 +160,7 @@ def match_boxes(boxes: Tensor, truth: Tensor, rule: MatchRule) -> Match:
     Rows without an area may fill up the ground truth of images with fewer objects.
     """
     overlap = pairwise_iou(_at_least_one(truth), boxes)  # (..., G, N)
+    # Of equal overlaps the first object wins, as in Detectron2.
     best, matched = overlap.max(dim=-2)  # (..., N)
     rescued = _reaches_largest(overlap).any(dim=-2) if rule.rescue else None  # (..., N)
     return Match(matched, rule.label(best, rescued))
@@ -211,6 +218,8 @@ def sample_labels(
     """
     foreground = _first(label == FOREGROUND, priority, int(count * foreground_share))
     background = _first(label == BACKGROUND, priority, count)
+    # Kept on the device: how many foreground boxes there are would otherwise be a wait in every
+    # step.
     left = count - foreground.valid.sum(dim=-1, keepdim=True)  # (..., 1)
     place = torch.arange(background.valid.shape[-1], device=label.device)
     return foreground, Candidates(background.rows, background.valid & (place < left))
@@ -218,6 +227,7 @@ def sample_labels(
 
 def _first(candidate: Tensor, priority: Tensor, count: int) -> Candidates:
     """The ``count`` candidates (..., N) of the lowest priority numbers."""
+    # Those who are none come last instead of being left out: shapes stay fixed.
     others_last = priority.masked_fill(~candidate, torch.iinfo(torch.int64).max)
     count = min(count, candidate.shape[-1])
     rows = others_last.topk(count, dim=-1, largest=False).indices  # (..., k)

@@ -47,6 +47,8 @@ class RandomPriorities:
         starts = [self._start(key, step, _STREAMS[stage]) for key in keys.tolist()]
         start = send(starts, device, dtype=torch.int64)  # (B,)
         place = torch.arange(1, count + 1, device=device)  # (N,)
+        # The step of SplitMix64, an odd number near 2^64 divided by the golden ratio; the sign is
+        # cut off because lower numbers come first.
         return _mix(start[:, None] + place * _signed(0x9E3779B97F4A7C15)) & 0x7FFFFFFFFFFFFFFF
 
     def _start(self, key: int, step: int, stream: int) -> int:

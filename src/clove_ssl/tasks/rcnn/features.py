@@ -85,7 +85,10 @@ class C4Features(nn.Module):
         maps = pool_regions(
             levels[0], regions, stride=self.strides[0], size=HEAD_SIDE, rule=self.rule
         )
+        # On 14 x 14 cells of every region, which its stride of 2 makes 7 x 7.
         maps = self.backbone.run_stage("c5", maps)
+        # An extra norm behind c5, as published for self-supervised weights, whose features have
+        # other scales.
         return maps if self.norm is None else normalize(self.norm, maps)
 
     def region_vectors(self, maps: Tensor) -> Tensor:
@@ -205,7 +208,10 @@ class FeaturePyramid(nn.Module):
         for stage in reversed(self.stages):
             lateral = self.laterals[stage](maps[stage])
             if running is not None:
+                # Images are padded to a multiple of the coarsest stride, so that doubled maps fit
+                # exactly.
                 lateral = lateral + F.interpolate(running, scale_factor=2, mode="nearest")
             running = lateral
             levels.insert(0, self.outputs[stage](lateral))
+        # Every second cell, nothing learned: large anchors need few places.
         return [*levels, F.max_pool2d(levels[-1], kernel_size=1, stride=2)]

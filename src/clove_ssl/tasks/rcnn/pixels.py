@@ -41,6 +41,7 @@ def stack_images(
     pixels = torch.empty(
         (len(images), 3, height, width), dtype=dtype, device=device, memory_format=layout
     )
+    # One subtraction for all, instead of one kernel per image.
     pixels.copy_(mean)  # which becomes zero, like the padding should be
     for place, image in zip(pixels, images, strict=True):
         place[:, : image.shape[1], : image.shape[2]] = image
@@ -59,6 +60,7 @@ def resized_shape(height: int, width: int, *, short_side: int, longest: int) -> 
     if min(height, width) < 1:
         raise ValueError(f"an image of {height} x {width} pixels cannot be resized")
     scale = short_side / min(height, width)
+    # The short side is set, not computed: a product could miss it by a rounding.
     if height < width:
         new_height, new_width = float(short_side), scale * width
     else:

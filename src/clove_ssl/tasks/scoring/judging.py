@@ -42,7 +42,6 @@ def score_predictions(
     dataset: DetectionDataset,
     predictions: Predictions,
     *,
-    detectron2_rounding: bool = True,
     sigmas: Sequence[float] | None = None,
 ) -> Scores:
     """Score detections by every asked rule.
@@ -51,15 +50,13 @@ def score_predictions(
         kinds: "voc" judges boxes by the development kit, the others by COCO's rules.
         dataset: The test set that was predicted.
         predictions: What was found in it.
-        detectron2_rounding: For VOC: round scores and boxes as Detectron2's evaluator does, which
-            published scores were made with.
         sigmas: For keypoints: tolerance of each, COCO's 17 by default.
     """
     check_images(dataset, predictions)
     tables: list[ScoreTable] = []
     for kind in kinds:
         if kind == "voc":
-            tables += _voc_tables(dataset, predictions.records, rounding=detectron2_rounding)
+            tables += _voc_tables(dataset, predictions.records)
         else:
             tables.append(_coco_table(kind, dataset, predictions.records, sigmas))
     return Scores(tuple(tables), images=len(dataset.samples))
@@ -123,17 +120,16 @@ def _scores_by_class(scored: COCOScores, dataset: DetectionDataset) -> dict[str,
     }
 
 
-def _voc_tables(
-    dataset: DetectionDataset, records: Sequence[Record], *, rounding: bool
-) -> list[ScoreTable]:
+def _voc_tables(dataset: DetectionDataset, records: Sequence[Record]) -> list[ScoreTable]:
     """Both rules of the kit; the one of 2007 comes first, because protocols report it."""
+    # Published scores were made with Detectron2, whose evaluator rounds before it scores.
     matches = match_voc(
         VOCTruth.of(dataset.samples),
         _voc_detections(dataset, records),
         classes=len(dataset.class_names),
-        detectron2_rounding=rounding,
+        detectron2_rounding=True,
     )
-    rounded = ", scores and boxes rounded as by Detectron2" if rounding else ""
+    rounded = ", scores and boxes rounded as by Detectron2"
     rules: tuple[tuple[str, Rule, str], ...] = (
         ("voc", "11-point", f"VOC 2007, 11 points{rounded}"),
         ("voc_area", "area", f"VOC, area under the curve{rounded}"),

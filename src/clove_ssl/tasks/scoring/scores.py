@@ -1,6 +1,6 @@
-"""Scores of a set of predictions: figures, a table by class, curves; and their file.
+"""Scores of a set of predictions: a summary, a table by class, curves; and their file.
 
-Values lie between 0 and 1 here and in ``scores.json``; people read them in percent. A figure
+Values lie between 0 and 1 here and in ``scores.json``; people read them in percent. A score
 that nothing could be measured for is NaN here and null in the file.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, TypedDict
 
 from clove_ssl.atomic import unwritable, write_text
 from clove_ssl.config.json_files import read_json
-from clove_ssl.text_tables import in_columns, in_markdown
+from clove_ssl.text_tables import in_columns
 
 _NOTHING = "–"
 
@@ -46,27 +46,26 @@ class Scores:
     tables: tuple[ScoreTable, ...]
     images: int
 
-    def figures(self) -> dict[str, float]:
-        """Every figure of every summary by a name such as ``box_AP50``."""
+    def by_name(self) -> dict[str, float]:
+        """Every score of every summary by a name such as ``box_AP50``."""
         return {
-            f"{table.name}_{figure}": value
+            f"{table.name}_{name}": value
             for table in self.tables
-            for figure, value in table.summary.items()
+            for name, value in table.summary.items()
         }
 
     @property
     def headline(self) -> tuple[str, float]:
-        """The first figure of the first table."""
-        name, value = next(iter(self.figures().items()))
+        """The first score of the first table."""
+        name, value = next(iter(self.by_name().items()))
         return name, value
 
 
-def write_scores(path: Path, scores: Scores, *, header: Mapping[str, Any] | None = None) -> None:
-    """Write ``scores.json``; the header says what was scored."""
-    content = dict(header or {}) | asdict(scores)
+def write_scores(path: Path, scores: Scores) -> None:
+    """Write ``scores.json``."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, json.dumps(_without_nan(content), indent=1, allow_nan=False) + "\n")
+        write_text(path, json.dumps(_without_nan(asdict(scores)), indent=1, allow_nan=False) + "\n")
     except OSError as error:
         raise unwritable("Scores", path, error) from None
 
@@ -98,19 +97,8 @@ def read_scores(path: Path) -> Scores:
     return Scores(tuple(map(_table, content["tables"])), content["images"])
 
 
-def markdown(scores: Scores, *, classes: bool = True) -> str:
-    """All tables in Markdown, in percent."""
-    blocks = []
-    for table in scores.tables:
-        blocks.append(f"**{table.name}** ({table.rule}, {scores.images:,} images)")
-        blocks.append(in_markdown(summary_rows(table)))
-        if classes and table.by_class:
-            blocks.append(in_markdown(class_rows(table)))
-    return "\n\n".join(blocks) + "\n"
-
-
 def console_lines(scores: Scores, *, classes: bool = False) -> Iterator[str]:
-    """The same for a terminal, in columns."""
+    """All tables for a terminal, in columns and in percent."""
     for table in scores.tables:
         yield f"{table.name}: {table.rule}, {scores.images:,} images"
         yield from _indented(summary_rows(table))
@@ -123,18 +111,18 @@ def _indented(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def summary_rows(table: ScoreTable) -> list[list[str]]:
-    """Names of figures, and the figures in percent."""
+    """Names of scores, and the scores in percent."""
     return [list(table.summary), [_percent(value) for value in table.summary.values()]]
 
 
 def class_rows(table: ScoreTable) -> list[list[str]]:
-    """A row of figures for every class, below their names."""
-    figures = list(next(iter(table.by_class.values()), {}))
+    """A row of scores for every class, below their names."""
+    columns = list(next(iter(table.by_class.values()), {}))
     rows = [
-        [name, *(_shown(figure, values.get(figure, math.nan)) for figure in figures)]
+        [name, *(_shown(column, values.get(column, math.nan)) for column in columns)]
         for name, values in table.by_class.items()
     ]
-    return [["class", *figures], *rows]
+    return [["class", *columns], *rows]
 
 
 def describe_spread(spread: Mapping[str, Any]) -> str:
@@ -142,8 +130,8 @@ def describe_spread(spread: Mapping[str, Any]) -> str:
     return f"{100 * spread['mean']:.2f} +- {100 * spread['std']:.2f}"
 
 
-def _shown(figure: str, value: float) -> str:
-    return f"{value:.0f}" if figure == "objects" and value == value else _percent(value)
+def _shown(column: str, value: float) -> str:
+    return f"{value:.0f}" if column == "objects" and value == value else _percent(value)
 
 
 def _percent(value: float) -> str:

@@ -64,6 +64,8 @@ class _TrainingCrops(Dataset[SemanticBatch | Refusal]):
                 image, labels = self._source.load(index)
             except UserError as error:
                 return Refusal(str(error))
+            # All four for every crop, whichever are used: an image looks the same whatever its
+            # batch.
             numbers = view_uniforms(self._order.seed, epoch, index, 4)
             crops.append(_crop(image, labels, self._config, numbers.tolist()))
         images, maps = (torch.stack(column) for column in zip(*crops, strict=True))
@@ -107,11 +109,11 @@ class SemanticBatches(Iterable[SemanticBatch]):
 def load_crops(source: DenseLabels, config: VOCSemanticConfig, reading: Reading) -> SemanticBatches:
     """All training micro-batches of this process."""
     order = ImageOrder(len(source), reading.seed)
-    plan = reading.plan(order)
+    batches = reading.batch_order(order)
     positions = [
-        plan.positions(step, number)
+        batches.positions(step, number)
         for step in range(reading.start_step, reading.stop_step)
-        for number in range(plan.micro_batches)
+        for number in range(batches.micro_batches)
     ]
     return _load(_TrainingCrops(source, config, order), positions, reading)
 

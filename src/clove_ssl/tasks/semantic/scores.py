@@ -26,6 +26,7 @@ def confusion(truth: Tensor, predicted: Tensor, classes: int, *, ignore: int = I
     truth, predicted = truth[judged].long(), predicted[judged].long()
     _check_range(truth, classes)
     _check_range(predicted, classes)
+    # One number per pair of classes: a single count instead of one per class.
     pairs = truth * classes + predicted
     return pairs.bincount(minlength=classes**2).view(classes, classes).double().cpu()
 

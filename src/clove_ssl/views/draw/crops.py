@@ -35,15 +35,19 @@ def draw_crops(
     height, width = size[:, None, 0], size[:, None, 1]  # (N, 1) each
     area = between(rows[..., _AREA], scale[..., None, :])  # (N, R, T)
     area *= (height * width)[..., None]
+    # Even in the logarithm, so 3:4 comes as often as 4:3.
     aspect = np.exp(between(rows[..., _RATIO], np.log(ratio)[..., None, :]))  # (N, R, T)
     widths = np.rint(np.sqrt(area * aspect)).astype(np.int64)  # (N, R, T)
     heights = np.rint(np.sqrt(area / aspect)).astype(np.int64)  # (N, R, T)
     fits = (widths > 0) & (widths <= width[..., None])
     fits &= (heights > 0) & (heights <= height[..., None])  # (N, R, T)
 
+    # All ten attempts have their numbers whether they are needed or not: a row has one length, and
+    # what follows the crop does not depend on when it fitted.
     first = fits.argmax(axis=-1)[..., None]  # (N, R, 1), 0 where none fits
     crop_height = np.take_along_axis(heights, first, axis=-1)[..., 0]  # (N, R)
     crop_width = np.take_along_axis(widths, first, axis=-1)[..., 0]  # (N, R)
+    # Whole pixels, drawn from all places there are: geometry gets the very crop that is cut.
     top = np.floor(rows[..., TOP] * (height - crop_height + 1)).astype(np.int64)
     left = np.floor(rows[..., LEFT] * (width - crop_width + 1)).astype(np.int64)
     drawn = np.stack([top, left, crop_height, crop_width], axis=-1)  # (N, R, 4)

@@ -151,7 +151,9 @@ def _draw_jitter(
     neutral = np.array(NEUTRAL_FACTORS)
     smallest = np.array([0.0, 0.0, 0.0, -np.inf])  # a brightness below 0 has no meaning
     span = np.stack([np.maximum(neutral - strength, smallest), neutral + strength], axis=-1)
+    # Drawn even where jitter is off, as every number has its place in the row.
     factors = between(rows[..., _FACTORS], span)  # (N, V, 4)
+    # The ranks of four random numbers are a random order, each equally likely.
     order = rows[..., _ORDER].argsort(axis=-1)  # (N, V, 4)
     on = applied[..., None]
     return np.where(on, factors, neutral), np.where(on, order, np.arange(4))

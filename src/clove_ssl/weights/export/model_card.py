@@ -114,7 +114,7 @@ def render_model_card(facts: ModelCardFacts) -> str:
         _warnings(facts.warnings),
         _values("## Probes", facts.probes),
         _loading(facts),
-        _limits(facts),
+        _limitations(facts),
         f"## Licence\n\n{facts.licence}",
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
@@ -211,7 +211,7 @@ network.load_state_dict(load_file("backbone.safetensors"))
 ```"""
 
 
-def _limits(facts: ModelCardFacts) -> str:
+def _limitations(facts: ModelCardFacts) -> str:
     if facts.steps == 0:
         return _LIMITS_OF_RANDOM_WEIGHTS
     learned = "its classifier is not included" if facts.labelled else "has learned no class names"

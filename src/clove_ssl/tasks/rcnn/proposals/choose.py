@@ -125,13 +125,18 @@ def propose_table(
     Non-maximum suppression works inside a level; then all levels compete. What is not finite is
     left out.
     """
+    # By level first, or the fine levels with their many anchors would leave no room for the others.
     best = _best_of_levels(logits, offsets, anchors, count=limits.before_nms)
     boxes = clip_to_images(best.boxes, borders)  # (B, P, 4)
+    # Asked before clipping, which turns infinity into the border of the image.
     finite = best.boxes.isfinite().all(dim=-1) & best.logits.isfinite()  # (B, P)
     usable = finite & has_area(boxes)  # (B, P)
     boxes = boxes.where(usable[..., None], 0)  # what has no area suppresses nothing
+    # Inside a level only: boxes of two levels may overlap as much as they like until the end.
     kept = usable & survivors(boxes, best.level_sizes, limits.nms_overlap)  # (B, P)
     count = min(limits.after_nms, kept.shape[1])
+    # As many rows for every image. Those behind its count hold what was suppressed, and ``counts``
+    # says where they begin.
     ranked = best.logits.where(kept, -math.inf).topk(count, dim=1)
     chosen = boxes.gather(1, ranked.indices[..., None].expand(-1, -1, 4))
     return ProposalTable(chosen, ranked.values, kept.sum(dim=1).clamp_(max=count), finite.all())
@@ -176,6 +181,8 @@ def survivors(boxes: Tensor, level_sizes: Sequence[int], overlap: float) -> Tens
     for image, marks in zip(boxes, kept, strict=True):
         levels = zip(image.split(list(level_sizes)), marks.split(list(level_sizes)), strict=True)
         for level, level_marks in levels:
+            # Ranks instead of scores: they come sorted, and equal logits would otherwise be
+            # suppressed in an order that torchvision does not promise.
             order = torch.arange(len(level), 0, -1, device=level.device)
             level_marks[nms(level, order.to(level.dtype), overlap)] = True
     return kept

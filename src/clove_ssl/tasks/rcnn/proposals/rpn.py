@@ -81,6 +81,8 @@ def grid_anchors(cell: Tensor, grid_size: tuple[int, int], *, stride: int) -> Te
         torch.arange(0, count * stride, stride, device=cell.device, dtype=cell.dtype)
         for count in (width, height)
     )
+    # Row by row, as the heads' maps are flattened; an anchor of another order would still train, to
+    # nothing of use.
     shifts = torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1)  # (H, W, 2)
     pairs = cell.view(-1, 2, 2)  # (A, 2, 2) both corners
     return (shifts[:, :, None, None] + pairs).view(-1, 4)
@@ -129,6 +131,7 @@ class RPNHead(nn.Module):
 
 def flatten_logits(logits: Tensor) -> Tensor:
     """(B, A, H, W) -> (B, H*W*A)."""
+    # Anchors of a cell side by side, as ``grid_anchors`` lays them out.
     return logits.permute(0, 2, 3, 1).flatten(1)
 
 
@@ -172,15 +175,19 @@ def rpn_losses(
 
     Both are sums over ``anchors_per_image`` times B, however many anchors were sampled.
     """
+    # A constant divisor: an image with few foreground anchors must not weigh them more.
     total = anchors_per_image * len(logits)
     rows, used = (torch.cat(column, dim=1) for column in zip(*sampled, strict=True))
     wanted = torch.zeros_like(rows, dtype=logits.dtype)  # (B, k)
     wanted[:, : sampled.foreground.rows.shape[1]] = 1
+    # Rows that only fill up have the weight 0, so no shape depends on how many are used.
     objectness = F.binary_cross_entropy_with_logits(
         logits.gather(1, rows), wanted, weight=used.to(logits.dtype), reduction="sum"
     )
     target = _offset_targets(sampled.foreground, anchors=anchors, matched=matched, truth=truth)
     columns = sampled.foreground.rows[..., None].expand(-1, -1, 4)  # (B, k, 4)
+    # ``where`` on both sides: targets of rows that fill up may be infinite, and infinity times 0 is
+    # NaN.
     own = offsets.gather(1, columns).where(sampled.foreground.valid[..., None], 0)
     return RPNLosses(objectness / total, F.l1_loss(own, target, reduction="sum") / total)
 
@@ -192,6 +199,7 @@ def _offset_targets(
     boxes = pad_rows(truth)  # (B, G, 4)
     if boxes.shape[1] == 0:
         return boxes.new_zeros(*foreground.rows.shape, 4)
+    # Indices of background may point anywhere, but foreground always has an object.
     objects = matched.gather(1, foreground.rows)[..., None].expand(-1, -1, 4)  # (B, k, 4)
     target = encode_boxes(anchors[foreground.rows], boxes.gather(1, objects), weights=RPN_WEIGHTS)
     return target.where(foreground.valid[..., None], 0)

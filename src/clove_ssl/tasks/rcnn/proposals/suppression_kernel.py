@@ -29,14 +29,17 @@ MANY = 3000  # boxes of a level from which on all pairs are compared ahead
 def survivors_on_gpu(boxes: Tensor, level_sizes: Sequence[int], overlap: float) -> Tensor:
     """As ``survivors`` of ``suppression.py``, without waiting for the GPU."""
     images, count = boxes.shape[:2]
+    # Bytes: a boolean of Triton has one bit, torch's has eight.
     kept = torch.zeros(images, count, dtype=torch.int8, device=boxes.device)
     starts = constant((0, *accumulate(level_sizes)), boxes.device, dtype=torch.int32)
+    # In fp32, as torchvision's kernel computes: which of two boxes is suppressed depends on it.
     boxes = boxes.float().contiguous()
     grid = (images, len(level_sizes))
     if max(level_sizes, default=0) < MANY:
         _suppress[grid](boxes, kept, starts, count, overlap, BLOCK=BLOCK)
         return kept.bool()
     words = triton.cdiv(max(level_sizes), BLOCK)  # a bit for every box of a level
+    # Not filled: whoever reads a word knows that its block was compared.
     covers = torch.empty(images, count, words, dtype=torch.int64, device=boxes.device)
     blocks = (images * len(level_sizes), words, words)
     _compare[blocks](
@@ -94,6 +97,8 @@ def _suppress(boxes, kept, starts, count, overlap, BLOCK: tl.constexpr):
         survives = possible
         changed = 1
         while changed > 0:
+            # Ends after as many rounds as the longest chain of boxes of which each covers the next,
+            # which is short as a rule.
             beaten = tl.max((inner & (survives[:, None] != 0)).to(tl.int32), axis=0)
             again = possible & (1 - beaten)
             changed = tl.sum((again != survives).to(tl.int32), axis=0)
@@ -117,6 +122,7 @@ def _compare(
         a0, b0, a1, b1, area = _load(boxes, here, here < last)
         c0, d0, c1, d1, other_area = _load(boxes, there, there < last)
         covered = _covers(a0, b0, a1, b1, area, c0, d0, c1, d1, other_area, overlap)
+        # One triangle of all pairs, as places are ranks.
         covered &= here[:, None] < there[None, :]  # nobody but a better one counts
         bits = covered.to(tl.int64) << tl.arange(0, BLOCK)[None, :].to(tl.int64)
         place = (image.to(tl.int64) * count + here) * words + column

@@ -46,6 +46,7 @@ def keypoint_targets(
     low, high = boxes[:, None, :2], boxes[:, None, 2:]  # (R, 1, 2)
     points = keypoints[..., :2]  # (R, P, 2)
     cell = torch.floor((points - low) * (side / (high - low)))  # (R, P, 2) x, y
+    # Exactly on the far edge a point would be in the cell behind the last one.
     cell = torch.where(points == high, side - 1, cell)
     valid = ((cell >= 0) & (cell < side)).all(dim=-1) & (keypoints[..., 2] > 0)  # (R, P)
     column, row = cell.where(valid[..., None], 0).long().unbind(-1)  # (R, P)
@@ -89,7 +90,9 @@ def find_keypoints(logits: Tensor, boxes: Tensor) -> FoundKeypoints:
     for region, (width, height) in enumerate(pixels.long().tolist()):
         peaks[region], position = _highest(logits[region], height=height, width=width)
         cells[region] = torch.stack([position % width, position // width], dim=-1).to(boxes.dtype)
+    # The enlarged map has whole pixels, the region has not; hence the small correction.
     points = (cells + 0.5) * (sides / pixels)[:, None] + boxes[:, None, :2]  # (R, P, 2)
+    # The peak comes from the enlarged map and may lie above all cells, so a score may exceed 1.
     scores = 1 / (logits - peaks[..., None, None]).exp().sum(dim=(2, 3))  # (R, P)
     return FoundKeypoints(points, peaks, scores)
 

@@ -76,6 +76,7 @@ def plan_losses(
     on_objects = regions.take(rows.foreground)
     shown, cells = _with_keypoints(regions, rows, objects) if keypoints else (None, None)
     visible = regions.classes.new_zeros(()) if cells is None else cells.valid.sum()
+    # From page-locked memory: an ordinary tensor of two numbers would wait for the GPU.
     known = send_like([len(regions.classes), len(rows.foreground)], regions.classes)  # (2,)
     return RegionTask(
         regions=regions,

@@ -29,6 +29,7 @@ def mask_loss(
     The mean is over R regions, or over ``normalizer`` of them. Without regions the loss is 0,
     with a gradient.
     """
+    # Only the map of the true class learns, so classes do not compete for pixels.
     total = F.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="sum")
     regions = max(len(logits), 1) if normalizer is None else normalizer
     return total / (regions * logits.shape[1] * logits.shape[2])
@@ -75,6 +76,7 @@ def _paste_together(
         _whole_image(*part, image_size=image_size) >= threshold
         for part in zip(torch.split(probabilities, some), torch.split(boxes, some), strict=True)
     ]
+    # A box without an area divides by 0 above, and nothing that comes of that may be a mask.
     return torch.cat(parts) & has_area(boxes)[:, None, None]
 
 
@@ -118,4 +120,5 @@ def _resample(mask: Tensor, box: Tensor, rows: slice, columns: slice) -> Tensor:
 def _places(pixels: slice, low: Tensor, high: Tensor) -> Tensor:
     """Pixel centres in units of a side of the box, from -1 to 1: (pixels,)."""
     centers = torch.arange(pixels.start, pixels.stop, device=low.device) + 0.5
+    # ``grid_sample`` counts from -1 to 1 across the mask, edges included (no aligned corners).
     return (centers - low) / (high - low) * 2 - 1

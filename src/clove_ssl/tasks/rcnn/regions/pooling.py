@@ -74,6 +74,7 @@ def pool_pyramid(
     levels = assign_levels(regions[:, 1:], levels=len(features), lowest_level=lowest_level)
     if has_kernel(features, regions) and _halves(strides):
         return _pool_on_gpu(features, regions, levels, stride=strides[0], size=size, rule=rule)
+    # Sorted once and put back at the end: one pooling per level instead of one per region.
     order = levels.argsort(stable=True)  # (R,) the finest level first
     places = torch.arange(len(features), device=levels.device)
     # One question to the device instead of one per level.

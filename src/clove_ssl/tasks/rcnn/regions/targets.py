@@ -113,6 +113,8 @@ def draw_regions(
         torch.cat([image.reshape(-1, 1).to(boxes.dtype), boxes], dim=1), classes, objects
     )
     used = sampled.valid.flatten()  # (B * k,)
+    # Sampled regions come first from all images, so one slice takes them once their number is
+    # known.
     order = _chosen_first(used)
     return find_rows(
         table.take(order),
@@ -157,6 +159,7 @@ def find_rows(
 
 def _chosen_first(flags: Tensor) -> Tensor:
     """All rows (T,), those with a flag first, as ``nonzero`` gives them but without a wait."""
+    # Stable: regions of an image stay together and in order, which sums over them depend on.
     return flags.to(torch.uint8).argsort(descending=True, stable=True)  # GPUs may not sort flags
 
 
@@ -204,8 +207,12 @@ def _label_all(
 def _with_ground_truth(proposals: ProposalTable, truth: Tensor) -> Tensor:
     """Proposals of every image with the ground truth (B, G, 4) right behind them: (B, N, 4)."""
     truth = truth.to(proposals.boxes.dtype)
+    # The truth among the regions: in the first steps no proposal covers an object, and the second
+    # stage would learn from background alone.
     joined = torch.cat([proposals.boxes, torch.zeros_like(truth)], dim=1)  # (B, N, 4)
     place = proposals.counts[:, None] + torch.arange(truth.shape[1], device=truth.device)  # (B, G)
+    # Right behind the last proposal of each image: priorities go by place, and must not depend on
+    # how far other images of the batch are filled up.
     return joined.scatter_(1, place[..., None].expand(-1, -1, 4), truth)
 
 
@@ -323,4 +330,5 @@ def _crop(bitmaps: Tensor, rows: Tensor, boxes: Tensor, *, size: int) -> Tensor:
     soft: Tensor = roi_align(
         bitmaps[:, None].to(boxes.dtype), regions, output_size=(size, size), aligned=True
     )
+    # Detectron2's rule for bitmaps; polygons are filled by another one, see ``labels/polygons.py``.
     return soft[:, 0] >= 0.5
