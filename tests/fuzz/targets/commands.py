@@ -221,7 +221,7 @@ def _study_seeds() -> dict[str, Files]:
     return {"study": _small(files_of(write))}
 
 
-_MEASURED = """{"name": "end to end", "method": "clove", "backbone": "resnet18", "images_per_second": 9}
+_MEASURED = """{"name": "step", "method": "clove", "backbone": "resnet18", "images_per_second": 9}
 {"case": "voc-c4", "images_per_s": 3.5, "device": "a GPU"}
 """
 
