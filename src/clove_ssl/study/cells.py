@@ -20,7 +20,6 @@ from clove_ssl.runs.directory import RunDirectory, held
 from clove_ssl.study.config import CellKind, FinetuningEntry, PretrainingEntry, ProbeEntry
 from clove_ssl.study.configs import StudyConfigs
 
-
 _LONGEST_FAILURE = 2**20  # bytes of a message
 
 

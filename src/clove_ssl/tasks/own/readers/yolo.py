@@ -137,8 +137,9 @@ def _shape(content: Mapping[str, Any], path: Path) -> Shape:
 def _keypoint_names(content: Mapping[str, Any], shape: Shape) -> tuple[str, ...]:
     """Names that say which points change places in a mirror, as ``flip_idx`` does."""
     swaps = content.get("flip_idx")
-    whole = isinstance(swaps, list) and all(type(swap) is int for swap in swaps)
-    if not whole or sorted(swaps) != list(range(shape.points)):
+    is_whole = isinstance(swaps, list) and all(type(swap) is int for swap in swaps)
+    numbers: list[int] = swaps if is_whole else []
+    if sorted(numbers) != list(range(shape.points)):
         return tuple(f"point_{number}" for number in range(shape.points))
     return tuple(
         f"point_{number}"
@@ -146,7 +147,7 @@ def _keypoint_names(content: Mapping[str, Any], shape: Shape) -> tuple[str, ...]
         else f"left_{number}"
         if number < other
         else f"right_{other}"
-        for number, other in enumerate(swaps)
+        for number, other in enumerate(numbers)
     )
 
 
