@@ -21,7 +21,7 @@ from random import Random
 from chaos.commands import Command, group_members, nothing
 from chaos.disturbances import INSTALLED, KILLS, SIGNALS, small_disk, small_files, two_places
 from chaos.jobs import JOBS, Job, leftovers
-from chaos.moments import Moment
+from chaos.moments import STEP, Moment
 
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.provenance import unreadable_files
@@ -99,17 +99,20 @@ class Chaos:
         row = self.row(job, name)
         inputs, out = self._places(f"{job.name} {name} {row.runs}")
         hits = self.chance.choice((1, 2, 3))
+        in_steps = name == "SIGKILL, worker"
 
         def disturb(command: Command, start: int) -> None:
             if start < hits and command.wait_for_moment():
                 command.wait(self.chance.uniform(0, LATER))
                 row.hits += SIGNALS[name](command, self.chance)
 
-        self._get_through(job, row, inputs, out, disturb=disturb)
+        self._get_through(job, row, inputs, out, disturb=disturb, in_steps=in_steps)
 
-    def _moment(self, job: Job, start: int) -> Moment:
+    def _moment(self, job: Job, start: int, *, in_steps: bool = False) -> Moment:
         """A random moment of a command; one that goes on with a run does less, so earlier ones."""
         events = self.undisturbed(job).events
+        if in_steps:  # while there are workers
+            return Moment(STEP * self.chance.randrange(1, job.steps), counts_files=False)
         return Moment(1 + self.chance.randrange(max(1, events >> min(start, 2))))
 
     def installed(self, job: Job, name: str) -> None:
@@ -147,13 +150,14 @@ class Chaos:
         *,
         before: Callable[[], None] = nothing,
         disturb: Callable[[Command, int], None] = lambda command, start: None,
+        in_steps: bool = False,
     ) -> None:
         row.runs += 1
         for start in range(MOST_STARTS):
             resumes = (out / "config.yaml").is_file() or (out / "study.yaml").is_file()
             arguments = (job.resumed if resumes else job.arguments)(inputs, out)
             said = inputs / f"said-{start}.txt"
-            moment = self._moment(job, start)
+            moment = self._moment(job, start, in_steps=in_steps)
             command = Command(arguments, said, before=nothing if start else before, moment=moment)
             disturb(command, start)
             moment.close()
@@ -175,7 +179,7 @@ class Chaos:
         row.errors += command.code == 2
         if "Traceback (most recent call last)" in text:
             row.tracebacks += 1
-            row.notes.append(f"traceback: {text.strip().splitlines()[-1][:160]}")
+            row.notes.append(f"traceback: {last_of_traceback(text)}")
         until = time.monotonic() + 10
         while group_members(command.pid) and time.monotonic() < until:
             time.sleep(0.05)
@@ -226,6 +230,8 @@ class Chaos:
         arguments = (job.resumed if resumes else job.arguments)(inputs, out)
         for command in self._start_two(arguments, inputs / "second", (None, None)):
             self._note_end(command, row, command.said)
+            if command.code != 0:
+                row.notes.append(f"not resumed: {command.said.read_text().strip()[-300:]}")
         same = self._is_done(job, out) and job.result(out) == expected
         row.same += same
         row.differ += not same
@@ -251,6 +257,15 @@ class Chaos:
             )
             for n, (place, moment) in enumerate(zip(two_places(), moments, strict=True))
         ]
+
+
+def last_of_traceback(text: str) -> str:
+    """The end of the last traceback in a text, with the place that it names last."""
+    lines = text.rpartition("Traceback (most recent call last)")[2].splitlines()[1:]
+    ends = [at for at, line in enumerate(lines) if line and not line.startswith(" ")]
+    end = ends[0] if ends else len(lines) - 1
+    places = [line.strip() for line in lines[:end] if line.startswith("  File")]
+    return f"{lines[end][:160]} ({places[-1] if places else 'nowhere'})"
 
 
 COLUMNS = ("job", "disturbance", "runs", "hits", "errors", "tracebacks", "hangs", "orphans")
@@ -305,7 +320,7 @@ def main() -> int:
 def _kill_until(chaos: Chaos, jobs: list[Job], kills: int, *, minutes: float) -> bool:
     """Kill main processes and workers of all jobs in turn; whether so many kills have hit."""
     until = time.monotonic() + 60 * minutes
-    pairs = [(job, KILLS[0]) for job in jobs] + [(j, KILLS[1]) for j in jobs if j.has_workers]
+    pairs = [(job, KILLS[0]) for job in jobs] + [(j, KILLS[1]) for j in jobs if j.steps]
     while time.monotonic() < until:
         for job, name in pairs:
             if sum(row.hits for row in chaos.rows.values()) >= kills:
@@ -328,9 +343,9 @@ def _disturb_all(chaos: Chaos, jobs: list[Job], names: list[str], *, runs: int) 
 def _applies(job: Job, name: str) -> bool:
     """Whether a job has what a disturbance disturbs; short commands are only killed."""
     if name == "SIGKILL, worker":
-        return job.has_workers
+        return job.steps > 0
     if name == "one of two dies":
-        return job.trains
+        return job.steps > 0
     return job.name in ("pre-training", "fine-tuning", "study") or name == "SIGKILL, main"
 
 

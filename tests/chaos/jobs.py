@@ -26,6 +26,8 @@ from clove_ssl.config import files
 from clove_ssl.config.pretraining import DataConfig
 
 IMAGES = 12
+PRETRAIN_STEPS = 10
+FINETUNE_STEPS = 6
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,7 @@ class Job:
     arguments: Callable[[Path, Path], list[str]]  # from a folder for inputs and the --out
     resumed: Callable[[Path, Path], list[str]]
     result: Callable[[Path], Any]  # what an undisturbed run has, too
-    has_workers: bool = False
-    trains: bool = False  # whether two processes can do it together
+    steps: int = 0  # of training, in which there are workers; two processes can do them together
 
 
 def _pretraining(inputs: Path, out: Path) -> list[str]:
@@ -47,12 +48,12 @@ def _pretraining(inputs: Path, out: Path) -> list[str]:
         for number in range(IMAGES):
             (photos / f"{number}.png").write_bytes(encode(photo(40, 48 + number), "PNG"))
     data = DataConfig(source=str(photos), workers=1, max_bad=1.0)
-    files.save(tiny_config(out, steps=10, data=data), inputs / "pretraining.yaml")
+    files.save(tiny_config(out, steps=PRETRAIN_STEPS, data=data), inputs / "pretraining.yaml")
     return ["pretrain", "--config", str(inputs / "pretraining.yaml"), "--out", str(out)]
 
 
 def _finetuning(inputs: Path, out: Path) -> list[str]:
-    config = tiny_finetuning("voc-semantic", out, iterations=6, checkpoint_every=2)
+    config = tiny_finetuning("voc-semantic", out, iterations=FINETUNE_STEPS, checkpoint_every=2)
     data = replace(config.data, workers=1)
     config = replace(config, architecture="timm:test_resnet", data=data)
     files.save(config, inputs / "finetuning.yaml")
@@ -176,8 +177,8 @@ _VERBS: dict[str, tuple[Callable[[Path, Path], list[str]], Callable[[Path], Any]
 JOBS = {
     job.name: job
     for job in (
-        Job(_PRE, _pretraining, _resume, _pretraining_result, has_workers=True, trains=True),
-        Job(_FINE, _finetuning, _resume, _finetuning_result, has_workers=True, trains=True),
+        Job(_PRE, _pretraining, _resume, _pretraining_result, PRETRAIN_STEPS),
+        Job(_FINE, _finetuning, _resume, _finetuning_result, FINETUNE_STEPS),
         Job("study", _study, _study, _study_result),
         *(Job(name, start, start, result) for name, (start, result) in _VERBS.items()),
     )

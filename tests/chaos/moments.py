@@ -23,8 +23,9 @@ _EVENTS = ("open", "os.rename", "os.mkdir", "os.remove", "os.listdir", "os.scand
 class Moment:
     """A number of events after which the parent is told; without a number, all are counted."""
 
-    def __init__(self, number: int | None = None) -> None:
+    def __init__(self, number: int | None = None, *, counts_files: bool = True) -> None:
         self._number = number
+        self._counts_files = counts_files
         self._count = 0
         self._pid = 0
         self._reader, self._writer = os.pipe()
@@ -39,7 +40,8 @@ class Moment:
             return train_step(loop, *args)
 
         TrainingLoop._train_step = counted
-        sys.addaudithook(self._hear)
+        if self._counts_files:
+            sys.addaudithook(self._hear)
 
     def close_in_child(self) -> None:
         """Say how many events there were, to whoever asked for the number."""

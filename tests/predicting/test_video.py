@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from torch import Tensor
 
+from clove_ssl.errors import UserError
 from clove_ssl.predicting.inputs import Inputs
 
 BREAKS_OFF = """
@@ -53,3 +55,9 @@ def test_frames_that_are_missing_are_told(tmp_path: Path) -> None:
     *_, last = Inputs((path,))
     assert isinstance(last.pixels, str)
     assert "of 12 frames that it promised" in last.pixels
+
+
+def test_a_pipe_is_no_video(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.mp4")
+    with pytest.raises(UserError, match=r"a.mp4 is no file"):
+        Inputs((tmp_path / "a.mp4",))

@@ -313,3 +313,11 @@ def test_a_mask_that_does_not_fit_is_named_when_examples_are_drawn(
     (tmp_path / "classes.txt").write_text("background\nthing\n")
     assert cli.main(["data", str(tmp_path), "--out", str(tmp_path / "sheets")]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_a_class_name_of_pages_is_refused(pack: Callable[[str], Path]) -> None:
+    root = pack("voc")
+    (root / "classes.txt").unlink()
+    path = next(root.glob("Annotations/*.xml"))
+    path.write_text(re.sub("<name>.*?</name>", f"<name>{'x' * 10**6}</name>", path.read_text()))
+    assert "a class with 1,000,000 characters" in refused(root)

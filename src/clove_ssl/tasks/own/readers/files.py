@@ -23,6 +23,8 @@ LARGEST_LABELS = 32 * 2**20
 LARGEST_TEXT = 2**20
 """Bytes of a list of names."""
 MOST_CLASSES = 10_000
+LONGEST_NAME = 200
+"""Characters of a class name, which is drawn on pictures."""
 MOST_FILES = 5_000_000
 _HEAD = 2**16
 """Bytes that show what a file is."""
@@ -94,6 +96,12 @@ def check_names(names: tuple[str, ...], path: Path) -> None:
         raise UserError(
             f"{path} names {len(names):,} classes{example}; expected 1 to {MOST_CLASSES:,}, each "
             "once. Correct the file."
+        )
+    longest = max(names, key=len)
+    if len(longest) > LONGEST_NAME:
+        raise UserError(
+            f"{path} names a class with {len(longest):,} characters, {longest[:20]!r} ...; "
+            f"expected {LONGEST_NAME} at most. Correct the file."
         )
 
 
