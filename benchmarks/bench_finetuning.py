@@ -2,7 +2,7 @@
 
 Run:  python -m benchmarks.bench_finetuning [--cases coco-fpn-small voc-c4-small ...]
       [--batches 40 --batch 16 --workers 16 --precision bf16 --photos 64]
-      [--ways all no-ladder no-pooling trials]
+      [--ways all captured captured-trials no-ladder no-pooling trials]
 
 Photos with polygons are written as JPEG files in the sizes that photos of COCO and VOC have, read
 by the loader of the task, and trained on as ``clove finetune`` does: transfers, autocast, losses,
@@ -12,16 +12,19 @@ backward, the check of the loss, SGD. Cases are a detector and a size:
 - coco-fpn-full, voc-c4-full: ResNet-50, the short sides of the protocol
 
 and ways leave out a part: convolutions with sizes from a ladder, the kernel that pools regions;
-``trials`` lets cuDNN try its kernels out. One JSON line per case and way:
+``trials`` lets cuDNN try its kernels out; ``captured`` replays backbone and proposals as CUDA
+graphs, which ``all`` does not; ``captured-trials`` does both. One JSON line per case and way:
 
 - first_images_per_s: over ``--batches`` different batches after three others, when most sizes are
-  new to the GPU; images_per_s: over the same ones a second time; files_images_per_s: the second
-  time read from files by workers
+  new to the GPU; images_per_s: over the same ones once more, when what is captured has been
+  recorded; files_images_per_s: the same read from files by workers
 - ms: of a step, the second time; slowest_ms of the first time
 - host_ms: of these the host works, wait_ms it waits for the GPU, waits times; gpu_ms the GPU works
-- kernels: started in a step
+- kernels: of a step; launches: calls of the host that start them, one for all of a graph;
+  sizes: of canvases that are replayed
 - floor_ms: forward and backward pass of backbone and pyramid alone, on the most frequent canvas
-- memory_gib: the most that tensors took; top_kernels: milliseconds of a step by kernel
+- memory_gib: the most that tensors took, reserved_gib with what graphs and torch keep;
+  top_kernels: milliseconds of a step by kernel
 
 The program uses what all versions have, so an older one is measured by its sources:
 PYTHONPATH=OLDER/src python -m benchmarks.bench_finetuning. Numbers of a CPU only show that
@@ -31,10 +34,12 @@ everything runs.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
 import tempfile
 import time
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -73,13 +78,20 @@ SIZES = (
 )
 OBJECTS, CORNERS = 7, 24
 WARM_UPS, PROFILED, FLOOR_ROUNDS = 3, 8, 10
+ROUNDS_UNTIL_RECORDED = 4  # a size may come only once in a round
 # What the host calls to wait; a plain copy waits as well.
 WAITING = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaMemcpy")
+LAUNCHING = (
+    *("cudaLaunchKernel", "cuLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernelEx"),
+    *("cudaGraphLaunch", "cudaMemcpyAsync", "cudaMemsetAsync"),
+)
 NEWER = "clove_ssl.layers.ladder"  # versions without this module have one way only
+CAPTURING = "clove_ssl.layers.captured"  # nor can those without this one be captured
 WAYS = {
     "no-ladder": f"{NEWER}.plans_by_size",
     "no-pooling": "clove_ssl.tasks.rcnn.regions.pooling.has_kernel",
 }
+CAPTURED = ("captured", "captured-trials")
 SHOWN_KERNELS = 16
 
 
@@ -146,7 +158,15 @@ def made_up_outlines(rng: np.random.Generator, height: int, width: int) -> Itera
 class Trainer:
     """Makes steps as the training loop does."""
 
-    def __init__(self, case: Case, data: TaskData, task: DetectionTask, device: torch.device):
+    def __init__(
+        self,
+        case: Case,
+        data: TaskData,
+        task: DetectionTask,
+        device: torch.device,
+        *,
+        captures: bool = False,
+    ) -> None:
         torch.manual_seed(0)
         backbone = build.build_backbone(task.backbone_config(case.network))
         model = task.build_model(backbone, data, seed=0)
@@ -163,6 +183,21 @@ class Trainer:
         self.signals = StepSignals(Process(0, 1, 0, 1, device), StopRequest())
         self.device = device
         self.number = 0
+        self.recorder: Any = None
+        if captures and device.type == "cuda":
+            from clove_ssl.layers.captured import Recorder  # not in older versions
+
+            self.recorder = Recorder(device)
+            self.model.capture(self.recorder, accumulates=False, warn=warnings.warn)
+
+    def stream(self) -> AbstractContextManager[None]:
+        """Where the work of a run belongs."""
+        return nullcontext() if self.recorder is None else self.recorder.own_stream()
+
+    @property
+    def sizes(self) -> int:
+        """Canvases that are replayed."""
+        return 0 if self.recorder is None else self.model.detector.captured.kinds
 
     def step(self, batch: DetectionBatch, precision: Precision) -> None:
         """One step, from the host's memory to new weights."""
@@ -217,6 +252,7 @@ def profiled(
         "waits": round(len(waits) / steps, 1),
         "gpu_ms": round(_covered(spans) / steps / 1e3, 1),
         "kernels": round(len(on_gpu) / steps),
+        "launches": round(sum(e.name in LAUNCHING for e in events) / steps),
         "top_kernels": _longest(on_gpu, steps),
     }
 
@@ -270,11 +306,10 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def measure(
-    name: str, folder: Path, args: argparse.Namespace, choice: AbstractContextManager[Any]
-) -> dict[str, object]:
+def measure(name: str, folder: Path, args: argparse.Namespace, way: str) -> dict[str, object]:
     """The figures of a case."""
     case, device = CASES[name], torch.device(args.device)
+    _forget_others(device)
     # The first process-wide choice; the way comes after it, since it may change one of them.
     start_repeatably(0, device, deterministic=False, sizes_vary=True)
     precision = choose_precision(args.precision if device.type == "cuda" else "fp32", device)
@@ -285,10 +320,12 @@ def measure(
     reading = _reading(args, device)
     count = WARM_UPS + args.batches
     batches = list(islice(task.training_batches(data, reading), count))
-    with choice:
-        trainer = Trainer(case, data, task, device)
+    trainer = Trainer(case, data, task, device, captures=way in CAPTURED)
+    with choose_way(way), trainer.stream():
         timed(trainer, batches[:WARM_UPS], precision)
         first = timed(trainer, batches[WARM_UPS:], precision)
+        for _ in range(ROUNDS_UNTIL_RECORDED if way in CAPTURED else 0):
+            timed(trainer, batches[WARM_UPS:], precision)
         second = timed(trainer, batches[WARM_UPS:], precision)
         figures: dict[str, object] = {
             "first_images_per_s": _rate(args.batch, first),
@@ -298,11 +335,20 @@ def measure(
             "slowest_ms": round(1e3 * max(first), 1),
             **profiled(trainer, batches[-PROFILED:], precision),
             "floor_ms": floor_ms(trainer, batches, precision),
+            "sizes": trainer.sizes,
         }
     if device.type == "cuda":
         figures["memory_gib"] = round(torch.cuda.max_memory_allocated(device) / 2**30, 2)
-        torch.cuda.reset_peak_memory_stats(device)
+        figures["reserved_gib"] = round(torch.cuda.max_memory_reserved(device) / 2**30, 2)
     return figures
+
+
+def _forget_others(device: torch.device) -> None:
+    """Free the memory of the case before, whose model and graphs refer to each other."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
 
 
 def _from_files(
@@ -338,8 +384,8 @@ def _rate(batch: int, seconds: Sequence[float]) -> float:
 
 def choose_way(name: str) -> AbstractContextManager[Any]:
     """A way of working, where this version of the library knows it."""
-    if name == "trials":
-        return torch.backends.cudnn.flags(benchmark=True)
+    if name.endswith("trials"):
+        return torch.backends.cudnn.flags(enabled=True, benchmark=True)
     if name in WAYS:
         return mock.patch(WAYS[name], return_value=False)
     return nullcontext()
@@ -347,6 +393,8 @@ def choose_way(name: str) -> AbstractContextManager[Any]:
 
 def is_known(way: str) -> bool:
     """Whether this version of the library can be asked for a way."""
+    if way in CAPTURED:
+        return find_spec(CAPTURING) is not None
     return way not in WAYS or find_spec(NEWER) is not None
 
 
@@ -361,14 +409,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--photos", type=int, default=64)
     parser.add_argument("--workers", type=int, default=16 if on_gpu else 0)
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="bf16")
-    parser.add_argument("--ways", nargs="+", choices=["all", *WAYS, "trials"], default=["all"])
+    ways = ["all", *CAPTURED, *WAYS, "trials"]
+    parser.add_argument("--ways", nargs="+", choices=ways, default=ways[:2])
     args = parser.parse_args(arguments)
     machine = torch.cuda.get_device_name() if args.device != "cpu" else "cpu"
     about = {"batch": args.batch, "precision": args.precision, "device": machine}
     for name in args.cases:
         for way in filter(is_known, args.ways):
             with tempfile.TemporaryDirectory() as folder:
-                figures = measure(name, Path(folder), args, choose_way(way))
+                figures = measure(name, Path(folder), args, way)
             line = {"case": name, "way": way} | figures | about | {"torch": torch.__version__}
             print(json.dumps(line), flush=True)
 

@@ -7,6 +7,8 @@ Prints one JSON line per model, counted over a forward and a backward pass on th
 - waits: operations whose result has a size or a value that the host must know, so that it waits
   for the GPU: non-zero places, boolean indices, repetitions, suppression, ``item`` and ``tolist``
 - copies: tensors made of Python numbers, which travel to the GPU by themselves
+- beside_graphs: of the operations of our detectors those that are left to the host where backbone,
+  pyramid and proposals are replayed as CUDA graphs
 
 The optimizer is left out: it is the same for all.
 """
@@ -17,7 +19,8 @@ import argparse
 import json
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -29,7 +32,13 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torchvision.models.detection import maskrcnn_resnet50_fpn_v2
 
 from benchmarks.bench_detection import made_up_batch, our_loss, torchvision_loss
-from clove_ssl.config.detection import BoxHeadConfig, fpn_detector
+from clove_ssl.config.detection import (
+    BoxHeadConfig,
+    DetectorConfig,
+    c4_detector,
+    fpn_detector,
+)
+from clove_ssl.tasks.rcnn.detector import Detector, FirstLook
 from clove_ssl.tasks.rcnn.instances import DetectionBatch
 from clove_ssl.tasks.rcnn.proposals import choose as proposals
 from clove_ssl.tasks.rcnn.proposals.choose import survivors
@@ -119,6 +128,25 @@ def count(name: str, loss: Any, batch: DetectionBatch) -> dict[str, object]:
     return {"case": name} | counting.figures() | {"seconds": round(seconds, 2)}
 
 
+@contextmanager
+def replayed(detector: Detector, batch: DetectionBatch) -> Iterator[None]:
+    """What follows from the pixels alone is there already."""
+    look = detector._look_at(batch)
+    leaves = [each.detach().requires_grad_(each.requires_grad) for each in look.flat()]
+    with mock.patch.object(detector, "look", return_value=FirstLook.of_flat(leaves)):
+        yield
+
+
+def count_ours(name: str, config: DetectorConfig, batch: DetectionBatch) -> dict[str, object]:
+    """The figures of a detector of ours."""
+    model, loss = our_loss(config, batch, device=torch.device("cpu"))
+    assert isinstance(model, Detector)
+    figures = count(name, loss, batch)
+    with replayed(model, batch):
+        beside = count(name, loss, batch)
+    return figures | {"beside_graphs": beside["ops"]}
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the lines."""
     parser = argparse.ArgumentParser()
@@ -128,20 +156,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     torch.set_num_threads(1)
     batch = made_up_batch(args.batch, args.short_side)
-    config = replace(fpn_detector(), box=BoxHeadConfig(regions_per_image=args.regions))
-    device = torch.device("cpu")
-    cases = {
-        "coco-fpn": our_loss(config, batch, device=device)[1],
-        "torchvision-v2": torchvision_loss(
-            maskrcnn_resnet50_fpn_v2, batch, device=device, regions=args.regions
-        )[1],
-    }
+    box = BoxHeadConfig(regions_per_image=args.regions)
+    ours = {"coco-fpn": fpn_detector(), "voc-c4": c4_detector(masks=False)}
+    other = torchvision_loss(
+        maskrcnn_resnet50_fpn_v2, batch, device=torch.device("cpu"), regions=args.regions
+    )[1]
     shape = {"batch": args.batch, "short_side": args.short_side, "regions": args.regions}
     # On a CPU torchvision suppresses level by level, on a GPU all levels of an image at once.
     as_on_gpu = suppression._batched_nms_coordinate_trick
     with mock.patch.object(suppression, "_batched_nms_vanilla", as_on_gpu):
-        for name, loss in cases.items():
-            print(json.dumps(count(name, loss, batch) | shape))
+        for name, config in ours.items():
+            print(json.dumps(count_ours(name, replace(config, box=box), batch) | shape))
+        print(json.dumps(count("torchvision-v2", other, batch) | shape))
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from clove_ssl.command_line.arguments import (
 from clove_ssl.command_line.bases import base_config, base_protocol, check_spelling
 from clove_ssl.command_line.choosing import choose_pretraining, fit_to
 from clove_ssl.command_line.completion import completion_script
+from clove_ssl.command_line.importing import without_pauses
 from clove_ssl.command_line.usage import finetune_page, pretrain_page
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.own_data import DataConfig
@@ -67,7 +68,8 @@ def pretrain(args: Arguments) -> None:
         config = choose_pretraining(words, sources, parse, minutes=minutes, overwrite=overwrite)
     else:
         config = fit_to(minutes, _read_pretraining(words), words)
-    from clove_ssl.pretraining import run as pretraining
+    with without_pauses():
+        from clove_ssl.pretraining import run as pretraining
 
     if overwrite:
         pretraining.pretrain(config, overwrite=True)
@@ -128,7 +130,8 @@ def finetune(args: Arguments) -> None:
         default=base,
         args=rest,
     )
-    from clove_ssl.finetuning import seeds as finetuning
+    with without_pauses():
+        from clove_ssl.finetuning import seeds as finetuning
 
     if overwrite:
         finetuning.finetune(config, overwrite=True)
@@ -179,7 +182,8 @@ class ResumeArguments(ResumeChanges):
 def resume(args: Arguments) -> None:
     """Continue an interrupted run: clove resume RUN [--data MOVED] [--epochs LONGER]."""
     arguments = tyro.cli(ResumeArguments, prog="clove resume", args=_one_data(args))
-    from clove_ssl import resuming
+    with without_pauses():
+        from clove_ssl import resuming
 
     log = arguments.run / "metrics.jsonl"
     before = log.stat().st_size if log.is_file() else 0

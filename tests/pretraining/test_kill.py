@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import random
 import select
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
+from builders.runs.interruptions import assert_same, figures, final_state
 from builders.runs.killing import has_said, run_with_kills, start, wait_until, weights_hash
 from builders.runs.tiny_runs import NO_CHECKPOINTS, tiny_config
 
@@ -21,6 +23,8 @@ from clove_ssl.config import files
 from clove_ssl.errors import UserError
 from clove_ssl.pretraining import run as pretraining
 from clove_ssl.runs import directory
+from clove_ssl.training import checkpoints
+from clove_ssl.training.checkpoints import CheckpointStore
 
 pytestmark = [pytest.mark.forks, pytest.mark.usefixtures("one_thread")]
 
@@ -31,6 +35,58 @@ def test_a_killed_run_ends_with_the_same_weights(tmp_path: Path) -> None:
     (step,) = run_with_kills(killed, kills=1, seed=0, longest_pause=0.2)
     assert step < 8
     assert weights_hash(tmp_path / "whole") == weights_hash(tmp_path / "killed")
+
+
+@pytest.fixture
+def slow_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writing a checkpoint takes longer than the steps up to the next one."""
+    write_text = checkpoints.write_text
+
+    def slow(path: Path, text: str) -> None:
+        time.sleep(0.3)
+        write_text(path, text)
+        time.sleep(0.3)
+
+    monkeypatch.setattr(checkpoints, "write_text", slow)
+
+
+@pytest.mark.usefixtures("slow_writes")
+def test_a_run_that_is_killed_while_it_writes_ends_the_same(tmp_path: Path) -> None:
+    pretraining.pretrain(tiny_config(tmp_path / "whole", steps=8, checkpoints=NO_CHECKPOINTS))
+    killed, chance = tiny_config(tmp_path / "killed", steps=8), random.Random(0)
+    log, config = killed.out / "log.txt", tmp_path / "config.yaml"
+    files.save(killed, config)
+    arguments = ["pretrain", "--config", str(config), "--out", str(killed.out)]
+    for step in (2, 4):
+        process = start(*arguments)
+        name = f"step-{step:09d}.pt.*.writing"
+        wait_until(process, lambda name=name: any(killed.out.glob(f"checkpoints/{name}")))
+        wait_until(process, lambda step=step: has_said(log, f"step {step + 1}/"))
+        time.sleep(chance.uniform(0, 0.6))
+        process.kill()
+        process.join()
+        arguments = ["resume", str(killed.out)]
+    assert pretraining.resume(killed.out).finished
+    assert weights_hash(tmp_path / "whole") == weights_hash(killed.out)
+    assert figures(tmp_path / "whole") == figures(killed.out)
+    assert_same(final_state(tmp_path / "whole"), final_state(killed.out))
+
+
+@pytest.mark.usefixtures("slow_writes")
+def test_a_signal_during_a_write_waits_for_it(tmp_path: Path) -> None:
+    config = tiny_config(tmp_path / "run", steps=10_000)
+    files.save(config, tmp_path / "config.yaml")
+    arguments = ["pretrain", "--config", str(tmp_path / "config.yaml"), "--out", str(config.out)]
+    process = start(*arguments)
+    wait_until(process, lambda: any(config.out.glob("checkpoints/*.pt.*.writing")))
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGTERM)
+    process.join(timeout=60)
+    assert process.exitcode == 0
+    store = CheckpointStore(config.out / "checkpoints", keep=2, warn=print)
+    assert [checkpoint.is_intact() for checkpoint in store.all()] == [True, True]
+    assert f"Stopped after step {store.all()[0].step}." in (config.out / "log.txt").read_text()
+    assert not list(config.out.rglob("*.writing"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])

@@ -67,7 +67,7 @@ def folder(tmp_path: Path, said: list[str]) -> Path:
     """Checkpoints of steps 1 and 2."""
     loop = loop_in(tmp_path, said)
     for loop.step in (1, 2):
-        loop._save(Feed())  # type: ignore[arg-type]
+        loop.store.save(loop.step, loop._state(Feed()))  # type: ignore[arg-type]
     return tmp_path
 
 

@@ -10,6 +10,7 @@ from typing import Literal
 import tyro
 
 from clove_ssl.command_line.arguments import value_of
+from clove_ssl.command_line.importing import without_pauses
 from clove_ssl.config.pretraining import DataConfig, PretrainConfig
 from clove_ssl.errors import UserError
 
@@ -29,9 +30,10 @@ def choose_pretraining(
     overwrite: bool,
 ) -> PretrainConfig:
     """A run that is made for some images and this machine, but for what the options say."""
-    from clove_ssl.console import Console
-    from clove_ssl.pretraining import automatic
-    from clove_ssl.runs.directory import check_is_free
+    with without_pauses():
+        from clove_ssl.console import Console
+        from clove_ssl.pretraining import automatic
+        from clove_ssl.runs.directory import check_is_free
 
     keep_length = names_length(words, minutes)
     check_is_free(Path(value_of(words, "--out") or ""), overwrite=overwrite)  # before measuring
@@ -55,9 +57,10 @@ def fit_to(minutes: float | None, config: PretrainConfig, words: list[str]) -> P
     if minutes is None:
         return config
     names_length(words, minutes)
-    from clove_ssl.console import Console
-    from clove_ssl.pretraining import automatic
-    from clove_ssl.training.processes import choose_device
+    with without_pauses():
+        from clove_ssl.console import Console
+        from clove_ssl.pretraining import automatic
+        from clove_ssl.training.processes import choose_device
 
     with Console() as console:
         with console.working("Measuring the speed of this machine"):

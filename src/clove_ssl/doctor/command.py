@@ -101,6 +101,7 @@ def finetuning_checks(run: RunDirectory, config: FinetuneConfig) -> Iterator[Che
         yield check_progress(run, state)
     yield check_checkpoints(run, state)
     yield from check_log(run)
+    yield from check_capture(run)
     for loss in [line["loss"] for line in metrics if "loss" in line][-1:]:
         finite = math.isfinite(loss)
         text = f"{loss:.4g}" if finite else f"{loss}: try a smaller --lr in a new run"

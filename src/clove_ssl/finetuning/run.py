@@ -28,6 +28,7 @@ from clove_ssl.finetuning.score import figures_of, score_and_write, show
 from clove_ssl.finetuning.self_check import announce, examine_start, write_self_check
 from clove_ssl.finetuning.starting_heads import load_heads
 from clove_ssl.finetuning.starting_point import StartingPoint, continued_backbone, open_backbone
+from clove_ssl.layers.captured import Recorder
 from clove_ssl.layers.normalization import synchronize_norms
 from clove_ssl.report.page import write_report
 from clove_ssl.report.pages import get_ready
@@ -35,6 +36,7 @@ from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import Metrics
 from clove_ssl.runs.provenance import record_start
 from clove_ssl.tasks.base import Reading, Task, TaskData, TaskModel
+from clove_ssl.training.captured import decide_capture
 from clove_ssl.training.checkpoints import CheckpointStore
 from clove_ssl.training.loop import TrainingLoop
 from clove_ssl.training.observer import Observer
@@ -111,7 +113,10 @@ def train(
         model = _build_model(config, process, parts, data)
         check_needs(config, run, plan, model, process)
         heads = _start_heads(config, parts, model)
+        capture = _choose_capture(config, process, model)
         loop = _build_loop(config, run, console, process, plan=plan, model=model, parts=parts)
+        if capture[0]:
+            _capture(model, loop)
         _check_unchanged(data, loop.restore())
         _introduce(
             config,
@@ -122,6 +127,7 @@ def train(
             data=data,
             parts=parts,
             workers=workers,
+            capture=capture,
             heads=heads,
         )
         reading = _reading(config, plan, process, start_step=loop.step, workers=workers[0])
@@ -230,6 +236,25 @@ def _build_loop(
     )
 
 
+def _choose_capture(config: FinetuneConfig, process: Process, model: TaskModel) -> tuple[bool, str]:
+    """Whether a part of the steps is captured, by default wherever it can be, and why."""
+    obstacle = model.why_not_captured()
+    obstacles = {
+        "on a CPU": process.device.type != "cuda",
+        f"{process.world_size} processes share a step": process.world_size > 1,
+        obstacle: bool(obstacle),
+    }
+    reason = "backbone and proposals, for sizes of batches that come often"
+    return decide_capture(config.capture, obstacles, reason=reason)
+
+
+def _capture(model: TaskModel, loop: TrainingLoop) -> None:
+    """Let the model capture a part of its steps, on a stream on which the loop works as well."""
+    loop.recorder = Recorder(loop.process.device)
+    several = loop.plan.micro_batches > 1
+    model.capture(loop.recorder, accumulates=several, warn=loop.console.warn)
+
+
 def _check_unchanged(data: TaskData, state: dict[str, object]) -> None:
     if state and state.get("images") != data.train_images:
         raise UserError(
@@ -249,6 +274,7 @@ def _introduce(
     data: TaskData,
     parts: Parts,
     workers: tuple[int, str],
+    capture: tuple[bool, str],
     heads: str,
 ) -> None:
     """The self-check, said and stored, and the record of this start."""
@@ -259,6 +285,8 @@ def _introduce(
     if heads:
         facts["heads"] = heads
     facts["precision"] = f"{loop.precision.name} ({loop.precision.reason})"
+    if loop.process.device.type == "cuda":
+        facts["captured steps"] = f"{'yes' if capture[0] else 'no'} ({capture[1]})"
     announce(config, plan, facts, data, loop.console)
     if loop.step:
         loop.console.say(f"Resuming after iteration {loop.step}")
@@ -267,6 +295,7 @@ def _introduce(
     process = loop.process
     choices = {
         "precision": loop.precision.values(),
+        "capture": dict(zip(("value", "reason"), capture, strict=True)),
         "workers": dict(zip(("value", "reason"), workers, strict=True)),
         "plan": plan.values(),
     }

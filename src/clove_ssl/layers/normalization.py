@@ -20,6 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from clove_ssl.errors import UserError
 from clove_ssl.layers.collectives import processes, sum_with_gradient
 from clove_ssl.layers.fp32 import at_least_fp32
+from clove_ssl.layers.fused_norm.activation import has_triton
 
 Norm = TypeVar("Norm", bound=_BatchNorm)
 
@@ -29,7 +30,33 @@ def unit_vectors(tensor: Tensor, dim: int = -1) -> Tensor:
 
     In fp16 the guard of 1e-12 is zero, and a zero vector becomes NaN.
     """
+    rows = tensor.movedim(dim, -1)
+    if _has_kernel_for(rows):
+        return _unit_rows(rows, 1.0, torch.float32).movedim(-1, dim)
     return F.normalize(at_least_fp32(tensor), dim=dim)
+
+
+def scaled_units(rows: Tensor, divisor: float) -> Tensor:
+    """Vectors (..., C) of length 1 / ``divisor``, computed in fp32 or better, in their type."""
+    if _has_kernel_for(rows):
+        return _unit_rows(rows, divisor, rows.dtype)
+    return (unit_vectors(rows) / divisor).to(rows.dtype)
+
+
+def _has_kernel_for(rows: Tensor) -> bool:
+    """Whether a kernel of ours can do it in one go."""
+    if torch.compiler.is_compiling() or not (rows.is_cuda and rows.numel() and has_triton()):
+        return False
+    from clove_ssl.layers.unit_rows import fits
+
+    return rows.dtype in (torch.bfloat16, torch.float16, torch.float32) and fits(rows)
+
+
+def _unit_rows(rows: Tensor, divisor: float, dtype: torch.dtype) -> Tensor:
+    from clove_ssl.layers.unit_rows import UnitRows
+
+    units: Tensor = UnitRows.apply(rows, divisor, dtype)
+    return units
 
 
 def synchronize_norms(module: nn.Module, device_type: str) -> nn.Module:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from itertools import accumulate
 from typing import Any, TypeVar, cast
 
@@ -28,6 +29,21 @@ def send(numbers: Numbers, device: torch.device, *, dtype: torch.dtype) -> Tenso
 def send_like(numbers: Numbers, like: Tensor) -> Tensor:
     """The numbers as a tensor with the device and the type of another one."""
     return send(numbers, like.device, dtype=like.dtype)
+
+
+def constant(numbers: tuple[float, ...], device: torch.device, *, dtype: torch.dtype) -> Tensor:
+    """Numbers that never change, as a tensor that a GPU keeps from its first use on.
+
+    A recorded graph must not send anything: it would read the host's memory again when it runs.
+    """
+    if device.type != "cuda" or torch.compiler.is_compiling():
+        return send(numbers, device, dtype=dtype)
+    return _kept_on_gpu(numbers, device, dtype)
+
+
+@cache  # of any size: a graph may still read what would be forgotten
+def _kept_on_gpu(numbers: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    return send(numbers, device, dtype=dtype)
 
 
 def send_tensor(tensor: Tensor, device: torch.device) -> Tensor:

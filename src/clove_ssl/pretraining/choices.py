@@ -22,6 +22,7 @@ from clove_ssl.methods.base import Method
 from clove_ssl.methods.captured import why_not_captured
 from clove_ssl.pretraining.caching import CacheChoice, choose_cache
 from clove_ssl.schedules import Schedule, warmup_cosine
+from clove_ssl.training.captured import decide_capture
 from clove_ssl.training.plan import LARGEST_MICRO_BATCH, RunPlan, fit_micro_batch
 from clove_ssl.training.precision import Precision, choose_precision
 from clove_ssl.training.processes import Process
@@ -250,20 +251,11 @@ def _choose_capture(
     config: PretrainConfig, plan: PretrainPlan, precision: Precision, obstacle: str
 ) -> Choice[bool]:
     """Steps are captured as CUDA graphs, by default, wherever they can be."""
-    if config.capture == "never":
-        return Choice(False, "as asked")
     obstacles = {
         "on a CPU": precision.device_type != "cuda",
         "fp16 scales the loss anew in every step": precision.name == "fp16",
         f"{plan.processes} processes share a step": plan.processes > 1,
         obstacle: bool(obstacle),
     }
-    found = [reason for reason, applies in obstacles.items() if applies]
-    if not found:
-        return Choice(True, "every step runs the same kernels")
-    if config.capture == "always":
-        raise UserError(
-            f"--capture always cannot be done here: {found[0]}. Leave it out to let such runs "
-            "start their kernels one by one."
-        )
-    return Choice(False, found[0])
+    reason = "every step runs the same kernels"
+    return Choice(*decide_capture(config.capture, obstacles, reason=reason))

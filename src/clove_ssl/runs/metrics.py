@@ -9,6 +9,7 @@ left out and named, and nothing else depends on it.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,9 @@ class MetricsFile:
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         self._file.write(json.dumps({"step": step, **metrics}) + "\n")
         self._file.flush()
+
+    def settle(self) -> None:
+        os.fsync(self._file.fileno())
 
     def close(self) -> None:
         self._file.close()
@@ -93,7 +97,8 @@ class Metrics:
     """All sinks of a run."""
 
     def __init__(self, run: RunDirectory, config: LoggingConfig, *, start_step: int) -> None:
-        self._sinks: list[Sink] = [MetricsFile(run.metrics, start_step=start_step)]
+        self._file = MetricsFile(run.metrics, start_step=start_step)
+        self._sinks: list[Sink] = [self._file]
         if config.tensorboard:
             self._sinks.append(TensorBoardSink(run))
         if config.wandb_project:
@@ -103,6 +108,10 @@ class Metrics:
         """Record the metrics of a step."""
         for sink in self._sinks:
             sink.write(step, metrics)
+
+    def settle(self) -> None:
+        """Bring every line so far to the disk: a checkpoint counts on those before its step."""
+        self._file.settle()
 
     def close(self) -> None:
         """Flush and close every sink."""

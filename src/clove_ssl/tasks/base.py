@@ -19,6 +19,7 @@ from clove_ssl.config.bases import TaskConfig
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.data.order import ImageOrder, StepPlan
+from clove_ssl.layers.captured import Recorder
 from clove_ssl.tasks.scoring.scores import Scores
 
 
@@ -108,6 +109,16 @@ class TaskModel(nn.Module):
         """
         found = self.predict(batch)
         return lambda: found
+
+    def why_not_captured(self) -> str:
+        """Why no part of a step can be captured as CUDA graphs; empty if one can."""
+        return "nothing says which part of a step of this task runs the same kernels"
+
+    def capture(
+        self, recorder: Recorder, *, accumulates: bool, warn: Callable[[str], None]
+    ) -> None:
+        """Capture that part from now on, whose gradients may be added up over micro-batches."""
+        raise NotImplementedError
 
     def parameter_groups(self, weight_decay: float) -> list[dict[str, Any]]:
         """Trainable parameters with the decay that each of them gets."""

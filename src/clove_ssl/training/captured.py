@@ -11,13 +11,16 @@ whose first steps are not captured, goes on bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from clove_ssl.errors import UserError
+from clove_ssl.layers.captured import Recorder
 from clove_ssl.layers.transfers import map_tensors, tensors_of
 from clove_ssl.methods.base import Learner, Progress, StepOutput
 from clove_ssl.methods.captured import Capturable
@@ -65,21 +68,15 @@ class CapturedPasses:
         self._steps_of: Capturable = learner
         self._precision = precision
         self._micro_batches = micro_batches
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._memory = torch.cuda.graph_pool_handle()
+        self._recorder = Recorder(device)
         self._recordings: dict[Hashable, Recording] = {}
         self._met: set[Hashable] = set()
         self._begun = 0  # steps
         self._replays = False  # the first micro-batch of this step was replayed
 
-    @contextmanager
-    def own_stream(self) -> Iterator[None]:
-        """All work of a run belongs inside: graphs cannot be recorded on torch's first stream."""
-        before = torch.cuda.current_stream()
-        self._stream.wait_stream(before)
-        with torch.cuda.stream(self._stream):
-            yield
-        before.wait_stream(self._stream)
+    def own_stream(self) -> AbstractContextManager[None]:
+        """All work of a run belongs inside."""
+        return self._recorder.own_stream()
 
     def covers(self, batch: ViewBatch, progress: Progress, *, number: int = 0) -> bool:
         """Whether the micro-batch of this number is replayed; asked once for each."""
@@ -139,9 +136,9 @@ class CapturedPasses:
         progress = replace(progress, prepared=True)
         before = [list(tensors) for tensors in self._steps_of.left_by_forward()]
         forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        with self._recorded(forward), self._precision.autocast():
+        with self._recorder.recorded(forward), self._precision.autocast():
             output: StepOutput = self._learner(place, progress)
-        with self._recorded(backward):
+        with self._recorder.recorded(backward):
             (output.loss / self._micro_batches).backward()  # type: ignore[no-untyped-call]
         gradients = [(p, p.grad) for p in self._learner.parameters() if p.grad is not None]
         left = []
@@ -150,15 +147,6 @@ class CapturedPasses:
             tensors[:] = earlier
         output = replace(output, loss=output.loss.detach())
         return Recording(place, forward, backward, output, gradients, left)
-
-    @contextmanager
-    def _recorded(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
-        # Another thread renders meanwhile, which only this mode of the check for errors allows.
-        mode = "thread_local"
-        with torch.cuda.graph(
-            graph, pool=self._memory, stream=self._stream, capture_error_mode=mode
-        ):
-            yield
 
 
 def _place_for(batch: ViewBatch) -> ViewBatch:
@@ -185,3 +173,20 @@ def _copy(batch: ViewBatch, place: ViewBatch) -> None:
 
 def _shapes(batch: ViewBatch) -> list[tuple[torch.Size, torch.dtype]]:
     return [(tensor.shape, tensor.dtype) for tensor in tensors_of(batch)]
+
+
+def decide_capture(
+    asked: Literal["auto", "always", "never"], obstacles: Mapping[str, bool], *, reason: str
+) -> tuple[bool, str]:
+    """Whether steps are captured, and why: wherever they can be, unless a user says never."""
+    if asked == "never":
+        return False, "as asked"
+    found = [obstacle for obstacle, applies in obstacles.items() if applies]
+    if not found:
+        return True, reason
+    if asked == "always":
+        raise UserError(
+            f"--capture always cannot be done here: {found[0]}. Leave it out to let such runs "
+            "start their kernels one by one."
+        )
+    return False, found[0]

@@ -22,10 +22,12 @@ from torch.optim import Optimizer
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError
 from clove_ssl.interrupts import answered_with
+from clove_ssl.layers.captured import Recorder
 from clove_ssl.layers.transfers import HostCopy
 from clove_ssl.methods.base import Learner, Progress, StepOutput
 from clove_ssl.training.batches import Batches
 from clove_ssl.training.captured import CapturedPasses
+from clove_ssl.training.checkpoint_writer import CheckpointWriter
 from clove_ssl.training.checkpoints import CheckpointStore, State, restore_optimizer
 from clove_ssl.training.observer import Observer, describe_metrics, gradient_norm, mean_output
 from clove_ssl.training.plan import RunPlan
@@ -111,6 +113,7 @@ class TrainingLoop:
     store: CheckpointStore
     console: Console
     captured: CapturedPasses | None = None
+    recorder: Recorder | None = None  # of a learner that captures parts of its steps itself
     advice: str = "Try a smaller --optimizer.lr or --precision fp32 in a new run."
     step: int = 0
     _stop: StopRequest = field(default_factory=StopRequest)
@@ -119,18 +122,23 @@ class TrainingLoop:
         self._model = _distributed(self.learner, self.process)
         self._scaler = self.precision.scaler()
         self._signals = StepSignals(self.process, self._stop)
+        self._writer = CheckpointWriter(self.store)
         self._after_pass: Callable[[int], None] = lambda step: None
 
     def run(self, feed: Batches, observer: Observer, *, until: int | None = None) -> bool:
-        """Train to the end, or to step ``until``; False when asked to stop before the end."""
+        """Train to the end, or to step ``until``; False when asked to stop before the end.
+
+        Every checkpoint is on the disk when this returns.
+        """
         goal = self.plan.total_steps if until is None else until
         self._after_pass = observer.pass_done
         self._model.train()
-        with self._stop.listening(), self._stream():
+        with self._stop.listening(), self._stream(), self._writer.finishing():
             while self.step < goal:
+                self._writer.check()
                 stopping = self._train_step(feed, observer)
                 if self.plan.writes_checkpoint(self.step) or stopping:
-                    self._save(feed)
+                    self._save(feed, observer)
                 if stopping and self.step < self.plan.total_steps:
                     return False
         return True
@@ -145,7 +153,8 @@ class TrainingLoop:
         return self._stop.listening()
 
     def _stream(self) -> AbstractContextManager[None]:
-        return nullcontext() if self.captured is None else self.captured.own_stream()
+        records = self.captured or self.recorder
+        return nullcontext() if records is None else records.own_stream()
 
     def _train_step(self, feed: Batches, observer: Observer) -> bool:
         """One optimizer step; True when the run was asked to stop after it."""
@@ -213,16 +222,22 @@ class TrainingLoop:
         return self._diverged("The loss is not finite", f": {terms}")
 
     def _diverged(self, problem: str, details: str = "") -> UserError:
+        self._writer.wait()
         return UserError(
             f"{problem} at step {self.step + 1}, process {self.process.rank}{details}."
             f" No weight was changed by this step. The last checkpoint: {self.store.last_path()}. "
             f"{self.advice}"
         )
 
-    def _save(self, feed: Batches) -> None:
+    def _save(self, feed: Batches, observer: Observer) -> None:
         if not self.process.is_first:
             return
-        state: State = {
+        milestone = self.plan.is_milestone(self.step)
+        state = self._state(feed)
+        self._writer.save(self.step, state, milestone=milestone, before=observer.settle)
+
+    def _state(self, feed: Batches) -> State:
+        return {
             "step": self.step,
             "learner": self.learner.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -230,7 +245,6 @@ class TrainingLoop:
             "random": random_state(self.process.device),
             "feed": feed.state(),
         }
-        self.store.save(self.step, state, milestone=self.plan.is_milestone(self.step))
 
     def restore(self) -> State:
         """Continue from the newest checkpoint; gives the state of the feed, empty for a new run."""

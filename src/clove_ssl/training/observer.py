@@ -91,6 +91,11 @@ class Observer:
         self._clock, self._steps_since = time.perf_counter(), 0
         self._pace.pause()
 
+    def settle(self) -> None:
+        """Bring all that was logged to the disk; a thread may do this while others are logged."""
+        if self._metrics:
+            self._metrics.settle()
+
     def close(self) -> None:
         """Close the metrics file and its copies."""
         if self._metrics:

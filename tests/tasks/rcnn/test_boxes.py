@@ -13,6 +13,7 @@ from clove_ssl.tasks.rcnn.boxes import (
     decode_boxes,
     encode_boxes,
     has_area,
+    image_borders,
     pairwise_iou,
 )
 from clove_ssl.tasks.rcnn.pixels import resize_image, resized_shape
@@ -77,7 +78,7 @@ def test_offsets_of_a_box_without_area_are_not_finite() -> None:
 def test_boxes_of_several_images_are_clipped_like_those_of_each() -> None:
     boxes = torch.tensor([[-5.0, 2.0, 30.0, 40.0], [1.0, -2.0, 9.0, 8.0]]).expand(2, 2, 4)
     sizes = [(10, 20), (35, 5)]
-    clipped = clip_to_images(boxes, sizes)
+    clipped = clip_to_images(boxes, image_borders(sizes, boxes))
     for mine, alone, size in zip(clipped, boxes, sizes, strict=True):
         assert torch.equal(mine, clip_boxes(alone, size))
 

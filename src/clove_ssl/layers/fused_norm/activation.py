@@ -46,6 +46,7 @@ def _is_fused(norm: nn.Module, features: Tensor) -> bool:
         and norm.training
         and norm.track_running_stats
         and norm.momentum is not None
+        and not norm._forward_pre_hooks  # whoever looks at the inputs of a layer is not passed over
         and features.dtype in (torch.bfloat16, torch.float16, torch.float32)
         and features.is_contiguous(memory_format=torch.channels_last)
         and features.numel() > features.shape[1]

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from clove_ssl.layers.normalization import unit_vectors
+from clove_ssl.layers.normalization import scaled_units, unit_vectors
 
 
 class SelfAttention(nn.Module):
@@ -58,11 +58,12 @@ class SelfAttention(nn.Module):
         """Queries, keys and values, (B, H, L, C) each; products of the first two are scores."""
         cells = feature_map.flatten(2).mT  # (B, L, D)
         stacked = self.qkv(cells).unflatten(-1, (3, self.heads, -1))  # (B, L, 3, H, C)
-        queries, keys, values = stacked.permute(2, 0, 3, 1, 4)
+        queries, keys, values = stacked.unbind(2)  # (B, L, H, C) each
         queries, keys = self._comparable(queries, keys)
-        return queries.to(values.dtype), keys.to(values.dtype), values
+        return queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)
 
     def _comparable(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """What scores are products of, in the type of what is given."""
         raise NotImplementedError
 
 
@@ -103,7 +104,11 @@ class NormalizedSelfAttention(SelfAttention):
         return self.log_temperature.exp()
 
     def _comparable(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-        return unit_vectors(queries) / self.temperature, unit_vectors(keys)
+        if isinstance(self.temperature, Tensor):
+            scaled = (unit_vectors(queries) / self.temperature).to(queries.dtype)
+        else:
+            scaled = scaled_units(queries, self.temperature)
+        return scaled, scaled_units(keys, 1.0)
 
 
 class PlainSelfAttention(SelfAttention):

@@ -25,7 +25,7 @@ from clove_ssl.methods.clove.attention import (
 )
 from clove_ssl.methods.clove.cell_contrast import contrast_cells
 from clove_ssl.methods.clove.config import AttentionConfig, CLoVEConfig, LossConfig
-from clove_ssl.methods.clove.loss import rank_cells
+from clove_ssl.methods.clove.loss import can_rank_views, rank_cells, rank_views
 from clove_ssl.methods.config import ProjectorConfig
 from clove_ssl.methods.heads import ConvProjector
 from clove_ssl.methods.queue import FeatureQueue
@@ -38,8 +38,13 @@ DRAWS_CELLS = "the cells that enter the queue are drawn anew in every step"
 class EncodedViews(NamedTuple):
     """Embeddings of the views of one role, and where those views lie."""
 
-    maps: Sequence[Tensor]  # V x (B, D, h, w), unit vectors in fp32
+    joined: Tensor  # (V * B, D, h, w), unit vectors in fp32
     boxes: Sequence[Tensor]  # V x (B, 4) signed
+
+    @property
+    def maps(self) -> tuple[Tensor, ...]:
+        """View by view, V x (B, D, h, w)."""
+        return self.joined.chunk(len(self.boxes))
 
 
 class Comparison(NamedTuple):
@@ -110,32 +115,57 @@ class CellTerms:
             self.to_enqueue.clear()
 
     def _place(self, maps: Tensor, views: Sequence[View]) -> EncodedViews:
-        """Split joined maps into views and put the views' boxes beside them."""
+        """Put the views' boxes beside their joined maps."""
         coordinates = self._matching.coordinates
         boxes = [view.geometry.signed_boxes(coordinates).to(maps.device) for view in views]
-        return EncodedViews(maps.chunk(len(views)), boxes)
+        return EncodedViews(maps, boxes)
 
     def _compare(self, student: EncodedViews, teacher: EncodedViews, *, small: bool) -> Comparison:
         """All terms between the student's views of one role and the teacher's."""
         pairs = [
             (i, j)
-            for j in range(len(teacher.maps))
-            for i in range(len(student.maps))
+            for j in range(len(teacher.boxes))
+            for i in range(len(student.boxes))
             if small or i != j
         ]
-        context = torch.cat([student.maps[i] for i, _ in pairs])  # (terms * B, D, h, w)
-        target = torch.cat([teacher.maps[j] for _, j in pairs])  # (terms * B, D, h', w')
         matches = match_cells(
             torch.cat([student.boxes[i] for i, _ in pairs]),
             torch.cat([teacher.boxes[j] for _, j in pairs]),
-            (context.shape[2], context.shape[3]),
-            (target.shape[2], target.shape[3]),
+            (student.joined.shape[2], student.joined.shape[3]),
+            (teacher.joined.shape[2], teacher.joined.shape[3]),
             self._matching.threshold,
             unit=self._matching.unit,
         )
+        if self._ranks_at_once(student, teacher):
+            images = len(student.boxes[0])
+            cells = rank_views(
+                student.joined, teacher.joined, matches, images=images, small=small,
+                options=self._loss,
+            )  # fmt: skip
+        else:
+            cells = self._compare_pairs(student, teacher, pairs, matches)
+        return Comparison(cells, len(pairs), self._loss.local_weight if small else 1.0)
+
+    def _ranks_at_once(self, student: EncodedViews, teacher: EncodedViews) -> bool:
+        """Whether kernels compare all pairs of views without a copy of any."""
+        plain = self.queue is None and self.cell_loss.ranking is not None
+        compiled = self.cell_loss._compiled_call_impl is not None
+        return plain and not compiled and can_rank_views(student.joined, teacher.joined, self._loss)
+
+    def _compare_pairs(
+        self,
+        student: EncodedViews,
+        teacher: EncodedViews,
+        pairs: Sequence[tuple[int, int]],
+        matches: Tensor,
+    ) -> CellLoss:
+        """One pair of views after the other along the batch."""
+        maps, others = student.maps, teacher.maps  # V x (B, D, h, w) each
+        context = torch.cat([maps[i] for i, _ in pairs])  # (terms * B, D, h, w)
+        target = torch.cat([others[j] for _, j in pairs])  # (terms * B, D, h', w')
         bank = () if self.queue is None else (self.queue.entries, self.queue.usable())
         cells: CellLoss = self.cell_loss(context, target, matches, *bank)
-        return Comparison(cells, len(pairs), self._loss.local_weight if small else 1.0)
+        return cells
 
 
 class CellComparison(nn.Module):

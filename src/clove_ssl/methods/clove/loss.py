@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from clove_ssl.layers.fused_norm.activation import has_triton
 from clove_ssl.methods.cells import (
     CellLoss,
     check_shapes,
@@ -32,6 +33,8 @@ from clove_ssl.methods.cells import (
     share_without_match,
 )
 from clove_ssl.methods.clove.config import Form, RankingOptions
+
+MOST_TURNS = 32  # negatives are picked one after the other by the kernel
 
 
 def clove_loss(
@@ -109,6 +112,62 @@ def _rank(
         unmatched_cells=share_without_match(matches),
         negative_cosine=negative.detach(),
         short_cells=(negatives.short & concerned).float().mean(1),
+    )
+
+
+def rank_views(
+    context: Tensor,  # (V * B, D, h, w) student, contextualized, view by view
+    target: Tensor,  # (views * B, D, h', w') teacher, local
+    matches: Tensor,  # (terms * B, h*w, h'*w') bool
+    *,
+    images: int,  # B
+    small: bool,  # whether the student's are small views, so that all pairs are compared
+    options: RankingOptions,
+) -> CellLoss:
+    """As :func:`rank_cells` of all pairs of views, by kernels of ours; see :func:`can_rank_views`.
+
+    Terms follow each other as in ``matches``: the teacher's views one after the other, for each
+    the student's in their order, without the same view among large ones.
+    """
+    from clove_ssl.methods.clove.ranking_kernel import ranking_sums
+
+    sums = ranking_sums(
+        flatten_cells(context),
+        flatten_cells(target),
+        matches,
+        images=images,
+        small=small,
+        top_k=options.top_k,
+        drop=options.drop,
+        spares=options.spares_unmatched,
+    )
+    positive = sums.positive / (sums.pairs + 1e-6)  # (terms * B,)
+    negative = sums.negative / sums.queries.clamp(min=1)
+    gap = 2 * negative - 2 * options.positive_weight * positive
+    matched = sums.pairs > 0
+    return CellLoss(
+        loss=F.relu(gap + options.margin),
+        counted=matched if options.unmatched_images == "skip" else torch.ones_like(matched),
+        pairs=sums.pairs.long(),
+        positive_cosine=positive.detach(),
+        unmatched_cells=sums.unmatched / matches.shape[1],
+        negative_cosine=negative.detach(),
+        short_cells=sums.short / matches.shape[1],
+    )
+
+
+def can_rank_views(context: Tensor, target: Tensor, options: RankingOptions) -> bool:
+    """Whether the kernels do what is asked for: the released code's form, on a GPU, small maps."""
+    if not (context.is_cuda and has_triton()) or target.requires_grad:
+        return False
+    from clove_ssl.methods.clove.ranking_kernel import MOST_KEYS
+
+    as_released = (options.form, options.averages_vectors, options.few_negatives)
+    return (
+        as_released == ("release", False, "clamp")
+        and context.dtype == target.dtype == torch.float32
+        and target.shape[2:].numel() <= MOST_KEYS
+        and options.top_k <= MOST_TURNS
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from clove_ssl.backbones.build import Backbone
+from clove_ssl.layers.captured import Recorder
 from clove_ssl.tasks.base import TaskModel
 from clove_ssl.tasks.labels.samples import DetectionDataset
 from clove_ssl.tasks.predictions import Record, detection_records
@@ -61,6 +62,16 @@ class DetectionNetwork(TaskModel):
             sample = self._test.samples[key]
             records += detection_records(each, sample, category_ids=self._test.category_ids)
         return records
+
+    def why_not_captured(self) -> str:
+        """Every detector has a part that follows from the pixels of a batch alone."""
+        return ""
+
+    def capture(
+        self, recorder: Recorder, *, accumulates: bool, warn: Callable[[str], None]
+    ) -> None:
+        """Replay backbone, pyramid and proposals of canvases that come often."""
+        self.detector.capture(recorder, accumulates=accumulates, warn=warn)
 
     def parameter_groups(self, weight_decay: float) -> list[dict[str, Any]]:
         """Norms get no decay, biases do."""

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from clove_ssl.layers.fp32 import all_at_least_fp32
-from clove_ssl.layers.transfers import send_like
+from clove_ssl.layers.transfers import constant, send_like
 
 Weights = tuple[float, float, float, float]
 
@@ -40,7 +40,8 @@ def encode_boxes(source: Tensor, target: Tensor, *, weights: Weights) -> Tensor:
     target_center, target_size = _center_size(target)
     shift = (target_center - source_center) / source_size  # (..., 2)
     scale = torch.log(target_size / source_size)  # (..., 2)
-    return torch.cat([shift, scale], dim=-1) * send_like(weights, shift)
+    factors = constant(weights, shift.device, dtype=shift.dtype)
+    return torch.cat([shift, scale], dim=-1) * factors
 
 
 def decode_boxes(source: Tensor, offsets: Tensor, *, weights: Weights) -> Tensor:
@@ -52,7 +53,7 @@ def decode_boxes(source: Tensor, offsets: Tensor, *, weights: Weights) -> Tensor
     offsets, source = all_at_least_fp32(offsets, source)
     center, size = _center_size(source[..., None, :])  # (..., 1, 2)
     per_class = offsets.reshape(*offsets.shape[:-1], offsets.shape[-1] // 4, 4)
-    scaled = per_class / send_like(weights, center)  # (..., K, 4)
+    scaled = per_class / constant(weights, center.device, dtype=center.dtype)  # (..., K, 4)
     moved = scaled[..., :2] * size + center  # (..., K, 2)
     half = 0.5 * scaled[..., 2:].clamp(max=LARGEST_LOG_SCALE).exp() * size  # (..., K, 2)
     return torch.cat([moved - half, moved + half], dim=-1).flatten(-2)
@@ -85,10 +86,14 @@ def clip_boxes(boxes: Tensor, image_size: tuple[int, int]) -> Tensor:
     return torch.stack([x, y], dim=-1).flatten(-2)
 
 
-def clip_to_images(boxes: Tensor, image_sizes: Sequence[tuple[int, int]]) -> Tensor:
-    """Cut the boxes (B, N, 4) of B images of ``(height, width)`` at their borders."""
-    corners = [[width, height, width, height] for height, width in image_sizes]
-    return torch.minimum(boxes.clamp(min=0), send_like(corners, boxes)[:, None])
+def image_borders(image_sizes: Sequence[tuple[int, int]], like: Tensor) -> Tensor:
+    """The largest coordinates of boxes in B images of ``(height, width)``: (B, 4)."""
+    return send_like([[width, height, width, height] for height, width in image_sizes], like)
+
+
+def clip_to_images(boxes: Tensor, borders: Tensor) -> Tensor:
+    """Cut the boxes (B, N, 4) of B images at their borders (B, 4)."""
+    return torch.minimum(boxes.clamp(min=0), borders[:, None])
 
 
 def has_area(boxes: Tensor, *, smallest_side: float = 0.0) -> Tensor:

@@ -8,7 +8,7 @@ Dimensions: B images, R regions over all images, F of them on objects, K classes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.detection import DetectorConfig
 from clove_ssl.errors import UserError
+from clove_ssl.layers.captured import CapturedFunction, Recorder
 from clove_ssl.layers.fp32 import at_least_fp32
 from clove_ssl.layers.transfers import send_like
-from clove_ssl.tasks.rcnn.boxes import clip_boxes, has_area
+from clove_ssl.tasks.rcnn.boxes import clip_boxes, has_area, image_borders
 from clove_ssl.tasks.rcnn.draws import Priorities, RandomPriorities
 from clove_ssl.tasks.rcnn.features import C4Features, PyramidFeatures
 from clove_ssl.tasks.rcnn.instances import DetectionBatch, ImageDetections
@@ -87,6 +88,20 @@ class Detector(nn.Module):
             if config.keypoints
             else None
         )
+        self.captured: CapturedFunction | None = None
+
+    def capture(
+        self, recorder: Recorder, *, accumulates: bool, warn: Callable[[str], None]
+    ) -> None:
+        """Record the part of training that has the same sizes for all batches of a canvas."""
+        self.features.fuse_small()
+        self.captured = CapturedFunction(
+            lambda pixels, borders: self.look(pixels, borders).flat(),
+            [*self.features.parameters(), *self.proposer.parameters()],
+            recorder,
+            accumulates=accumulates,
+            warn=warn,
+        )
 
     @property
     def backbone(self) -> Backbone:
@@ -95,10 +110,8 @@ class Detector(nn.Module):
 
     def losses(self, batch: DetectionBatch, *, step: int) -> dict[str, Tensor]:
         """The losses of a batch by name; their sum is what is trained."""
-        levels = self.maps(batch)
-        scored: Scored = self.proposer(levels)
+        levels, scored, proposals = self._look_at(batch)
         # Regions first: their numbers travel to the host while the device works on what follows.
-        proposals = self.proposer.propose_table(scored, batch.sizes)
         drawn = self._draw(batch, proposals, step=step)
         anchors = sum(len(each) for each in scored.anchors)
         first = self.proposer.losses(
@@ -126,10 +139,26 @@ class Detector(nn.Module):
 
     def maps(self, batch: DetectionBatch) -> list[Tensor]:
         """The feature maps of all levels, the finest first."""
-        dtype = self.box_predictor.cls_score.weight.dtype
-        pixels = stack_images(batch.images, multiple=self.config.size_multiple, dtype=dtype)
-        levels: list[Tensor] = self.features(pixels)
+        levels: list[Tensor] = self.features(self._pixels(batch))
         return levels
+
+    def look(self, pixels: Tensor, borders: Tensor) -> FirstLook:
+        """Maps, anchors and proposals of images (B, 3, H, W) that reach to ``borders`` (B, 4)."""
+        levels: list[Tensor] = self.features(pixels)
+        scored: Scored = self.proposer(levels)
+        return FirstLook(levels, scored, self.proposer.propose_table(scored, borders))
+
+    def _look_at(self, batch: DetectionBatch) -> FirstLook:
+        """The same for a batch, as a replay where there is one."""
+        pixels = self._pixels(batch)
+        borders = image_borders(batch.sizes, self.box_predictor.cls_score.weight)
+        if self.captured is not None and self.training and torch.is_grad_enabled():
+            return FirstLook.of_flat(self.captured(pixels, borders))
+        return self.look(pixels, borders)
+
+    def _pixels(self, batch: DetectionBatch) -> Tensor:
+        dtype = self.box_predictor.cls_score.weight.dtype
+        return stack_images(batch.images, multiple=self.config.size_multiple, dtype=dtype)
 
     def draw_regions(
         self, batch: DetectionBatch, proposals: Sequence[Proposals], *, step: int
@@ -156,6 +185,8 @@ class Detector(nn.Module):
         self, levels: Sequence[Tensor], regions: TrainingRegions, batch: DetectionBatch
     ) -> dict[str, Tensor]:
         """The losses of the second stage."""
+        # The longest work first, so that the device is not waiting while the rest is prepared.
+        maps = self.features.region_maps(levels, regions.regions)
         # What is begun here is read behind the networks, when the device has had time for it.
         task = plan_losses(
             regions,
@@ -164,7 +195,6 @@ class Detector(nn.Module):
             mask_side=self.features.mask_side if self.mask_head is not None else None,
             keypoints=self.keypoint_head is not None,
         )
-        maps = self.features.region_maps(levels, regions.regions)
         mask_maps = self._mask_maps(levels, maps, task)
         keypoint_maps = self._keypoint_maps(levels, task)
         logits, offsets = self.predict_boxes(maps)
@@ -273,6 +303,26 @@ def build_detector(
         keypoints=keypoints,
         priorities=RandomPriorities(seed),
     )
+
+
+class FirstLook(NamedTuple):
+    """What follows from the pixels of a batch alone."""
+
+    levels: list[Tensor]
+    scored: Scored
+    proposals: ProposalTable
+
+    def flat(self) -> tuple[Tensor, ...]:
+        """All tensors, in the order in which :meth:`of_flat` takes them."""
+        return (*self.levels, *(each for part in self.scored for each in part), *self.proposals)
+
+    @classmethod
+    def of_flat(cls, tensors: Sequence[Tensor]) -> FirstLook:
+        """Maps, logits, offsets and anchors, as many of each, and the columns of a table."""
+        parts = list(tensors[: -len(ProposalTable._fields)])
+        count = len(parts) // 4
+        levels, *scored = (parts[start : start + count] for start in range(0, len(parts), count))
+        return cls(levels, Scored(*scored), ProposalTable(*tensors[len(parts) :]))
 
 
 class Found(NamedTuple):

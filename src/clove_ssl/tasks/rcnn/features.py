@@ -31,6 +31,9 @@ from clove_ssl.tasks.rcnn.regions.roi_heads import BoxHead
 
 BOX_SIDE = 7
 HEAD_SIDE = 14
+LEAST_PIXELS = WORTH_FUSING // 2
+"""Values of images (B, 3, H, W) that are so large that most maps are, too: those of the first
+stages have half to five times as many."""
 
 
 class C4Features(nn.Module):
@@ -65,10 +68,15 @@ class C4Features(nn.Module):
         self.strides = (backbone.strides["c4"],)
         self.level_channels = backbone.channels["c4"]
         self.map_channels = self.vector_length = channels
+        self.least_to_fuse = LEAST_PIXELS
+
+    def fuse_small(self) -> None:
+        """Use kernels of ours for small images as well, because the host has time for them."""
+        self.least_to_fuse = 0
 
     def forward(self, pixels: Tensor) -> list[Tensor]:
         """(B, 3, H, W) -> the map of stride 16 (B, C, H / 16, W / 16)."""
-        if _worth_fusing(pixels):
+        if is_worth_fusing(pixels, self.least_to_fuse):
             return [self.backbone.features(pixels)]
         return [self.backbone(pixels, "c4")["c4"]]
 
@@ -118,11 +126,19 @@ class PyramidFeatures(nn.Module):
         self.strides = (*stage_strides, 2 * stage_strides[-1])
         self.level_channels = self.map_channels = config.pyramid_width
         self.vector_length = self.box_head.out_features
+        self.least_to_fuse = LEAST_PIXELS
+
+    def fuse_small(self) -> None:
+        """Use kernels of ours for small images as well, because the host has time for them."""
+        self.least_to_fuse = 0
+        for layer in self.pyramid.modules():
+            if isinstance(layer, NormedConv):
+                layer.least_to_fuse = 0
 
     def forward(self, pixels: Tensor) -> list[Tensor]:
         """(B, 3, H, W) -> the five maps of the pyramid, the finest first."""
         backbone = self.backbone
-        hands_out = backbone.stage == STAGES[-1] and _worth_fusing(pixels)
+        hands_out = backbone.stage == STAGES[-1] and is_worth_fusing(pixels, self.least_to_fuse)
         maps = backbone.maps(pixels) if hands_out else backbone(pixels)
         levels: list[Tensor] = self.pyramid(maps)
         return levels
@@ -145,12 +161,6 @@ class PyramidFeatures(nn.Module):
         return pool_pyramid(
             levels[:-1], regions, strides=self.strides[:-1], size=size, rule=self.rule
         )
-
-
-def _worth_fusing(pixels: Tensor) -> bool:
-    """Whether images (B, 3, H, W) are so large that most maps are; see ``WORTH_FUSING``."""
-    # The maps of the first stages have half to five times as many values.
-    return is_worth_fusing(pixels, WORTH_FUSING // 2)
 
 
 def _check_strides(backbone: Backbone) -> None:

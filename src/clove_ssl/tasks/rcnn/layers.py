@@ -47,11 +47,12 @@ class NormedConv(nn.Conv2d):
         )
         self.norm = nn.BatchNorm2d(out_channels) if norm == "batch" else None
         self.relu = relu
+        self.least_to_fuse = WORTH_FUSING
 
     def forward(self, feature_map: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, out_channels, H, W)."""
         result = by_rows(super().forward, feature_map)
-        if self.norm is not None and is_worth_fusing(result, WORTH_FUSING):
+        if self.norm is not None and is_worth_fusing(result, self.least_to_fuse):
             return normalize_relu(self.norm, result) if self.relu else normalize(self.norm, result)
         if self.norm is not None:
             result = self.norm(result)

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from clove_ssl.layers.transfers import send, send_like
+from clove_ssl.layers.transfers import constant, send_like
 
 # Of RGB values from 0 to 255, as in all protocols of self-supervised backbones.
 PIXEL_MEAN = (123.675, 116.28, 103.53)
@@ -34,7 +34,7 @@ def stack_images(
         -(-max(image.shape[axis] for image in images) // multiple) * multiple for axis in (1, 2)
     )
     device = images[0].device
-    table = send([PIXEL_MEAN, PIXEL_STD], device, dtype=dtype)  # (2, 3)
+    table = constant((*PIXEL_MEAN, *PIXEL_STD), device, dtype=dtype)  # (6,)
     mean, std = table.view(2, 3, 1, 1)
     # On a CPU torch's batch norm loses half of its digits in the other layout.
     layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format

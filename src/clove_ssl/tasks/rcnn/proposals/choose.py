@@ -21,7 +21,13 @@ from torchvision.ops import nms
 
 from clove_ssl.layers.fused_norm.activation import has_triton
 from clove_ssl.layers.transfers import pad_rows, send
-from clove_ssl.tasks.rcnn.boxes import RPN_WEIGHTS, clip_to_images, decode_boxes, has_area
+from clove_ssl.tasks.rcnn.boxes import (
+    RPN_WEIGHTS,
+    clip_to_images,
+    decode_boxes,
+    has_area,
+    image_borders,
+)
 
 # The logit of a probability that differs from 1 by 1e-10, as float64 rounds it.
 GROUND_TRUTH_LOGIT = math.log((1 - 1e-10) / (1 - (1 - 1e-10)))
@@ -100,7 +106,8 @@ def propose(
 
     Numbers that are not finite mean a diverged training (``raise``) or a region less (``drop``).
     """
-    table = propose_table(logits, offsets, anchors=anchors, image_sizes=image_sizes, limits=limits)
+    borders = image_borders(image_sizes, anchors[0])
+    table = propose_table(logits, offsets, anchors=anchors, borders=borders, limits=limits)
     return table.split(not_finite=not_finite)
 
 
@@ -110,7 +117,7 @@ def propose_table(
     offsets: Sequence[Tensor],  # levels x (B, N_l, 4)
     *,
     anchors: Sequence[Tensor],  # levels x (N_l, 4)
-    image_sizes: Sequence[tuple[int, int]],
+    borders: Tensor,  # (B, 4) largest coordinates of an image
     limits: ProposalLimits,
 ) -> ProposalTable:
     """The best regions of every image, without a question to the device.
@@ -119,7 +126,7 @@ def propose_table(
     left out.
     """
     best = _best_of_levels(logits, offsets, anchors, count=limits.before_nms)
-    boxes = clip_to_images(best.boxes, image_sizes)  # (B, P, 4)
+    boxes = clip_to_images(best.boxes, borders)  # (B, P, 4)
     finite = best.boxes.isfinite().all(dim=-1) & best.logits.isfinite()  # (B, P)
     usable = finite & has_area(boxes)  # (B, P)
     boxes = boxes.where(usable[..., None], 0)  # what has no area suppresses nothing

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from clove_ssl.layers.transfers import pad_rows, send
+from clove_ssl.layers.transfers import constant, pad_rows
 from clove_ssl.tasks.rcnn.boxes import (
     RPN_WEIGHTS,
     Candidates,
@@ -58,8 +58,9 @@ class AnchorLayout:
     ) -> list[Tensor]:
         """Anchors of maps of ``(H, W)`` cells, level by level: each (H*W*A, 4)."""
         cells = [cell_corners(sizes, self.ratios) for sizes in self.sizes]
-        rows = [corners for cell in cells for corners in cell]
-        table = send(rows, device or torch.device("cpu"), dtype=torch.float32)
+        numbers = tuple(number for cell in cells for corners in cell for number in corners)
+        place = device or torch.device("cpu")
+        table = constant(numbers, place, dtype=torch.float32).view(-1, 4)
         levels = zip(
             torch.split(table, list(self.anchors_per_cell())), grid_sizes, self.strides, strict=True
         )

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from clove_ssl.config.detection import ProposalConfig
 from clove_ssl.layers.fp32 import at_least_fp32
+from clove_ssl.tasks.rcnn.boxes import image_borders
 from clove_ssl.tasks.rcnn.instances import ImageTargets
 from clove_ssl.tasks.rcnn.proposals.choose import (
     ProposalLimits,
@@ -73,6 +74,8 @@ class RegionProposer(nn.Module):
 
     def _anchors(self, grids: tuple[tuple[int, int], ...], device: torch.device) -> list[Tensor]:
         """The anchors of maps of these sizes, which are made once."""
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return self.layout.grids(grids, device=device)  # nothing is made before a graph runs
         found = self._known_anchors.get((grids, device))
         if found is None:
             found = self.layout.grids(grids, device=device)
@@ -101,18 +104,16 @@ class RegionProposer(nn.Module):
 
     def propose(self, scored: Scored, image_sizes: Sequence[tuple[int, int]]) -> list[Proposals]:
         """The best regions of every image, by the counts of training or of tests."""
-        table = self.propose_table(scored, image_sizes)
+        table = self.propose_table(scored, image_borders(image_sizes, scored.anchors[0]))
         return table.split(not_finite="raise" if self.training else "drop")
 
-    def propose_table(
-        self, scored: Scored, image_sizes: Sequence[tuple[int, int]]
-    ) -> ProposalTable:
-        """The same, without waiting for the device."""
+    def propose_table(self, scored: Scored, borders: Tensor) -> ProposalTable:
+        """The same, without waiting for the device; images reach to ``borders`` (B, 4)."""
         return propose_table(
             [logits.detach() for logits in scored.logits],
             [offsets.detach() for offsets in scored.offsets],
             anchors=scored.anchors,
-            image_sizes=image_sizes,
+            borders=borders,
             limits=self.limits(),
         )
 

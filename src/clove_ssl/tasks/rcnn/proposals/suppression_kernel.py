@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from clove_ssl.layers.transfers import send
+from clove_ssl.layers.transfers import constant
 
 BLOCK = 64  # boxes that are compared with as many others at once, and bits of a word
 MANY = 3000  # boxes of a level from which on all pairs are compared ahead
@@ -30,7 +30,7 @@ def survivors_on_gpu(boxes: Tensor, level_sizes: Sequence[int], overlap: float) 
     """As ``survivors`` of ``suppression.py``, without waiting for the GPU."""
     images, count = boxes.shape[:2]
     kept = torch.zeros(images, count, dtype=torch.int8, device=boxes.device)
-    starts = send([0, *accumulate(level_sizes)], boxes.device, dtype=torch.int32)
+    starts = constant((0, *accumulate(level_sizes)), boxes.device, dtype=torch.int32)
     boxes = boxes.float().contiguous()
     grid = (images, len(level_sizes))
     if max(level_sizes, default=0) < MANY:

@@ -249,18 +249,43 @@ def _spread(
         tl.load(box + 2), tl.load(box + 4), scale, SIZE, SAMPLING, ALIGNED
     )
     gradient += (region.to(tl.int64) * SIZE + row) * SIZE * CHANNELS
-    here = maps + channel
-    for column in range(SIZE):
-        wanted = tl.load(gradient + column * CHANNELS + channel, mask=inside, other=0.0)
-        each = wanted.to(tl.float32) / tl.maximum(down * across, 1)
-        for i in range(down):
-            top, bottom, upper, lower = _axis(y, bin_height, row, i, down, height)
+    last = width - 1
+    for i in range(down):
+        top, bottom, upper, lower = _axis(y, bin_height, row, i, down, height)
+        above = maps + top * width * CHANNELS + channel
+        below = maps + bottom * width * CHANNELS + channel
+        # Samples go from left to right, and several lie between the same two cells. Their sums
+        # wait here until a sample lies beyond a cell: additions in memory are slow.
+        cell = tl.minimum(tl.maximum(x, 0.0).to(tl.int32), last)
+        near_sum = tl.zeros([BLOCK], dtype=tl.float32)
+        far_sum = tl.zeros([BLOCK], dtype=tl.float32)
+        for column in range(SIZE):
+            wanted = tl.load(gradient + column * CHANNELS + channel, mask=inside, other=0.0)
+            each = wanted.to(tl.float32) / tl.maximum(down * across, 1)
             for j in range(across):
                 left, right, near, far = _axis(x, bin_width, column, j, across, width)
-                _add(here + (top * width + left) * CHANNELS, upper * near * each, inside)
-                _add(here + (top * width + right) * CHANNELS, upper * far * each, inside)
-                _add(here + (bottom * width + left) * CHANNELS, lower * near * each, inside)
-                _add(here + (bottom * width + right) * CHANNELS, lower * far * each, inside)
+                if left != cell:
+                    _add_both(above, below, cell * CHANNELS, upper, lower, near_sum, inside)
+                    is_next = left == cell + 1
+                    if left != cell + 1:
+                        # Beyond the last cell there is none, and its sum is 0.
+                        end = tl.minimum(cell + 1, last) * CHANNELS
+                        _add_both(above, below, end, upper, lower, far_sum, inside)
+                    near_sum = tl.where(is_next, far_sum, 0.0)
+                    far_sum = tl.zeros([BLOCK], dtype=tl.float32)
+                    cell = left
+                near_sum += near * each
+                far_sum += far * each
+        _add_both(above, below, cell * CHANNELS, upper, lower, near_sum, inside)
+        end = tl.minimum(cell + 1, last) * CHANNELS
+        _add_both(above, below, end, upper, lower, far_sum, inside)
+
+
+@triton.jit
+def _add_both(above, below, place, upper, lower, value, use):
+    """Add to a cell of the upper and of the lower row."""
+    _add(above + place, upper * value, use)
+    _add(below + place, lower * value, use)
 
 
 @triton.jit

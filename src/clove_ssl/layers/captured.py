@@ -1,0 +1,274 @@
+"""Parts of a step as CUDA graphs: recorded once for every shape, replayed with new contents.
+
+A small network leaves a GPU waiting for the host, which starts some thousand kernels per step. A
+graph starts all of them at once. It keeps the addresses of everything it reads and writes, so it
+is for one shape; what comes in is copied to where it looks, and what comes out is written over when
+it runs the next time.
+
+Graphs share their memory: what one of them needs between its two passes may be used by another one
+afterwards. So a forward pass is followed by its backward pass before another forward pass begins.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+SEEN_BEFORE = 3
+"""Passes of a kind that run kernel by kernel: libraries choose their kernels in them, and a kind
+that does not come again would not repay its recording, which takes as long as some steps."""
+MOST_KINDS = 16
+MEMORY_SHARE = 1 / 8
+"""Of the GPU, for the inputs, outputs and gradients that recordings keep."""
+
+Function = Callable[..., tuple[Tensor, ...]]
+
+
+class Recorder:
+    """Makes CUDA graphs, on a stream of its own and in memory that they share."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._memory = torch.cuda.graph_pool_handle()
+        self.room = int(MEMORY_SHARE * torch.cuda.get_device_properties(device).total_memory)
+
+    @contextmanager
+    def own_stream(self) -> Iterator[None]:
+        """All work of a run belongs inside: graphs cannot be recorded on torch's first stream."""
+        before = torch.cuda.current_stream()
+        self._stream.wait_stream(before)
+        with torch.cuda.stream(self._stream):
+            yield
+        before.wait_stream(self._stream)
+
+    @contextmanager
+    def recorded(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+        """What is queued inside becomes part of a graph, and is not run."""
+        # Another thread pins batches meanwhile, which only this mode of the check allows.
+        mode = "thread_local"
+        with torch.cuda.graph(
+            graph, pool=self._memory, stream=self._stream, capture_error_mode=mode
+        ):
+            yield
+
+
+class Sightings:
+    """Which kinds of passes come so often that they are recorded, as far as there is room.
+
+    Args:
+        room: Bytes that recordings may keep; the last one may exceed it.
+    """
+
+    def __init__(self, room: int) -> None:
+        self._seen: Counter[Hashable] = Counter()
+        self._kinds = 0
+        self._room = room
+
+    def is_due(self, kind: Hashable) -> bool:
+        """Whether a pass should be recorded before it is made; asked once for each."""
+        self._seen[kind] += 1
+        return self._seen[kind] > SEEN_BEFORE and self._kinds < MOST_KINDS and self._room > 0
+
+    def take_room(self, size: int) -> None:
+        """A kind was recorded and keeps so many bytes."""
+        self._kinds += 1
+        self._room -= size
+
+    def give_up(self) -> None:
+        """Record nothing any more."""
+        self._room = 0
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Both passes of one kind: where contents are put, and what appears where."""
+
+    forward: torch.cuda.CUDAGraph
+    backward: torch.cuda.CUDAGraph
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor]
+    learned: Sequence[bool]  # which outputs have a gradient
+    outer: Sequence[Tensor]  # the gradients of those
+    parameters: Sequence[nn.Parameter]
+    inner: Sequence[Tensor]  # their gradients
+
+    @property
+    def kept_bytes(self) -> int:
+        """What stays in memory."""
+        return sum(each.nbytes for each in (*self.inputs, *self.outputs, *self.outer, *self.inner))
+
+
+class CapturedFunction:
+    """A function of tensors and parameters, at first kernel by kernel, then as graphs.
+
+    Results are the same bit for bit: the kernels are, and gradients arrive in the same layout. They
+    are valid until the next call.
+
+    Args:
+        function: Takes tensors without a gradient, and asks neither the host nor the device for
+            anything but their contents.
+        parameters: All that it may learn.
+        recorder: Makes the graphs.
+        accumulates: Whether gradients of several calls are added up.
+        warn: Told why something could not be recorded; it runs as before then.
+    """
+
+    def __init__(
+        self,
+        function: Function,
+        parameters: Sequence[nn.Parameter],
+        recorder: Recorder,
+        *,
+        accumulates: bool,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._function = function
+        self._parameters = [each for each in parameters if each.requires_grad]
+        self._recorder = recorder
+        self._accumulates = accumulates
+        self._warn = warn
+        self._sightings = Sightings(recorder.room)
+        self._recordings: dict[Hashable, Recording] = {}
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """What the function gives."""
+        kind = kind_of(inputs)
+        if kind not in self._recordings and self._sightings.is_due(kind):
+            self._try_to_record(kind, inputs)
+        recording = self._recordings.get(kind)
+        if recording is None:
+            return with_gradients_in_layout(self._function(*inputs))
+        for place, tensor in zip(recording.inputs, inputs, strict=True):
+            place.copy_(tensor)
+        outputs: tuple[Tensor, ...] = _Replay.apply(
+            recording, self._accumulates, *recording.parameters
+        )
+        return outputs
+
+    @property
+    def kinds(self) -> int:
+        """How many kinds of passes are replayed."""
+        return len(self._recordings)
+
+    def _try_to_record(self, kind: Hashable, inputs: Sequence[Tensor]) -> None:
+        try:
+            recording = self._record(inputs)
+        except Exception as error:  # whatever it is, the kernels can still be started one by one
+            self._sightings.give_up()
+            reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
+            self._warn(
+                f"a part of the step could not be captured, and runs kernel by kernel: {reason[0]} "
+                "Nothing else changes; --capture never does not try."
+            )
+            return
+        self._recordings[kind] = recording
+        self._sightings.take_room(recording.kept_bytes)
+
+    def _record(self, inputs: Sequence[Tensor]) -> Recording:
+        """Record both passes; nothing of them is computed, so no statistics move."""
+        places = [each.clone() for each in inputs]
+        forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        with _casts_of_its_own(), self._recorder.recorded(forward):
+            outputs = self._function(*places)
+        learned = [each for each in outputs if each.requires_grad]
+        outer = [torch.empty_like(each) for each in learned]
+        # As in a step, where the backward pass begins behind the context of the forward pass.
+        with (
+            torch.autocast(places[0].device.type, enabled=False),
+            self._recorder.recorded(backward),
+        ):
+            found = torch.autograd.grad(learned, self._parameters, outer, allow_unused=True)
+        pairs = zip(self._parameters, found, strict=True)
+        used = [(parameter, gradient) for parameter, gradient in pairs if gradient is not None]
+        return Recording(
+            forward=forward,
+            backward=backward,
+            inputs=places,
+            outputs=[each.detach() for each in outputs],
+            learned=[each.requires_grad for each in outputs],
+            outer=outer,
+            parameters=[parameter for parameter, _ in used],
+            inner=[gradient for _, gradient in used],
+        )
+
+
+def kind_of(inputs: Sequence[Tensor]) -> Hashable:
+    """What has to be equal for two passes to run the same kernels."""
+    device = inputs[0].device.type
+    casts = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    return casts, *((each.shape, each.stride(), each.dtype) for each in inputs)
+
+
+@contextmanager
+def _casts_of_its_own() -> Iterator[None]:
+    """Weights that autocast keeps in half precision are made inside, and not used outside.
+
+    Those of a graph are made anew by every replay; those from outside would stay as they are.
+    """
+    torch.clear_autocast_cache()
+    try:
+        yield
+    finally:
+        torch.clear_autocast_cache()
+
+
+def with_gradients_in_layout(outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The same tensors; their gradients will have their layout, which some kernels depend on."""
+    learned = iter(_InLayout.apply(*(each for each in outputs if each.requires_grad)))
+    return tuple(next(learned) if each.requires_grad else each for each in outputs)
+
+
+class _InLayout(torch.autograd.Function):
+    """Nothing, until the gradients come, all at once as behind a replay."""
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.strides = [each.stride() for each in tensors]
+        return tuple(each.detach() for each in tensors)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        return tuple(
+            each
+            if each.stride() == strides
+            else torch.empty_strided(
+                each.shape, strides, dtype=each.dtype, device=each.device
+            ).copy_(each)
+            for each, strides in zip(gradients, ctx.strides, strict=True)
+        )
+
+
+class _Replay(torch.autograd.Function):
+    """Both passes of a recording, as one operation."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, recording: Recording, accumulates: bool, *parameters: nn.Parameter
+    ) -> tuple[Tensor, ...]:
+        recording.forward.replay()
+        outputs = tuple(each.detach() for each in recording.outputs)
+        pairs = zip(outputs, recording.learned, strict=True)
+        ctx.mark_non_differentiable(*(each for each, is_learned in pairs if not is_learned))
+        ctx.recording, ctx.accumulates = recording, accumulates
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        recording: Recording = ctx.recording
+        pairs = zip(gradients, recording.learned, strict=True)
+        came = [gradient for gradient, is_learned in pairs if is_learned]
+        torch._foreach_copy_(list(recording.outer), came)
+        recording.backward.replay()
+        # An alias of its own may become the gradient of a parameter without a copy. Where more is
+        # added to that, the next replay must not write over it.
+        lasting = [each.clone() if ctx.accumulates else each.detach() for each in recording.inner]
+        return None, None, *lasting

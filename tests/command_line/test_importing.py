@@ -1,0 +1,43 @@
+"""Imports without pauses: nothing is looked through meanwhile, nor ever again."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from clove_ssl.command_line.importing import without_pauses
+
+
+@pytest.fixture
+def a_new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nobody has imported torch so far."""
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("a_new_process")
+def test_what_was_imported_is_set_aside() -> None:
+    with without_pauses():
+        assert not gc.isenabled()
+        made: list[object] = [[] for _ in range(1000)]
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > len(made)
+
+
+@pytest.mark.usefixtures("a_new_process")
+def test_an_import_that_fails_leaves_everything_as_it_was() -> None:
+    with pytest.raises(ImportError), without_pauses():
+        raise ImportError
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+
+
+def test_the_process_of_somebody_else_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", gc)  # any module will do
+    with without_pauses():
+        assert gc.isenabled()
+    assert gc.get_freeze_count() == 0

@@ -1,0 +1,226 @@
+"""A detector whose first half is captured has the weights of one that is not, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from builders.gpu_marks import NEEDS_GPU
+from builders.runs.tiny_finetuning import tiny_finetuning
+from builders.tasks.tiny_detectors import tiny_batch, tiny_detector
+from torch import Tensor, nn
+
+from clove_ssl.backbones.build import fuse_norms
+from clove_ssl.finetuning import seeds as finetuning
+from clove_ssl.layers import captured
+from clove_ssl.layers.captured import SEEN_BEFORE, CapturedFunction, Recorder
+from clove_ssl.layers.fused_norm.activation import normalize_relu
+from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.provenance import read_starts
+from clove_ssl.tasks.precise_norm import estimate_statistics
+from clove_ssl.tasks.rcnn.detector import Detector
+from clove_ssl.tasks.rcnn.instances import DetectionBatch
+from clove_ssl.training.precision import Precision
+from clove_ssl.training.repeatability import start_repeatably
+
+pytestmark = NEEDS_GPU
+GPU = torch.device("cuda")
+STEPS = 14
+CANVASES = ((64, 96), (96, 64), (80, 128))
+KINDS = ["fpn", "c4", "c4-masks", "keypoints"]
+
+
+@pytest.fixture(autouse=True)
+def kernels_that_repeat() -> Iterator[None]:
+    """Also of RoIAlign, which is then made of plain operations that torchvision would compile."""
+    start_repeatably(0, GPU, deterministic=True, sizes_vary=True)
+    with torch.compiler.set_stance("force_eager"):
+        yield
+    start_repeatably(0, GPU, deterministic=False)
+
+
+def batches() -> list[DetectionBatch]:
+    """Batches of three canvases, each of other images."""
+    made = []
+    for number in range(6):
+        batch = tiny_batch()
+        source = torch.Generator().manual_seed(number)
+        height, width = CANVASES[number % len(CANVASES)]
+        images = tuple(
+            torch.randint(256, (3, *size), generator=source, dtype=torch.uint8)
+            for size in ((height, width), (height - 5, width - 9))
+        )
+        targets = tuple(each.prepared() for each in batch.targets)
+        made.append(replace(batch, images=images, targets=targets).to("cuda"))
+    return made
+
+
+@dataclass
+class Trained:
+    state: dict[str, Tensor]
+    losses: list[Tensor]
+    kinds: int  # that were replayed
+
+
+class Training:
+    """Steps of a detector, some of which may be replayed."""
+
+    def __init__(
+        self, kind: str, precision: str, *, micro_batches: int = 1, **changes: object
+    ) -> None:
+        self.model = build(kind, **changes)
+        self.precision = Precision(precision, "", "cuda")
+        self.precision.prepare()
+        self.recorder = Recorder(GPU)
+        self.micro_batches = micro_batches
+        self.model.capture(self.recorder, accumulates=micro_batches > 1, warn=pytest.fail)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.01, momentum=0.9, fused=True)
+        self.losses: list[Tensor] = []
+
+    @property
+    def function(self) -> CapturedFunction:
+        assert self.model.captured is not None
+        return self.model.captured
+
+    def run(self, start: int, stop: int) -> Trained:
+        several = batches()
+        with self.recorder.own_stream():
+            for step in range(start, stop):
+                for number in range(self.micro_batches):
+                    self.losses.append(self.forward_backward(several, step, number))
+                self.optimizer.step()
+                self.optimizer.zero_grad(set_to_none=True)
+        torch.cuda.synchronize()
+        state = {name: value.clone() for name, value in self.model.state_dict().items()}
+        return Trained(state, self.losses, self.function.kinds)
+
+    def forward_backward(self, several: list[DetectionBatch], step: int, number: int) -> Tensor:
+        with self.precision.autocast():
+            losses = self.model.losses(several[(step + number) % len(several)], step=step)
+            total = torch.stack(list(losses.values()))
+        (total.sum() / self.micro_batches).backward()
+        return total.detach().clone()
+
+
+def build(kind: str, **changes: object) -> Detector:
+    model = tiny_detector(kind, **changes).to("cuda", memory_format=torch.channels_last).train()
+    fuse_norms(model)
+    return model
+
+
+def never_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(captured, "MOST_KINDS", 0)
+
+
+def assert_same(plain: Trained, mine: Trained) -> None:
+    assert torch.equal(torch.stack(plain.losses), torch.stack(mine.losses))
+    assert [
+        name for name in plain.state if not torch.equal(plain.state[name], mine.state[name])
+    ] == []
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_replays_have_the_same_bits(
+    kind: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = Training(kind, precision).run(0, STEPS)
+    never_recorded(monkeypatch)
+    plain = Training(kind, precision).run(0, STEPS)
+    assert (mine.kinds, plain.kinds) == (len(CANVASES), 0)
+    assert_same(plain, mine)
+
+
+def test_gradients_of_micro_batches_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = Training("fpn", "bf16", micro_batches=3).run(0, STEPS)
+    never_recorded(monkeypatch)
+    plain = Training("fpn", "bf16", micro_batches=3).run(0, STEPS)
+    assert (mine.kinds, plain.kinds) == (len(CANVASES), 0)
+    assert_same(plain, mine)
+
+
+def test_a_resumed_training_has_the_same_bits() -> None:
+    whole = Training("fpn", "bf16").run(0, STEPS)
+    first = Training("fpn", "bf16")
+    first.run(0, STEPS - 2)
+    second = Training("fpn", "bf16")
+    second.model.load_state_dict(first.model.state_dict())
+    second.optimizer.load_state_dict(first.optimizer.state_dict())
+    second.losses = first.losses
+    resumed = second.run(STEPS - 2, STEPS)
+    assert (whole.kinds, resumed.kinds) == (len(CANVASES), 0)
+    assert_same(whole, resumed)
+
+
+def test_a_frozen_detector_is_captured_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen = {"frozen_stages": 2, "backbone_norm": "frozen"}
+    mine = Training("fpn", "bf16", **frozen).run(0, STEPS)
+    never_recorded(monkeypatch)
+    plain = Training("fpn", "bf16", **frozen).run(0, STEPS)
+    assert (mine.kinds, plain.kinds) == (len(CANVASES), 0)
+    assert_same(plain, mine)
+
+
+def test_more_sizes_than_there_is_room_for_run_kernel_by_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(captured, "MOST_KINDS", 1)
+    mine = Training("fpn", "bf16").run(0, STEPS)
+    never_recorded(monkeypatch)
+    plain = Training("fpn", "bf16").run(0, STEPS)
+    assert (mine.kinds, plain.kinds) == (1, 0)
+    assert_same(plain, mine)
+
+
+def test_a_part_that_cannot_be_recorded_is_left_alone() -> None:
+    told: list[str] = []
+    weight = nn.Parameter(torch.ones(2, device=GPU))
+    recorder = Recorder(GPU)
+
+    def multiply(numbers: Tensor) -> tuple[Tensor, ...]:
+        if torch.cuda.is_current_stream_capturing():
+            raise RuntimeError("no room for this")
+        return (numbers * weight,)
+
+    function = CapturedFunction(multiply, [weight], recorder, accumulates=False, warn=told.append)
+    with recorder.own_stream():
+        for number in range(SEEN_BEFORE + 3):
+            (out,) = function(torch.full((2,), float(number), device=GPU))
+            assert out.tolist() == [float(number)] * 2
+            out.sum().backward()
+    assert len(told) == 1
+    assert "no room for this" in told[0]
+    assert function.kinds == 0
+
+
+def test_maps_follow_those_without_capture() -> None:
+    """Norms of small images have other kernels, which agree up to rounding."""
+    mine, other = Training("fpn", "fp32").model, build("fpn")
+    batch = batches()[0]
+    for one, another in zip(mine.maps(batch), other.maps(batch), strict=True):
+        torch.testing.assert_close(one, another, rtol=1e-3, atol=1e-3)
+
+
+def test_statistics_are_measured_in_layers_with_kernels_of_ours() -> None:
+    norm = nn.BatchNorm2d(8).to(GPU).train()
+    maps = (3 + torch.randn(4, 8, 6, 6, device=GPU)).to(memory_format=torch.channels_last)
+
+    class Alone:
+        def sum(self, values: Tensor) -> Tensor:
+            return values
+
+    estimate_statistics(
+        nn.Sequential(norm), (normalize_relu(norm, maps) for _ in range(2)), Alone()
+    )
+    torch.testing.assert_close(norm.running_mean, maps.mean(dim=(0, 2, 3)), rtol=1e-4, atol=1e-4)
+
+
+def test_a_run_captures_and_says_so(tmp_path: Path) -> None:
+    config = tiny_finetuning("coco-fpn", tmp_path / "run", device="cuda", iterations=12)
+    run = RunDirectory(finetuning.finetune(config).run)
+    assert read_starts(run)[-1]["choices"]["capture"]["value"] is True
+    assert "captured steps" in run.log.read_text()
+    assert "could not be captured" not in run.log.read_text()

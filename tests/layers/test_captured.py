@@ -1,0 +1,180 @@
+"""Which passes are recorded, and what a replay hands on; real graphs need a GPU (tests/gpu)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from clove_ssl.layers import captured
+from clove_ssl.layers.captured import (
+    MOST_KINDS,
+    SEEN_BEFORE,
+    CapturedFunction,
+    Recording,
+    Sightings,
+    kind_of,
+    with_gradients_in_layout,
+)
+
+
+def due(sightings: Sightings, kind: str) -> bool:
+    return [sightings.is_due(kind) for _ in range(SEEN_BEFORE + 1)][-1]
+
+
+def test_a_kind_is_recorded_once_it_has_come_some_times() -> None:
+    sightings = Sightings(room=1)
+    asked = [sightings.is_due("a") for _ in range(SEEN_BEFORE + 1)]
+    assert asked == [False] * SEEN_BEFORE + [True]
+    assert not sightings.is_due("b")
+
+
+def test_there_are_only_so_many_kinds() -> None:
+    sightings = Sightings(room=1000)
+    for number in range(MOST_KINDS):
+        assert due(sightings, f"kind {number}")
+        sightings.take_room(1)
+    assert not due(sightings, "one more")
+
+
+def test_no_room_means_no_recording() -> None:
+    sightings = Sightings(room=10)
+    assert due(sightings, "a")
+    sightings.take_room(10)
+    assert not due(sightings, "b")
+
+
+def test_after_a_failure_nothing_is_tried_again() -> None:
+    sightings = Sightings(room=10)
+    sightings.give_up()
+    assert not due(sightings, "a")
+
+
+def test_kinds_differ_in_shape_layout_and_number_format() -> None:
+    maps = torch.zeros(2, 3, 4, 5)
+    turned = maps.contiguous(memory_format=torch.channels_last)
+    with torch.autocast("cpu", torch.bfloat16):
+        in_bf16 = kind_of([maps])
+    kinds = {kind_of([maps]), kind_of([maps[:1]]), kind_of([turned]), in_bf16}
+    assert len(kinds) == 4
+    assert kind_of([maps]) == kind_of([maps + 1])
+
+
+def test_gradients_arrive_in_the_layout_of_their_tensors() -> None:
+    leaf = torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last).requires_grad_()
+    seen: list[Tensor] = []
+    maps = leaf * 1
+    maps.register_hook(seen.append)
+    constant = torch.ones(1)
+    mine, same = with_gradients_in_layout([maps, constant])
+    assert same is constant
+    torch.autograd.backward(mine, torch.arange(120.0).view(2, 3, 4, 5))
+    assert seen[0].is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(seen[0], torch.arange(120.0).view(2, 3, 4, 5))
+
+
+@dataclass
+class GraphByHand:
+    """Does on a CPU what a graph does: computes anew and writes to the same places."""
+
+    replay: Callable[[], None]
+
+
+def record_by_hand(self: CapturedFunction, inputs: Sequence[Tensor]) -> Recording:
+    places = [each.clone() for each in inputs]
+    outputs = self._function(*places)
+    learned = [each.requires_grad for each in outputs]
+    outer = [torch.empty_like(each) for each in outputs if each.requires_grad]
+    inner = [torch.empty_like(each) for each in self._parameters]
+    places_out = [each.detach().clone() for each in outputs]
+    last: list[tuple[Tensor, ...]] = []
+
+    def forward() -> None:
+        with torch.enable_grad():
+            last[:] = [self._function(*places)]
+        for place, new in zip(places_out, last[0], strict=True):
+            place.copy_(new.detach())
+
+    def backward() -> None:
+        made = [each for each in last[0] if each.requires_grad]
+        for place, new in zip(
+            inner, torch.autograd.grad(made, self._parameters, outer), strict=True
+        ):
+            place.copy_(new)
+
+    graphs: Any = (GraphByHand(forward), GraphByHand(backward))
+    return Recording(*graphs, places, places_out, learned, outer, self._parameters, inner)
+
+
+def train(monkeypatch: pytest.MonkeyPatch, *, replays: bool, micro_batches: int) -> nn.Module:
+    """Some steps on two kinds of inputs."""
+    monkeypatch.setattr(CapturedFunction, "_record", record_by_hand)
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
+    for parameter in network[0].parameters():
+        parameter.requires_grad_(parameter.ndim > 1)  # a bias is frozen
+    function = CapturedFunction(
+        lambda pixels: ((maps := network(pixels)), maps.detach().amax()),
+        list(network.parameters()),
+        SimpleNamespace(room=1 << 30 if replays else 0),
+        accumulates=micro_batches > 1,
+        warn=pytest.fail,
+    )
+    optimizer = torch.optim.SGD(network.parameters(), 0.1, momentum=0.9)
+    generator = torch.Generator().manual_seed(1)
+    for step in range(12):
+        for number in range(micro_batches):
+            side = 5 + (step + number) % 2
+            maps, largest = function(torch.randn(2, 3, side, side, generator=generator))
+            assert not largest.requires_grad
+            ((maps**2).mean() / micro_batches).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    assert function.kinds == (2 if replays else 0)
+    return network
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_replays_train_like_plain_passes(
+    monkeypatch: pytest.MonkeyPatch, micro_batches: int
+) -> None:
+    plain, mine = (
+        train(monkeypatch, replays=replays, micro_batches=micro_batches).state_dict()
+        for replays in (False, True)
+    )
+    moved = plain.pop("1.num_batches_tracked"), mine.pop("1.num_batches_tracked")
+    assert moved[1] >= moved[0]  # recording by hand, other than on a GPU, makes passes of its own
+    for name in ("0.weight", "0.bias", "1.weight", "1.bias"):
+        assert torch.equal(plain[name], mine[name]), name
+
+
+def test_what_cannot_be_recorded_runs_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def refused(graph: object) -> Iterator[None]:
+        raise RuntimeError("operation not permitted\nwhen stream is capturing")
+        yield
+
+    monkeypatch.setattr(captured.torch.cuda, "CUDAGraph", object)
+    weight, told = nn.Parameter(torch.tensor(2.0)), []
+    function = CapturedFunction(
+        lambda numbers: (numbers * weight,),
+        [weight],
+        SimpleNamespace(room=1, recorded=refused),
+        accumulates=False,
+        warn=told.append,
+    )
+    for _ in range(SEEN_BEFORE + 3):
+        (doubled,) = function(torch.ones(2))
+        assert doubled.tolist() == [2.0, 2.0]
+        weight.grad = None
+        doubled.sum().backward()
+        assert weight.grad == 2
+    assert len(told) == 1
+    assert "operation not permitted" in told[0]
+    assert "when stream" not in told[0]
