@@ -137,8 +137,7 @@ def _shape(content: Mapping[str, Any], path: Path) -> Shape:
 def _keypoint_names(content: Mapping[str, Any], shape: Shape) -> tuple[str, ...]:
     """Names that say which points change places in a mirror, as ``flip_idx`` does."""
     swaps = content.get("flip_idx")
-    is_whole = isinstance(swaps, list) and all(type(swap) is int for swap in swaps)
-    numbers: list[int] = swaps if is_whole else []
+    numbers = [swap for swap in swaps if type(swap) is int] if isinstance(swaps, list) else []
     if sorted(numbers) != list(range(shape.points)):
         return tuple(f"point_{number}" for number in range(shape.points))
     return tuple(
