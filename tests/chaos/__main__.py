@@ -218,7 +218,7 @@ class Chaos:
         expected = self._result_of_two(job)
         row.runs += 1
         inputs, out = self._places(f"{job.name} two {row.runs}")
-        moments = self._moment(job, 0), self._moment(job, 0)
+        moments = self._moment(job, 0, in_steps=True), self._moment(job, 0, in_steps=True)
         pair = self._start_two(job.arguments(inputs, out), inputs / "first", moments)
         victim, other = self.chance.sample(pair, 2)
         if victim.wait_for_moment():

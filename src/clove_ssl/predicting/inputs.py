@@ -150,11 +150,12 @@ def _open(path: Path, *, every: int) -> _Part:
     lower = text.lower()
     if lower.endswith((".tar", ".tgz")) or ".tar." in lower:
         return _Images(TarSource(text), _place_of_member)
-    is_pipe = is_video_name(text) and not os.path.isfile(text)  # a decoder would wait for ever
-    if is_pipe or not os.path.exists(text):
+    if not os.path.exists(text):
         raise UserError(
-            f"{path} is no file. Name images, folders of images, .tar shards or video files."
+            f"{path} does not exist. Name images, folders of images, .tar shards or video files."
         )
+    if not os.path.isfile(text):  # a decoder would wait for ever for a pipe
+        raise UserError(f"{path} is no file. Name images, folders, .tar shards or video files.")
     if is_video_name(text):
         return _Frames(Path(text), every=every)
     if not is_image_name(text):
