@@ -163,7 +163,7 @@ def _cut(
         box = [x0, y0, x1 - x0, y1 - y0]
     image = sizes.get(_whole(entry.get("image_id")), {})
     sides = [_whole(image.get(side)) for side in ("height", "width")]
-    if min(sides) < 1 or not _is_numbers(box, 4):
+    if min(sides) < 1 or max(sides) > LARGEST_NUMBER or not _is_numbers(box, 4):
         return entry
     whole = (box[0], box[1], box[0] + box[2], box[1] + box[3])
     inside = cut_box(whole, (sides[0], sides[1]))
