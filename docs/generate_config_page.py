@@ -188,7 +188,7 @@ def _flat(config: Any, *, prefix: str) -> Iterator[tuple[str, str]]:
 def _finetune() -> Iterator[str]:
     yield (
         "The defaults are those of `coco-fpn`; `clove finetune voc-c4 --help` shows those of "
-        "another task. `solver` is the published schedule; `--iterations`, `--batch-size` and "
+        "another task. `solver` is the published schedule; `--steps`, `--batch-size` and "
         "`--lr` change it openly. See [fine-tuning](finetuning.md)."
     )
     yield from _sections(protocol("coco-fpn", NO_RUN, "random"), prefix="")

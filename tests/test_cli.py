@@ -142,8 +142,12 @@ def test_an_out_that_is_taken_is_refused_before_the_data_is_read(
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Configs of the runs that would have started."""
     configs: list[Any] = []
-    monkeypatch.setattr("clove_ssl.pretraining.run.pretrain", configs.append)
-    monkeypatch.setattr("clove_ssl.finetuning.seeds.finetune", configs.append)
+
+    def start(config: Any, *, overwrite: bool) -> None:
+        configs.append(config)
+
+    monkeypatch.setattr("clove_ssl.whole_runs.begin", start)
+    monkeypatch.setattr("clove_ssl.finetuning.seeds.finetune", start)
     return configs
 
 

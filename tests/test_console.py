@@ -7,6 +7,8 @@ import pytest
 from clove_ssl.console import Console
 from clove_ssl.live_lines import LiveLine, rate
 
+CLEAR = "\r\x1b[2K"
+
 
 @pytest.fixture(autouse=True)
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,3 +56,16 @@ def test_long_work_shows_how_far_it_is_and_leaves_no_line(
         assert line.facts[0] == "Evaluating 3/4"
         console.live(line)
     assert capsys.readouterr().out.endswith("\r\x1b[2K")
+
+
+def test_what_is_said_during_work_takes_the_place_of_its_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with Console() as console, console.working("Measuring", total=2) as work:
+        work.doing("floor")
+        line = work.line()
+        assert isinstance(line, LiveLine)
+        assert list(line.facts) == ["Measuring 0/2", "0 s", "floor"]
+        console.live("Measuring 0/2")
+        console.say("floor: 3 ms")
+    assert capsys.readouterr().out == f"{CLEAR}Measuring 0/2{CLEAR}floor: 3 ms\n"

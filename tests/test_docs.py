@@ -21,12 +21,13 @@ from builders.runs.tiny_runs import tiny_config
 from PIL import Image
 
 import clove_ssl
-from clove_ssl import cli, resuming
+from clove_ssl import cli, whole_runs
 from clove_ssl.backbones.build import Backbone, build_backbone
 from clove_ssl.bench import command as benchmark
 from clove_ssl.bench.config import BenchConfig
+from clove_ssl.command_line import choosing
 from clove_ssl.config import files
-from clove_ssl.config.finetuning import protocol
+from clove_ssl.config.finetuning import FinetuneConfig, protocol
 from clove_ssl.config.predicting import EvaluateConfig, PredictConfig
 from clove_ssl.config.pretraining import BackboneConfig, PretrainConfig
 from clove_ssl.config.probing import ProbeConfig
@@ -37,10 +38,10 @@ from clove_ssl.exporting import command as exporting
 from clove_ssl.exporting import importing
 from clove_ssl.finetuning import score as scoring
 from clove_ssl.finetuning import seeds as finetuning
+from clove_ssl.label_curves import command as labelling
 from clove_ssl.methods.recipes import all_recipes, recipe
 from clove_ssl.pictures import command as showing
 from clove_ssl.predicting import command as predicting
-from clove_ssl.pretraining import run as pretraining
 from clove_ssl.pretraining.choices import plan_run
 from clove_ssl.probes import command as probing
 from clove_ssl.probes import embed as embedding
@@ -115,9 +116,10 @@ def only_parse(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return note
 
     for module, name in (
-        (pretraining, "pretrain"),
-        (resuming, "resume"),
+        (whole_runs, "begin"),
+        (whole_runs, "resume"),
         (finetuning, "finetune"),
+        (labelling, "compare_labels"),
         (scoring, "score_run"),
         (own_data, "show_data"),
         (probing, "probe_backbones"),
@@ -137,8 +139,11 @@ def only_parse(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ):
         monkeypatch.setattr(module, name, noting(name))
     demo = recipe("clove-demo", Path("unused"))
-    monkeypatch.setattr(cli, "choose_pretraining", lambda *_, **__: demo)
-    monkeypatch.setattr(files, "load", lambda cls, path, **_: recipe("clove-demo", Path("unused")))
+    mine = protocol("detect", Path("unused"), "random")
+    monkeypatch.setattr(choosing, "choose_pretraining", lambda *_, **__: demo)
+    monkeypatch.setattr(
+        files, "load", lambda cls, path, **_: mine if cls is FinetuneConfig else demo
+    )
     monkeypatch.setattr(files, "read_values", lambda path: {})
     return reached
 
@@ -170,13 +175,14 @@ def test_recipes_named_in_the_docs_exist() -> None:
 
 
 def option_names(config: Any, prefix: str = "") -> Iterator[str]:
-    """Every option of a config, with the negative form of flags."""
+    """Every option of a config, with its other name and the negative form of flags."""
     for each in fields(config):
         value = getattr(config, each.name)
         if is_dataclass(value):
             yield from option_names(value, f"{prefix}{each.name}.")
         else:
             yield f"--{prefix}{each.name}".replace("_", "-")
+            yield from re.findall(r"aliases=\[\W*(--[\w.-]+)", str(each.type))
             yield f"--{prefix}no-{each.name}".replace("_", "-")
 
 
@@ -193,7 +199,7 @@ def test_options_named_in_sentences_exist(page: Path) -> None:
     known |= {*option_names(ShowConfig(what="views", run=Path("RUN")))}
     known |= {*option_names(ReportConfig(runs=())), *option_names(WatchConfig(runs=()))}
     known |= {*option_names(StudyRunConfig(study="smoke", out=Path("STUDY")))}
-    known |= {*option_names(BenchConfig())}
+    known |= {*option_names(BenchConfig()), "--backbones", "--fractions", "--figure"}
     known |= {*option_names(PredictConfig(model=Path("RUN"), images=(), out=Path("OUT")))}
     known |= {*option_names(EvaluateConfig(model=Path("RUN")))}
     elsewhere = {"--update-recorded", "--shm-size", "--ipc", "--signal", "--rdzv-endpoint"}
@@ -256,8 +262,10 @@ def test_the_page_of_options_is_up_to_date() -> None:
 
 def test_the_page_of_options_explains_every_option() -> None:
     page = (DOCS / "config.md").read_text()
-    options = list(option_names(PretrainConfig(out=Path("RUN"))))
-    assert all(f"`{name}`" in page for name in options[::2])  # every other one is negative
+    options = option_names(PretrainConfig(out=Path("RUN")))
+    positive = [name for name in options if not re.match(r"--(.*\.)?no-", name)]
+    assert "--workers" in positive  # another name of --data.workers
+    assert all(f"`{name}`" in page for name in positive)
 
 
 @pytest.fixture

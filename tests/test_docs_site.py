@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -20,10 +22,11 @@ MADE = {"api.md", "changelog.md", "contributing.md", "security.md"}
 
 
 def script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, DOCS / "site" / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"site_{name}", DOCS / "site" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look for names
     spec.loader.exec_module(module)
     return module
 
@@ -65,3 +68,31 @@ def test_the_reference_has_every_public_name() -> None:
     page = script("hooks").reference_page()
     for name in clove_ssl.__all__:
         assert f".{name}\n" in page
+
+
+def test_every_step_of_the_tutorial_is_shown_with_what_it_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tutorial = script("tutorial")
+    monkeypatch.setattr(tutorial, "PAGE", tmp_path / "tutorial.md")
+    monkeypatch.setattr(tutorial, "PICTURES", tmp_path / "pictures")
+    steps = [
+        tutorial.Step("Which version", "", "clove --version", "."),
+        tutorial.Step("Which verbs", "All of them.", "clove --help", ".", "And more.", kept=4),
+    ]
+    tutorial.main(tmp_path / "work", steps)
+    page = (tmp_path / "tutorial.md").read_text()
+    version = f"clove {clove_ssl.__version__}"
+    assert f"## 1. Which version\n\n```console\n$ clove --version\n{version}\n```" in page
+    assert "$ clove --help\nusage: clove <verb> [options]\n\n...\n" in page
+    failing = tutorial.Step("Broken", "", "clove nothing", "nowhere")
+    with pytest.raises(SystemExit, match="Unknown verb"):
+        tutorial.main(tmp_path / "work", [*steps, failing])
+
+
+def test_the_tutorial_ends_within_a_quarter_of_an_hour() -> None:
+    """Its commands say themselves how long they take; what is beside them takes minutes."""
+    commands = " ".join(step.command for step in script("tutorial").STEPS)
+    minutes = [float(number) for number in re.findall(r"--minutes (\S+)", commands)]
+    assert len(minutes) == 2
+    assert sum(minutes) <= 10

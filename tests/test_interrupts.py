@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -53,3 +56,34 @@ def test_the_second_one_is_taken_seriously(monkeypatch: pytest.MonkeyPatch) -> N
                 pass
         assert ended.wait(10)  # the program was still there
     assert said == [STOPPING, STOPPING_NOW]
+
+
+BUSY = """
+import hashlib
+from clove_ssl import cli
+
+def work(args):
+    print("busy", flush=True)
+    while True:
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 20_000_000)  # seconds of one instruction
+
+cli.VERBS["doctor"] = work
+raise SystemExit(cli.main(["doctor"]))
+"""
+
+
+def test_every_verb_answers_a_real_signal_within_a_second() -> None:
+    """``main`` answers for all of them; twice ends even what does not listen."""
+    command = [sys.executable, "-c", BUSY]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "busy\n"
+        sent = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.readline() == "\n"
+        assert process.stderr.readline() == f"clove: {STOPPING}\n"
+        assert time.monotonic() - sent < 1
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 130

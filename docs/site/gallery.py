@@ -1,6 +1,7 @@
 """Write ``docs/gallery.md``: the pictures of a run, and of its report in a browser.
 
-Run: ``python docs/site/gallery.py WORK`` after ``tutorial.py WORK``, whose pre-training it shows.
+Run: ``python docs/site/gallery.py WORK`` after ``tutorial.py WORK``, whose pre-training it shows;
+it takes a minute or two.
 The images are scenes that clove-ssl draws itself, so the pictures may be published. The report is
 looked at with Chromium, driven by Playwright.
 """
@@ -20,14 +21,14 @@ DOCS = Path(__file__).parents[1]
 PAGE, PICTURES = DOCS / "gallery.md", DOCS / "images" / "gallery"
 RUN = "runs/backbone"
 SHEETS = {
-    "features": "**Features.** What looks alike to the network has one colour, before training "
+    "features": "What looks alike to the network has one colour, before training "
     "and after it. Good features follow the things in the picture.",
-    "similarity": "**Similarity.** Bright is what looks to the network like the place in the ring. "
+    "similarity": "Bright is what looks to the network like the place in the ring. "
     "In other images the ring marks the most similar place.",
-    "matches": "**Matches.** What the network is taught: two crops of an image, and the places "
+    "matches": "What the network is taught: two crops of an image, and the places "
     "that both of them show.",
-    "attention": "**Attention.** From where the cell in the ring takes its context, by head.",
-    "views": "**Views.** What the network sees of an image: crops, mirrored, with other colours, "
+    "attention": "From where the cell in the ring takes its context, by head.",
+    "views": "What the network sees of an image: crops, mirrored, with other colours, "
     "grey or blurred.",
 }
 SCREENS = {

@@ -1,9 +1,10 @@
 """Write ``docs/tutorial.md``: run every command of the tutorial, and keep what it says and draws.
 
-Run: ``python docs/site/tutorial.py WORK``, where WORK is a folder for data and runs; on two cores
-it takes half an hour. Steps whose results are there already are not run again, and with
-``--page-only`` none is run: a step that was not run then has no output. Nothing on the page is
-typed by hand but the sentences between the commands.
+Run: ``python docs/site/tutorial.py WORK``, where WORK is a new folder for data and runs; on two
+free cores it takes under a quarter of an hour, and it says how long each step took. Steps that are
+over are not run again, so it can be started anew after a failure, once what a step left half done
+is removed. The page is written when all steps have been run, so none is without its output. Nothing
+on it is typed by hand but the sentences between the commands.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import os
 import re
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,16 +52,15 @@ STEPS = (
     ),
     Step(
         "Learn from photos without labels",
-        "A network looks at two crops of each photo and learns which places they have in common. "
-        "`clove-demo` is the smallest recipe, made for a CPU; with a GPU take `clove-r18-small` "
-        "and leave the length to it.",
-        "clove pretrain clove-demo --data photos --out runs/backbone --steps 150 --batch-size 16",
+        "A network looks at crops of each photo and learns which places they have in common. "
+        "Network, crops and batch are chosen for the photos and the machine, and it says why; the "
+        "last option says how long you are willing to wait, and can be left out.",
+        "clove pretrain --data photos --out runs/backbone --minutes 6",
         "runs/backbone/report.html",
         "The last line is the verdict: what the features can do, beside the same network with "
-        "random weights. It does not flatter: a trial of some minutes on two cores is often no "
-        "better than random weights, and then it says so. The recipe's own length, a GPU, or more "
-        "photos are what helps. The run has drawn what it learned, too. What looks alike to the "
-        "network has one colour:",
+        "random weights. It does not flatter: where some minutes on two cores were too few, it "
+        "says so. More time, a GPU, or more photos are what helps. The run has drawn what it "
+        "learned, too. What looks alike to the network has one colour:",
         "runs/backbone/pictures/features.png",
         "Features before and after training",
     ),
@@ -79,7 +81,7 @@ STEPS = (
         "are small, so the network need not see them enlarged; the last option says how long you "
         "are willing to wait.",
         "clove finetune detect --backbone runs/backbone --data toys --out runs/detector "
-        "--task.side 192 --minutes 15",
+        "--task.side 192 --minutes 4",
         "runs/detector/scores.json",
         "Its report has the scores by class, and test images with the truth beside what was "
         "found. After some minutes on two cores nobody should expect much; with a GPU, or "
@@ -113,7 +115,7 @@ INTRODUCTION = """\
 
 Six commands, from photos that nobody has labelled to a detector that looks at new ones. All
 outputs and pictures on this page come from `python docs/site/tutorial.py WORK`, which runs the
-commands, on two cores without a GPU; a command that is shown without its output needs more time.
+commands in under a quarter of an hour, on two cores without a GPU.
 """
 
 ENDING = """\
@@ -143,25 +145,33 @@ programs.
 """
 
 
-def main(work: Path, *, runs: bool) -> None:
-    """Run what has not been run, if it is to be, and write the page."""
+def main(work: Path, steps: Sequence[Step] = STEPS) -> None:
+    """Run what has not been run, then write the page."""
     work.mkdir(parents=True, exist_ok=True)
-    PICTURES.mkdir(parents=True, exist_ok=True)
-    parts = [INTRODUCTION]
-    for number, step in enumerate(STEPS, start=1):
-        log = work / f"step-{number}.txt"
-        is_run = (work / step.result).exists() and log.is_file()
-        if runs and not is_run:
+    for number, step in enumerate(steps, start=1):
+        log = _log(work, number)
+        if not ((work / step.result).exists() and log.is_file()):
             _run(step, log, work)
-        lines = [f"$ {step.command}", *(_said(log, step.kept) if runs or is_run else ())]
-        parts.append(f"## {number}. {step.title}\n")
-        parts += [f"{step.before}\n"] if step.before else []
-        parts.append("\n".join(["```console", *lines, "```\n"]))
-        parts += [f"{step.after}\n"] if step.after else []
-        if step.picture and (work / step.picture).exists():
-            name = _keep_picture(work / step.picture, number)
-            parts.append(f"![{step.caption}](images/tutorial/{name})\n")
-    PAGE.write_text("\n".join([*parts, ENDING]), encoding="utf-8")
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    told = [_section(step, number, work) for number, step in enumerate(steps, start=1)]
+    PAGE.write_text("\n".join([INTRODUCTION, *told, ENDING]), encoding="utf-8")
+
+
+def _log(work: Path, number: int) -> Path:
+    return work / f"step-{number}.txt"
+
+
+def _section(step: Step, number: int, work: Path) -> str:
+    """What the page says about a step that was run."""
+    lines = [f"$ {step.command}", *_said(_log(work, number), step.kept)]
+    parts = [f"## {number}. {step.title}\n"]
+    parts += [f"{step.before}\n"] if step.before else []
+    parts.append("\n".join(["```console", *lines, "```\n"]))
+    parts += [f"{step.after}\n"] if step.after else []
+    if step.picture:
+        name = _keep_picture(work / step.picture, number)
+        parts.append(f"![{step.caption}](images/tutorial/{name})\n")
+    return "\n".join(parts)
 
 
 def _run(step: Step, log: Path, work: Path) -> None:
@@ -169,12 +179,14 @@ def _run(step: Step, log: Path, work: Path) -> None:
     words = step.command.replace("python ", f"{sys.executable} {DOCS.parent}/", 1)
     words = re.sub(r"^clove", f"{sys.executable} -m clove_ssl", words)
     environment = {**os.environ, "COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"}
+    start = time.perf_counter()
     done = subprocess.run(
         words.split(), cwd=work, env=environment, capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise SystemExit(f"{step.command} failed:\n{done.stdout}{done.stderr}")
     log.write_text(done.stdout, encoding="utf-8")
+    print(f"{(time.perf_counter() - start) / 60:5.1f} min  {step.command}")
 
 
 def _said(log: Path, most: int) -> list[str]:
@@ -210,4 +222,4 @@ def _keep_picture(path: Path, number: int) -> str:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve(), runs="--page-only" not in sys.argv)
+    main(Path(sys.argv[1]).resolve())

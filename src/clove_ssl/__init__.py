@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from clove_ssl import losses, optimizers
-    from clove_ssl.api import export, pretrain, probe, report, show
+    from clove_ssl.api import export, label_curve, pretrain, probe, report, show
     from clove_ssl.config.finetuning import FinetuneConfig, protocol
     from clove_ssl.config.pretraining import PretrainConfig
     from clove_ssl.errors import UserError
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from clove_ssl.methods.recipes import recipe
     from clove_ssl.probes.dense import dense_probe
     from clove_ssl.probes.embed import embed
-    from clove_ssl.resuming import resume
     from clove_ssl.views.geometry import match_cells
     from clove_ssl.weights.load import load_backbone
+    from clove_ssl.whole_runs import resume
 
 __all__ = [
     "FinetuneConfig",
@@ -35,13 +35,16 @@ __all__ = [
     "UserError",
     "dense_probe",
     "embed",
+    "evaluate",
     "export",
     "finetune",
+    "label_curve",
     "load_backbone",
     "load_finetuned",
     "losses",
     "match_cells",
     "optimizers",
+    "predict",
     "pretrain",
     "probe",
     "protocol",
@@ -59,17 +62,20 @@ _HOMES = {
     "UserError": "clove_ssl.errors",
     "dense_probe": "clove_ssl.probes.dense",
     "embed": "clove_ssl.probes.embed",
+    "evaluate": "clove_ssl.api",
     "export": "clove_ssl.api",
     "finetune": "clove_ssl.finetuning.seeds",
+    "label_curve": "clove_ssl.api",
     "load_backbone": "clove_ssl.weights.load",
     "load_finetuned": "clove_ssl.finetuning.finetuned",
     "match_cells": "clove_ssl.views.geometry",
+    "predict": "clove_ssl.api",
     "pretrain": "clove_ssl.api",
     "probe": "clove_ssl.api",
     "protocol": "clove_ssl.config.finetuning",
     "recipe": "clove_ssl.methods.recipes",
     "report": "clove_ssl.api",
-    "resume": "clove_ssl.resuming",
+    "resume": "clove_ssl.whole_runs",
     "score_run": "clove_ssl.finetuning.score",
     "show": "clove_ssl.api",
 }

@@ -1,10 +1,11 @@
 """The verbs of the command line as Python functions of one call each.
 
-    from clove_ssl import export, pretrain, probe
+    from clove_ssl import export, predict, pretrain, probe
 
     run = pretrain(data="photos/", out="runs/a", epochs=50)
     probe("runs/a", "random:resnet18", data="photos/")
     export("runs/a", to="timm")
+    predict("runs/detector", "photo.jpg")
 
 Everything that the command line can be told is a keyword, under the name it has in a config.
 """
@@ -13,9 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from clove_ssl.config import files
+from clove_ssl.config.finetuning import RANDOM, LabelledDataConfig, protocol
+from clove_ssl.config.label_curves import LabelsConfig, shared_by_all
+from clove_ssl.config.predicting import EvaluateConfig
 from clove_ssl.config.pretraining import DataConfig, PretrainConfig
 from clove_ssl.config.probing import ProbeConfig
 from clove_ssl.config.showing import PictureKind, ReportConfig, ShowConfig
@@ -24,10 +28,13 @@ from clove_ssl.methods.recipes import recipe as named_recipe
 from clove_ssl.weights.config import ExportConfig, FormatName
 
 if TYPE_CHECKING:
+    from clove_ssl.finetuning.finetuned import AnyImage
+    from clove_ssl.label_curves.results import LabelCurve
     from clove_ssl.pretraining.run import PretrainResult
     from clove_ssl.probes.command import Results
 
 Place = str | Path
+Device = Literal["auto", "cpu", "cuda"]
 
 
 def pretrain(
@@ -40,7 +47,7 @@ def pretrain(
     overwrite: bool = False,
     **options: Any,
 ) -> PretrainResult:
-    """Pre-train a backbone: from a config, or on some images.
+    """Pre-train a backbone, from a config or on some images; then measure, draw and judge it.
 
     Args:
         config: Everything about the run. Without one, ``data`` and ``out`` are needed.
@@ -52,7 +59,7 @@ def pretrain(
         options: Fields of the config, nested ones as mappings: ``epochs=50``,
             ``backbone={"name": "resnet50"}``; those of ``data`` as ``data_options``.
     """
-    from clove_ssl.pretraining import run as pretraining
+    from clove_ssl import whole_runs
 
     if config is None:
         if data is None or out is None:
@@ -66,7 +73,7 @@ def pretrain(
             "pretrain was given a config and other options besides; only overwrite goes with a "
             "config. Change the config with dataclasses.replace, or leave it out."
         )
-    return pretraining.pretrain(config, overwrite=overwrite)
+    return whole_runs.begin(config, overwrite=overwrite)
 
 
 def _data(data: Place | Sequence[Place]) -> DataConfig:
@@ -104,6 +111,43 @@ def _config(
         return config
 
 
+def label_curve(
+    task: str,
+    backbones: Sequence[Place],
+    *,
+    data: Place,
+    out: Place,
+    fractions: Sequence[float] = (1, 5, 10, 100),
+    figure: str | None = None,
+    **options: Any,
+) -> LabelCurve:
+    """Scores of several backbones on growing parts of the labels: what ``clove labels`` shows.
+
+    Args:
+        task: ``detect``, ``instances``, ``keypoints`` or ``segment``.
+        backbones: Runs or backbone files of one network, or ``random``.
+        data: Labelled images.
+        out: Folder of runs, table and curves; what is done there is not done again.
+        fractions: Percent of the training images.
+        figure: The score, by default the first one of the task.
+        options: Fields of :class:`FinetuneConfig`, nested ones as mappings: ``minutes=20``,
+            ``runs=3``; those of ``task`` and ``data`` as ``task_options`` and ``data_options``.
+    """
+    from clove_ssl.label_curves.command import compare_labels
+
+    changes = {**options}
+    changes["data"] = {**changes.pop("data_options", {}), "root": str(data)}
+    changes["task"] = changes.pop("task_options", {})
+    shared = shared_by_all(protocol(task, Path(out), RANDOM))
+    config = LabelsConfig(
+        finetuning=files.changed(shared, changes, where="label_curve"),
+        backbones=tuple(map(str, backbones)),
+        fractions=tuple(fractions),
+        figure=figure,
+    )
+    return compare_labels(config)
+
+
 def probe(*backbones: Place, **options: Any) -> Results:
     """Scores of frozen features by backbone, and by name: what ``clove probe`` shows.
 
@@ -114,6 +158,40 @@ def probe(*backbones: Place, **options: Any) -> Results:
     from clove_ssl.probes.command import probe_backbones
 
     return probe_backbones(ProbeConfig(backbones=tuple(map(str, backbones)), **options))
+
+
+def predict(model: Place, images: AnyImage | Sequence[AnyImage], *, device: Device = "auto") -> Any:
+    """What a fine-tuned model finds in an image, or in each of a list of images.
+
+    Args:
+        model: A run of ``clove finetune``, or its export/model.safetensors. For many calls load it
+            once, with ``load_finetuned``.
+        images: A path, a Pillow picture, a NumPy array (H, W, 3), a uint8 tensor (3, H, W), or a
+            list of these.
+        device: ``cpu``, ``cuda``, or the best there is.
+    """
+    from clove_ssl.finetuning.finetuned import load_finetuned
+    from clove_ssl.training.processes import choose_device
+
+    return load_finetuned(model, device=str(choose_device(device)))(images)
+
+
+def evaluate(
+    model: Place, data: Place | None = None, *, out: Place | None = None, **options: Any
+) -> dict[str, float]:
+    """Scores of a fine-tuned model on other labelled images, by name.
+
+    Args:
+        model: A run of ``clove finetune``, or its export/model.safetensors.
+        data: Labelled images; by default the test set of the run.
+        out: Folder for predictions, scores and pictures; by default inside the run.
+        options: Other fields of :class:`EvaluateConfig`.
+    """
+    from clove_ssl.predicting.command import evaluate as evaluate_model
+
+    labelled = LabelledDataConfig(root=None if data is None else Path(data))
+    place = None if out is None else Path(out)
+    return evaluate_model(EvaluateConfig(model=Path(model), data=labelled, out=place, **options))
 
 
 def export(source: Place, to: FormatName, *, out: Place | None = None, **options: Any) -> Path:

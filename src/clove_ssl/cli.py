@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -21,26 +20,25 @@ from clove_ssl.bench.config import BenchConfig
 from clove_ssl.command_line.arguments import (
     data_words,
     flag_of,
-    minutes_of,
+    leading_name,
     refuse_several,
-    value_of,
-    wants_all_help,
     wants_help,
-    with_all_data,
+    with_all_help,
 )
-from clove_ssl.command_line.bases import base_config, base_protocol, check_spelling
-from clove_ssl.command_line.choosing import choose_pretraining, fit_to
+from clove_ssl.command_line.bases import base_labels, base_protocol, check_spelling
+from clove_ssl.command_line.choosing import pretraining_of
 from clove_ssl.command_line.completion import completion_script
-from clove_ssl.command_line.importing import without_pauses
-from clove_ssl.command_line.usage import finetune_page, pretrain_page
+from clove_ssl.command_line.starting import starting
+from clove_ssl.command_line.usage import finetune_page, labels_page, pretrain_page
 from clove_ssl.config.finetuning import FinetuneConfig
+from clove_ssl.config.label_curves import LabelsConfig
 from clove_ssl.config.own_data import DataConfig
 from clove_ssl.config.predicting import EvaluateConfig, PredictConfig
-from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.probing import EmbedConfig, ProbeConfig
 from clove_ssl.config.ranges import as_typed
 from clove_ssl.config.resuming import ResumeChanges
 from clove_ssl.config.showing import ReportConfig, ShowConfig, WatchConfig
+from clove_ssl.console import Console
 from clove_ssl.errors import UserError, escaped, explained, unknown_name
 from clove_ssl.interrupts import answering
 from clove_ssl.methods.recipes import recipe
@@ -55,61 +53,14 @@ def pretrain(args: Arguments) -> None:
     check_spelling(args)
     words = list(args)
     if wants_help(words):
-        print(pretrain_page(_leading_name(words)))
+        print(pretrain_page(leading_name(words)))
         return
-    minutes, words = minutes_of(words)
     overwrite, words = flag_of(words, "--overwrite")
-    sources, _ = data_words(words)
-    words = with_all_data(words)
-    if wants_all_help(words):
-        _read_pretraining([word for word in words if word != "--help-all"] + ["--help"])
-    if _leaves_choice(words) and sources not in ([], ["scenes"]):
-        parse = partial(_parsed_pretraining, words=words)
-        config = choose_pretraining(words, sources, parse, minutes=minutes, overwrite=overwrite)
-    else:
-        config = fit_to(minutes, _read_pretraining(words), words)
-    with without_pauses():
-        from clove_ssl.pretraining import run as pretraining
+    config = pretraining_of(words, overwrite=overwrite)
+    with starting():
+        from clove_ssl import whole_runs
 
-    if overwrite:
-        pretraining.pretrain(config, overwrite=True)
-    else:
-        pretraining.pretrain(config)
-    _conclude(config.out)
-
-
-def _conclude(run: Path) -> None:
-    """Measure, draw and judge a run that has finished."""
-    from clove_ssl.report import command as reporting
-
-    reporting.conclude(run)
-
-
-def _leaves_choice(words: list[str]) -> bool:
-    """Whether neither a recipe nor a file says what to do; without --out nothing begins."""
-    given = [value_of(words, option) for option in ("--config", "--data.source")]
-    return _leading_name(words) is None and not any(given) and value_of(words, "--out") is not None
-
-
-def _read_pretraining(words: list[str]) -> PretrainConfig:
-    """The config that a recipe, a file and the options come to."""
-    base, rest = base_config(words)
-    return _parsed_pretraining(base, rest)
-
-
-def _parsed_pretraining(base: PretrainConfig, words: list[str]) -> PretrainConfig:
-    return tyro.cli(
-        PretrainConfig,
-        prog="clove pretrain [RECIPE] [--config FILE]",
-        description="Every option of a pre-training run; clove pretrain --help has the usual ones.",
-        default=base,
-        args=words,
-    )
-
-
-def _leading_name(words: list[str]) -> str | None:
-    """The recipe or task that a command begins with."""
-    return words[0] if words and not words[0].startswith("-") else None
+    whole_runs.begin(config, overwrite=overwrite)
 
 
 def finetune(args: Arguments) -> None:
@@ -120,9 +71,7 @@ def finetune(args: Arguments) -> None:
         return
     overwrite, words = flag_of(words, "--overwrite")
     refuse_several(words)
-    if wants_all_help(words):
-        words = [word for word in words if word != "--help-all"] + ["--help"]
-    base, rest = base_protocol(words)
+    base, rest = base_protocol(with_all_help(words))
     config = tyro.cli(
         FinetuneConfig,
         prog="clove finetune TASK [--config FILE]",
@@ -130,13 +79,31 @@ def finetune(args: Arguments) -> None:
         default=base,
         args=rest,
     )
-    with without_pauses():
+    with starting():
         from clove_ssl.finetuning import seeds as finetuning
 
-    if overwrite:
-        finetuning.finetune(config, overwrite=True)
-    else:
-        finetuning.finetune(config)
+    finetuning.finetune(config, overwrite=overwrite)
+
+
+def labels(args: Arguments) -> None:
+    """Show what pre-training buys with few labels: clove labels TASK --backbones A B --out OUT."""
+    words = list(args)
+    if wants_help(words):
+        print(labels_page())
+        return
+    refuse_several(words)
+    base, rest = base_labels(with_all_help(words))
+    config = tyro.cli(
+        LabelsConfig,
+        prog="clove labels TASK",
+        description="Every option; clove labels --help has the usual ones.",
+        default=base,
+        args=rest,
+    )
+    with starting():
+        from clove_ssl.label_curves import command as comparing
+
+    comparing.compare_labels(config)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +117,8 @@ class ScoreArguments:
 def score(args: Arguments) -> None:
     """Score the predictions of a fine-tuning run: clove score RUN."""
     arguments = tyro.cli(ScoreArguments, prog="clove score", args=args)
-    from clove_ssl.finetuning import score as scoring
+    with starting():
+        from clove_ssl.finetuning import score as scoring
 
     scoring.score_run(arguments.run)
 
@@ -158,7 +126,8 @@ def score(args: Arguments) -> None:
 def predict(args: Arguments) -> None:
     """Draw and write what a fine-tuned model finds: clove predict RUN IMAGES ... --out FOLDER."""
     config = tyro.cli(PredictConfig, prog="clove predict", args=args)
-    from clove_ssl.predicting import command as predicting
+    with starting():
+        from clove_ssl.predicting import command as predicting
 
     predicting.predict(config)
 
@@ -166,7 +135,8 @@ def predict(args: Arguments) -> None:
 def evaluate(args: Arguments) -> None:
     """Score a fine-tuned model on another data set: clove evaluate RUN --data OTHER."""
     config = tyro.cli(EvaluateConfig, prog="clove evaluate", args=args)
-    from clove_ssl.predicting import command as predicting
+    with starting():
+        from clove_ssl.predicting import command as predicting
 
     predicting.evaluate(config)
 
@@ -182,12 +152,10 @@ class ResumeArguments(ResumeChanges):
 def resume(args: Arguments) -> None:
     """Continue an interrupted run: clove resume RUN [--data MOVED] [--epochs LONGER]."""
     arguments = tyro.cli(ResumeArguments, prog="clove resume", args=_one_data(args))
-    with without_pauses():
-        from clove_ssl import resuming
+    with starting():
+        from clove_ssl import whole_runs
 
-    log = arguments.run / "metrics.jsonl"
-    before = log.stat().st_size if log.is_file() else 0
-    resuming.resume(
+    whole_runs.resume(
         arguments.run,
         micro_batch=arguments.micro_batch,
         data=arguments.data,
@@ -195,8 +163,6 @@ def resume(args: Arguments) -> None:
         steps=arguments.steps,
         max_bad=arguments.max_bad,
     )
-    if log.is_file() and log.stat().st_size != before:  # a run that had ended is as it was
-        _conclude(arguments.run)
 
 
 def _one_data(args: Arguments) -> list[str]:
@@ -214,7 +180,8 @@ def _with_one_data(args: Arguments) -> list[str]:
 def probe(args: Arguments) -> None:
     """Measure frozen features, with whatever labels there are: clove probe RUN ... [--data VOC]."""
     config = tyro.cli(ProbeConfig, prog="clove probe", args=_with_one_data(args))
-    from clove_ssl.probes import command as probing
+    with starting():
+        from clove_ssl.probes import command as probing
 
     probing.probe_and_judge(config)
 
@@ -222,7 +189,8 @@ def probe(args: Arguments) -> None:
 def embed(args: Arguments) -> None:
     """Write the features of images to a file: clove embed RUN --data PHOTOS --out FILE.npz."""
     config = tyro.cli(EmbedConfig, prog="clove embed", args=_with_one_data(args))
-    from clove_ssl.probes.embed import write_embeddings
+    with starting():
+        from clove_ssl.probes.embed import write_embeddings
 
     write_embeddings(config)
 
@@ -230,7 +198,8 @@ def embed(args: Arguments) -> None:
 def data(args: Arguments) -> None:
     """Show labels of your own images, and what is wrong with them: clove data DATA [--out DIR]."""
     config = tyro.cli(DataConfig, prog="clove data", args=args)
-    from clove_ssl.tasks.own.command import show_data
+    with starting():
+        from clove_ssl.tasks.own.command import show_data
 
     show_data(config)
 
@@ -238,7 +207,8 @@ def data(args: Arguments) -> None:
 def import_weights(args: Arguments) -> None:
     """Read a checkpoint of any known program: clove import FILE --out backbone.safetensors."""
     config = tyro.cli(ImportConfig, prog="clove import", args=args)
-    from clove_ssl.exporting import importing
+    with starting():
+        from clove_ssl.exporting import importing
 
     importing.import_weights(config)
 
@@ -246,7 +216,8 @@ def import_weights(args: Arguments) -> None:
 def export(args: Arguments) -> None:
     """Write a backbone for another program: clove export RUN --to FORMAT."""
     config = tyro.cli(ExportConfig, prog="clove export", args=args)
-    from clove_ssl.exporting import command as exporting
+    with starting():
+        from clove_ssl.exporting import command as exporting
 
     exporting.export_backbone(config)
 
@@ -258,7 +229,8 @@ def bench(args: Arguments) -> None:
         named = recipe(rest.pop(0), Path())
         base = BenchConfig(method=named.method, backbone=named.backbone)
     config = tyro.cli(BenchConfig, prog="clove bench [RECIPE]", default=base, args=rest)
-    from clove_ssl.bench.command import run_bench
+    with starting():
+        from clove_ssl.bench.command import run_bench
 
     run_bench(config)
 
@@ -266,7 +238,8 @@ def bench(args: Arguments) -> None:
 def show(args: Arguments) -> None:
     """Draw views, matches, attention, similarity or features: clove show WHAT RUN [IMAGE ...]."""
     config = tyro.cli(ShowConfig, prog="clove show", args=args)
-    from clove_ssl.pictures import command as showing
+    with starting():
+        from clove_ssl.pictures import command as showing
 
     showing.show(config)
 
@@ -274,7 +247,8 @@ def show(args: Arguments) -> None:
 def report(args: Arguments) -> None:
     """Write one page about runs: clove report RUN ... [--out report.html]."""
     config = tyro.cli(ReportConfig, prog="clove report", args=args)
-    from clove_ssl.report import command as reporting
+    with starting():
+        from clove_ssl.report import command as reporting
 
     reporting.report_runs(config)
 
@@ -282,7 +256,8 @@ def report(args: Arguments) -> None:
 def watch(args: Arguments) -> None:
     """Serve the report of runs that are going, on this machine: clove watch RUN."""
     config = tyro.cli(WatchConfig, prog="clove watch", args=args)
-    from clove_ssl.report import watch as watching
+    with starting():
+        from clove_ssl.report import watch as watching
 
     watching.watch(config)
 
@@ -290,7 +265,8 @@ def watch(args: Arguments) -> None:
 def study(args: Arguments) -> None:
     """Compare methods over seeds and tasks, beside the paper: clove study NAME --out STUDY."""
     config = tyro.cli(StudyRunConfig, prog="clove study", args=args)
-    from clove_ssl.study.command import run_study
+    with starting():
+        from clove_ssl.study.command import run_study
 
     run_study(config)
 
@@ -309,8 +285,9 @@ class ListArguments:
 def list_names(args: Arguments) -> None:
     """Show known names: clove list [methods|backbones|recipes|tasks|formats]."""
     arguments = tyro.cli(ListArguments, prog="clove list", args=args)
-    from clove_ssl.console import Console
-    from clove_ssl.listing import describe, describe_all
+
+    with starting():
+        from clove_ssl.listing import describe, describe_all
 
     for line in describe_all() if arguments.what is None else describe(arguments.what):
         Console().say(line)
@@ -327,7 +304,8 @@ class DoctorArguments:
 def doctor(args: Arguments) -> None:
     """Check this machine and installation, or a run: clove doctor [RUN]."""
     arguments = tyro.cli(DoctorArguments, prog="clove doctor", args=args)
-    from clove_ssl.doctor.command import examine
+    with starting():
+        from clove_ssl.doctor.command import examine
 
     examine(arguments.run)
 
@@ -335,6 +313,7 @@ def doctor(args: Arguments) -> None:
 VERBS: dict[str, Callable[[Arguments], None]] = {
     "pretrain": pretrain,
     "finetune": finetune,
+    "labels": labels,
     "predict": predict,
     "evaluate": evaluate,
     "score": score,

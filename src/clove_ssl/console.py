@@ -23,6 +23,8 @@ from clove_ssl.errors import escaped
 from clove_ssl.live_lines import LiveLine
 
 _INTERVAL = 60.0  # seconds between lines about long work, where no line can rewrite itself
+_REDRAW = 0.5  # seconds
+_CLEAR = "\r\x1b[2K"
 
 
 class Console:
@@ -32,6 +34,7 @@ class Console:
         self._rich = RichConsole(quiet=not speaks, highlight=False, soft_wrap=True)
         self._log = log.open("a", encoding="utf-8") if log and speaks else None
         self._line_open = False
+        self._works = False  # the open line belongs to some work, and goes with it
         self._drawing = threading.RLock()  # the clock of some work draws, too
 
     def __enter__(self) -> Console:
@@ -90,7 +93,7 @@ class Console:
         plain = not self._rich.encoding.lower().startswith("utf")
         text = line if isinstance(line, str) else line.fitted(width, plain=plain)
         with self._while_there(), self._drawing:
-            self._rich.file.write("\r\x1b[2K" + self._shown(text)[:width])
+            self._rich.file.write(_CLEAR + self._shown(text)[:width])
             self._rich.file.flush()
             self._line_open = True
 
@@ -104,7 +107,7 @@ class Console:
         if not self.is_live:
             yield work
             return
-        ended = threading.Event()
+        ended, self._works = threading.Event(), True
         clock = threading.Thread(target=work.keep_shown, args=(ended,), daemon=True)
         clock.start()
         try:
@@ -113,11 +116,12 @@ class Console:
             ended.set()
             clock.join()
             self._clear_line()
+            self._works = False
 
     def _clear_line(self) -> None:
         with self._while_there(), self._drawing:
             if self._line_open:
-                self._rich.file.write("\r\x1b[2K")
+                self._rich.file.write(_CLEAR)
                 self._rich.file.flush()
             self._line_open = False
 
@@ -141,7 +145,7 @@ class Console:
     def _end_line(self) -> None:
         with self._drawing:
             if self._line_open:
-                self._rich.file.write("\n")
+                self._rich.file.write(_CLEAR if self._works else "\n")
                 self._line_open = False
 
     def _record(self, text: str) -> None:
@@ -158,6 +162,7 @@ class Work:
         self._console, self._what, self._total = console, what, total
         self._start = self._told = time.perf_counter()
         self._count = 0
+        self._now = ""
 
     def done(self, parts: int = 1) -> None:
         """Count what has been done."""
@@ -171,21 +176,25 @@ class Work:
             self._told = now
             self._console.progress(self._text())
 
+    def doing(self, now: str) -> None:
+        """Say which part is being done."""
+        self._now = now
+
     def keep_shown(self, ended: threading.Event) -> None:
         """Draw the line again and again until the work has ended; quick work shows nothing."""
-        while not ended.wait(0.5):
+        while not ended.wait(_REDRAW):
             self._console.live(self.line())
 
     def line(self) -> LiveLine | str:
         """The state of the work now."""
         seconds = time.perf_counter() - self._start
         if self._total is None:
-            return f"{self._what}  {duration(seconds)}"
+            return "  ".join(filter(None, (self._what, self._now, duration(seconds))))
         share = min(1.0, self._count / max(1, self._total))
         facts = [f"{self._what} {self._count:,}/{self._total:,}"]
-        if self._count:
-            facts.append(f"left {duration(seconds * (1 - share) / share)}")
-        return LiveLine(share, facts)
+        left = seconds * (1 - share) / share if self._count else 0.0
+        facts.append(f"left {duration(left)}" if self._count else duration(seconds))
+        return LiveLine(share, [*facts, *filter(None, [self._now])])
 
     def _text(self) -> str:
         """The same as plain text."""

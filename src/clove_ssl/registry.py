@@ -15,7 +15,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from clove_ssl.errors import unknown_name
+from clove_ssl.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
     from clove_ssl.config.bases import MethodConfig, TaskConfig
@@ -51,12 +51,15 @@ class Registry(Generic[T]):
         return loaded  # type: ignore[no-any-return]
 
     def _paths(self) -> dict[str, str]:
-        builtin = _builtin(self.group)
-        paths = dict(builtin)
+        paths = dict(_builtin(self.group))
         for point in self._plugins():
-            if point.name in builtin:
-                raise RuntimeError(f"{self.kind} {point.name!r} is defined twice: {point.value}")
-            paths[point.name] = point.value
+            first = paths.setdefault(point.name, point.value)
+            if first != point.value:
+                raise UserError(
+                    f"The {self.kind} {point.name!r} is defined twice, as {first} and as "
+                    f"{point.value}. Rename that of the plug-in, or uninstall the plug-in with "
+                    "pip uninstall."
+                )
         return paths
 
     def _plugins(self) -> tuple[EntryPoint, ...]:

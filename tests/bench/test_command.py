@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,6 +64,21 @@ def test_every_part_is_measured_and_written(tmp_path: Path) -> None:
     by_difference = "  loss, matching, predictor"  # of so small a network it may be lost in noise
     assert all(one.images_per_second > 0 for one in measured if one.name != by_difference)
     assert {line["device"] for line in written} == {"cpu"}
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_measurements_show_how_far_they_are(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # the output counts as a terminal
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr("clove_ssl.console._REDRAW", 0.01)
+    bench = Bench(tiny_bench())
+    bench.measure("floor", lambda: time.sleep(0.05), images=2)
+    live = [line for line in capsys.readouterr().out.split("\r\x1b[2K") if "/5" in line]
+    assert {"floor 1/5", "floor 3/5"} <= {line.split("  ")[1] for line in live}
+    assert "left" in live[-1]
+    assert all(len(line) < columns for line in live)
 
 
 def test_runs_are_repeated_with_few_cores(monkeypatch: pytest.MonkeyPatch) -> None:

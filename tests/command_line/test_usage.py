@@ -10,13 +10,13 @@ import pytest
 from clove_ssl import cli
 from clove_ssl.command_line.arguments import with_all_data
 from clove_ssl.command_line.completion import words_after
-from clove_ssl.command_line.usage import FINETUNE_OPTIONS, PRETRAIN_OPTIONS
+from clove_ssl.command_line.usage import FINETUNE_OPTIONS, LABELS_OPTIONS, PRETRAIN_OPTIONS
 from clove_ssl.methods.recipes import all_recipes
 
 BEFORE_THE_CONFIG = {"--minutes", "--config", "--overwrite"}
 
 
-@pytest.mark.parametrize("verb", ["pretrain", "finetune"])
+@pytest.mark.parametrize("verb", ["pretrain", "finetune", "labels"])
 def test_help_fits_two_screens(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([verb, "--help"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -29,7 +29,11 @@ def test_help_fits_two_screens(verb: str, capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.parametrize(
     ("words", "options"),
-    [(["pretrain", "clove-demo"], PRETRAIN_OPTIONS), (["finetune", "voc-c4"], FINETUNE_OPTIONS)],
+    [
+        (["pretrain", "clove-demo"], PRETRAIN_OPTIONS),
+        (["finetune", "voc-c4"], FINETUNE_OPTIONS),
+        (["labels", "detect"], LABELS_OPTIONS),
+    ],
 )
 def test_every_option_of_the_short_help_exists(
     words: list[str], options: dict[str, str], capsys: pytest.CaptureFixture[str]

@@ -74,11 +74,11 @@ def test_a_shorter_run_keeps_the_shape_of_the_schedule() -> None:
     [
         ("coco-fpn", {"iterations": 30_000}, 1000, ""),
         ("coco-fpn", {"iterations": 180_000}, 1000, ""),
-        ("coco-fpn", {"iterations": 2000}, 200, "200 iterations of warm-up instead of 1,000, at"),
+        ("coco-fpn", {"iterations": 2000}, 200, "200 steps of warm-up instead of 1,000, at"),
         ("voc-c4", {"iterations": 2000}, 100, ""),
         ("voc-semantic", {"iterations": 2000}, 0, ""),
         ("coco-fpn", {"iterations": 10, "warmup_iterations": 7}, 7, "instead of 1,000, as asked"),
-        ("coco-fpn", {"warmup_iterations": 0}, 0, "0 iterations of warm-up instead of 1,000"),
+        ("coco-fpn", {"warmup_iterations": 0}, 0, "0 steps of warm-up instead of 1,000"),
     ],
 )
 def test_a_shorter_run_keeps_its_warm_up_up_to_a_tenth(
@@ -96,7 +96,7 @@ def test_another_batch_moves_the_rate_and_not_the_schedule() -> None:
     plan = plan_finetuning(config, images=100, processes=2)
     assert (plan.peak_lr, plan.total_steps, plan.micro_batch) == (0.01, 24_000, 4)
     said = " ".join(config.differences())
-    assert "8 images an iteration instead of 16" in said
+    assert "8 images a step instead of 16" in said
     assert "0.01 instead of 0.02" in said
     assert "stays at 24,000" in said
 
@@ -190,3 +190,20 @@ def test_mistakes_are_named_before_anything_is_written(
     captured = capsys.readouterr()
     assert message in " ".join((captured.err + captured.out).split())
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "names", [("--steps", "--warmup-steps"), ("--iterations", "--warmup-iterations")]
+)
+def test_steps_have_one_name_and_the_old_one_is_still_read(
+    tmp_path: Path, names: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[FinetuneConfig] = []
+    monkeypatch.setattr(
+        "clove_ssl.finetuning.seeds.finetune", lambda config, **_: started.append(config)
+    )
+    lengths = [names[0], "40", names[1], "3"]
+    assert cli.main([*BASE, "--backbone", "random", "--out", str(tmp_path), *lengths]) == 0
+    assert (started[0].total_iterations, started[0].warmup) == (40, 3)
+    assert "iterations: 40\n" in files.to_yaml(started[0])  # as the files of older runs have it
+    assert not any("iteration" in each for each in started[0].differences())

@@ -12,7 +12,8 @@ import torch
 from builders.runs.tiny_runs import RESNET18, tiny_config
 from safetensors.torch import load_file
 
-from clove_ssl import cli, pretrain
+from clove_ssl import cli
+from clove_ssl.pretraining.run import pretrain
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.state import read_state
 from clove_ssl.weights.load import load_backbone, read_backbone

@@ -200,7 +200,7 @@ def test_a_schedule_for_thousands_of_images_is_no_silent_choice(
     with pytest.raises(_Begun):
         _announced(config)
     said = " ".join(capsys.readouterr().out.split())
-    assert "2,000 iterations of 2 are 667 epochs of 6 images" in said
+    assert "2,000 steps of 2 are 667 epochs of 6 images" in said
     assert "clove finetune detect" in said
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +39,20 @@ HEADLINES = {
     "lvis-fpn": "box_AP",
     "cityscapes-fpn": "mask_AP",
 }
+
+
+def test_evaluating_counts_images_and_not_what_is_found_in_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # the output counts as a terminal
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("clove_ssl.console._REDRAW", 0.002)
+    finetuning.finetune(tiny_finetuning("voc-c4", tmp_path / "run", iterations=1))
+    lines = [line for line in re.split(r"[\r\n]", capsys.readouterr().out) if "Evaluating" in line]
+    counts = {int(found[1]) for line in lines if (found := re.search(r"(\d+)/3", line))}
+    assert len(lines) == sum("/3" in line for line in lines) > 0
+    assert max(counts) <= 3
+    assert all(len(line.replace("\x1b[2K", "")) < 80 for line in lines)
 
 
 @pytest.mark.parametrize("task", list(HEADLINES))
@@ -207,7 +222,7 @@ def test_an_interrupted_evaluation_is_made_up_for(
         # A request in the last step must not wait for the evaluation that follows.
         patch.setattr(TrainingLoop, "asked_to_stop", property(lambda loop: loop.step == 4))
         assert not finetuning.resume(config.out).finished
-    assert "Stopped after iteration 4. Go on with: clove resume" in capsys.readouterr().out
+    assert "Stopped after step 4. Go on with: clove resume" in capsys.readouterr().out
     assert finetuning.resume(config.out).finished
     run, whole = RunDirectory(config.out), RunDirectory(tmp_path / "whole")
     assert run.evaluation(2).scores.read_text() == whole.evaluation(2).scores.read_text()
@@ -242,7 +257,7 @@ def test_the_self_check_says_how_the_run_leaves_its_protocol(tmp_path: Path) -> 
     finetuning.finetune(replace(config, evaluation=EvaluationConfig(precise_norm_batches=0)))
     content = json.loads(RunDirectory(config.out).self_check.read_text())
     said = " ".join(content["differences"])
-    for part in ("2 iterations instead of 33,000", "2 images", "0.000375 instead of 0.003", "50 %"):
+    for part in ("2 steps instead of 33,000", "2 images", "0.000375 instead of 0.003", "50 %"):
         assert part in said
     facts = content["facts"]
     assert facts["norms"] == "22 trained batch norm"

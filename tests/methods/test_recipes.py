@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from clove_ssl import cli
 from clove_ssl.methods.config import QueuedConfig
 from clove_ssl.methods.recipes import all_recipes, recipe
 from clove_ssl.registry import METHODS
@@ -108,3 +112,44 @@ def test_small_recipes_suit_a_thousand_steps(name: str) -> None:
         assert config.optimizer.name == "lars"
         # Who trains on one view only must not see blurred ones only.
         assert len({spec.blur_probability for spec in method.view_specs()}) == 1
+
+
+@pytest.fixture
+def plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package beside ours with a method of its own, whose recipes are still to be written."""
+    folder = tmp_path / "foreign_twin"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "config.py").write_text(
+        "from clove_ssl.methods.byol.config import BYOLConfig\n"
+        "class TwinConfig(BYOLConfig):\n    name = 'foreign-twin'\n"
+    )
+    point = EntryPoint("foreign-twin", "foreign_twin.config:TwinConfig", METHODS.group)
+    monkeypatch.setattr(METHODS, "_plugins", lambda: (point,))
+    monkeypatch.syspath_prepend(tmp_path)
+    yield folder / "recipes.py"
+    for module in [name for name in sys.modules if name.startswith("foreign_twin")]:
+        del sys.modules[module]
+
+
+@pytest.mark.parametrize("name", ["clove-demo", "foreign-demo"])
+def test_a_recipe_of_a_plug_in_takes_the_place_of_none(
+    plug_in: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plug_in.write_text(f"def other(out):\n    ...\nRECIPES = {{{name!r}: other}}\n")
+    if name == "foreign-demo":
+        assert {"clove-demo", "foreign-demo"} <= set(all_recipes())
+        return
+    assert cli.main(["pretrain", "clove-demo", "--out", "run"]) == 2
+    said = capsys.readouterr().err
+    assert "'clove-demo' is defined twice, in clove_ssl.methods.clove.recipes and in" in said
+    assert "foreign_twin.recipes" in said
+
+
+def test_a_method_of_a_plug_in_takes_the_place_of_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    point = EntryPoint("byol", "elsewhere.config:BYOLConfig", METHODS.group)
+    monkeypatch.setattr(METHODS, "_plugins", lambda: (point,))
+    assert cli.main(["list", "methods"]) == 2
+    assert "The method 'byol' is defined twice" in capsys.readouterr().err

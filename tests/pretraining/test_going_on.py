@@ -12,7 +12,7 @@ from builders.files.photos import save_photos
 from builders.runs.interruptions import assert_same, crash_after, figures, final_state
 from builders.runs.tiny_runs import tiny_config
 
-from clove_ssl import resuming
+from clove_ssl import whole_runs
 from clove_ssl.config import files
 from clove_ssl.config.pretraining import DataConfig, PretrainConfig
 from clove_ssl.errors import UserError
@@ -42,8 +42,8 @@ def test_a_moved_run_with_moved_images_ends_as_it_would_have(
     (tmp_path / "photos").rename(tmp_path / "archive" / "pictures")
     monkeypatch.chdir("/")
     with pytest.raises(UserError, match="does not exist"):
-        resuming.resume(moved)
-    assert resuming.resume(moved, data=tmp_path / "archive" / "pictures", max_bad=0.5).finished
+        whole_runs.resume(moved)
+    assert whole_runs.resume(moved, data=tmp_path / "archive" / "pictures", max_bad=0.5).finished
     assert_same(final_state(moved), final_state(tmp_path / "runs" / "whole"))
     assert figures(moved) == figures(tmp_path / "runs" / "whole")
     kept = files.load(PretrainConfig, RunDirectory(moved).config).data
@@ -60,22 +60,22 @@ def test_relative_paths_of_earlier_versions_hold_in_other_folders(
     config.write_text(yaml.safe_dump(values))
     provenance.write_text(provenance.read_text().replace('"folder"', '"unknown"'))
     monkeypatch.chdir("/")
-    assert resuming.resume(torn).finished
+    assert whole_runs.resume(torn).finished
 
 
 def test_a_renamed_photo_is_noticed(torn: Path, tmp_path: Path) -> None:
     first, *_, last = sorted((tmp_path / "photos").iterdir())
     first.rename(last.with_name("zzz" + first.suffix))
     with pytest.raises(UserError, match="other names"):
-        resuming.resume(torn)
+        whole_runs.resume(torn)
 
 
 def test_a_finished_run_is_made_longer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pretraining.pretrain(tiny_config(tmp_path / "run", steps=2))
     first = (tmp_path / "run/export/backbone.safetensors").read_bytes()
     with pytest.raises(UserError, match="has done 2 steps"):
-        resuming.resume(tmp_path / "run", steps=1)
-    result = resuming.resume(tmp_path / "run", epochs=2)
+        whole_runs.resume(tmp_path / "run", steps=1)
+    result = whole_runs.resume(tmp_path / "run", epochs=2)
     assert (result.finished, result.step) == (True, 5)  # of 8 out of 20 images
     said = " ".join(capsys.readouterr().out.split())
     assert "5 steps instead of 2" in said

@@ -136,6 +136,13 @@ def test_pointing_at_a_curve_shows_the_values_of_all_runs(open_page: Opener) -> 
     assert page.locator(".tip").count() == 0
 
 
+def test_a_phone_shows_all_of_the_contents(open_page: Opener) -> None:
+    links = open_page(PHONE).locator(".contents a")
+    ends = [link.bounding_box() for link in links.all()]
+    assert len(ends) > 4
+    assert all(box["x"] >= 0 and box["x"] + box["width"] <= PHONE[0] for box in ends)
+
+
 def test_one_run_alone_needs_no_switches_and_no_names(open_page: Opener) -> None:
     page = open_page(count=1)
     assert page.locator("[data-toggle]").count() == 0

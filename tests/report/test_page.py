@@ -436,12 +436,31 @@ def test_fine_tuning_runs_stand_beside_pre_training(make_run: RunMaker, tmp_path
     assert points_of(page)[-1]["series"] == {"1": [[1, 2.0], [2, 1.0]]}
 
 
+def test_many_curves_of_a_kind_are_folded_behind_the_first_ones(make_run: RunMaker) -> None:
+    figures = {f"figure_{number}": 0.5 for number in range(7)}
+    page = render_report([make_run([row(1, **figures)])])
+    assert "More of Other metrics (3)" in text_of(page)
+    folded = page.index("More of Other metrics")
+    assert page.index(">figure 3<") < folded < page.index(">figure 4<")
+
+
+def test_losses_of_a_detector_of_own_classes_have_names(tmp_path: Path) -> None:
+    tuned = directory.create(tmp_path / "tuned")
+    files.save(protocol("detect", tuned.path, "runs/a"), tuned.config)
+    lines = [{"step": step, "loss": 2.0, "loss_rpn_cls": 0.5} for step in (1, 2)]
+    tuned.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    text = text_of(render_report([tuned]))
+    assert "Loss on proposals 0.5" in text
+    assert "How it was set up" in text
+    assert "protocol" not in text
+
+
 def test_a_fine_tuning_run_without_scores_says_so(tmp_path: Path) -> None:
     tuned = directory.create(tmp_path / "tuned")
     files.save(protocol("voc-c4", tuned.path, "runs/a"), tuned.config)
     text = text_of(render_report([tuned]))
     assert "Not scored yet." in text
-    assert "Fine-tuning on voc-c4, at iteration 0 of 24,000 iterations" in text
+    assert "Fine-tuning on voc-c4, at step 0 of 24,000 steps" in text
 
 
 def test_fine_tunings_of_a_task_stand_side_by_side(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -83,7 +84,7 @@ def _check_the_tables(out: Path) -> None:
     (row,) = (r for r in rows if r["method"] == "clove" and r["figure"] == "pixels accuracy")
     assert float(row["mean"]) == pytest.approx(sum(values) / 4)
     assert row["n"] == "2 x 2"
-    assert row["budget"] == "2 steps of 4 (0.4 epochs); 1 iterations of 2"
+    assert row["budget"] == "2 steps of 4 (0.4 epochs); 1 steps of 2"
     page = (out / "report.html").read_text()
     assert "12 of 12 cells are done" in page
     assert page.count("<svg") == 2
@@ -150,13 +151,15 @@ def test_a_budget_in_seconds_sets_the_steps_of_every_method(
 
 @pytest.mark.slow
 def test_processes_take_cells_one_after_the_other(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = tiny_study(finetunings=())
     nowhere = {**study.pretrainings[1].changes, "data": {"source": str(tmp_path / "nowhere")}}
     broken = replace(study.pretrainings[1], label="broken", changes=nowhere)
     study = replace(study, pretrainings=(study.pretrainings[0], broken))
     out = tmp_path / "study"
+    monkeypatch.setenv("FORCE_COLOR", "1")  # the output counts as a terminal
+    monkeypatch.setenv("COLUMNS", "80")
     arguments = ["study", saved(study, tmp_path), "--out", str(out), "--devices", "0", "1"]
     assert cli.main(arguments) == 2
     told = capsys.readouterr()
@@ -165,6 +168,9 @@ def test_processes_take_cells_one_after_the_other(
     assert "pretrain/random-s0 on GPU 0" in told.out
     assert "pretrain/broken-s0 on GPU 1" in told.out
     assert "probe/dense/random-s0 on GPU" in told.out
+    live = [line for line in told.out.split("\r\x1b[2K") if re.search(r"cells \d/4", line)]
+    assert any("pretrain/random-s0" in line for line in live)
+    assert all(len(line) < 80 for line in live)
     plan = make_plan(study, out)
     states = {cell.name: state_of(cell, plan.folder) for cell in plan.cells}
     assert [name for name, state in states.items() if state == "done"] == [

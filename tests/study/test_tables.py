@@ -115,7 +115,7 @@ def test_a_faithful_run_stands_beside_the_papers_row_without_a_label(tmp_path: P
     assert ours is not None
     assert ours.shown() == "60.0 ± 0.3"
     assert (row.count, ours.basis, ours.differs) == ("1 x 2", "fine-tuning", False)
-    assert row.budget.startswith("125,113 steps of 2,048 (200 epochs); 24,000 iterations of 16")
+    assert row.budget.startswith("125,113 steps of 2,048 (200 epochs); 24,000 steps of 16")
     assert row.data == "ImageNet-1k, 1,281,167 images; tested on voc, 4,952 images"
 
 
@@ -155,7 +155,7 @@ def test_another_budget_network_or_data_is_told_in_the_row(tmp_path: Path) -> No
         "resnet18 instead of resnet50",
         "pre-trained on 13,301 images instead of 1,281,167",
         "epochs instead of 200",
-        "600 iterations instead of 24,000",
+        "600 steps instead of 24,000",
         "bf16 instead of fp32",
         "task.longest, task.test_side, task.train_sides, warmup_iterations",
         "tested on 450 images instead of 4,952",

@@ -12,6 +12,7 @@ import gc
 import json
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import TypeVar
 
@@ -25,7 +26,7 @@ from clove_ssl.backbones.build import Backbone, build_backbone
 from clove_ssl.bench.config import BenchConfig
 from clove_ssl.config.bases import MethodConfig
 from clove_ssl.config.pretraining import DataConfig
-from clove_ssl.console import Console
+from clove_ssl.console import Console, Work
 from clove_ssl.data.sources import open_source
 from clove_ssl.errors import UserError
 from clove_ssl.methods.base import Method
@@ -83,25 +84,31 @@ class Bench:
         The first call includes the seconds that it was ``prepared``.
         """
         self._reset_memory()
-        start = time.perf_counter()
-        work()
-        self.synchronize()
-        first = prepared + time.perf_counter() - start
-        for _ in range(WARM_UP):
-            work()
-        gc.collect()  # or Python may do so while time is taken, half a second after compilation
-        self.synchronize()
-        start = time.perf_counter()
-        for _ in range(self.config.steps):
-            work()
-        self.synchronize()
-        seconds = (time.perf_counter() - start) / self.config.steps
+        with self.working(name, calls=1 + WARM_UP + self.config.steps) as shown:
+            first = prepared + self._seconds(work, 1, shown)
+            self._seconds(work, WARM_UP, shown)
+            gc.collect()  # or Python may do so while time is taken, half a second after compilation
+            seconds = self._seconds(work, self.config.steps, shown) / self.config.steps
         result = Measurement(name, images / seconds, 1e3 * seconds, self._memory(), first)
         self._keep(result)
         return result
 
+    def _seconds(self, work: Callable[[], object], calls: int, shown: Work) -> float:
+        """The time of some calls, until the device is done with them."""
+        start = time.perf_counter()
+        for _ in range(calls):
+            work()
+            shown.done()
+        self.synchronize()
+        return time.perf_counter() - start
+
+    def working(self, name: str, *, calls: int | None = None) -> AbstractContextManager[Work]:
+        """Show what is being measured, and how many of its calls are made."""
+        return self._console.working(name.strip(), total=calls)
+
     def device_milliseconds(
         self,
+        name: str,
         work: Callable[[], object],
         *,
         repeats: int = 10,
@@ -110,10 +117,8 @@ class Bench:
         """Time ``work`` keeps the device busy, on its stream, without waits for the host."""
         work()
         if self.device.type != "cuda":
-            start = time.perf_counter()
-            for _ in range(repeats):
-                work()
-            return 1e3 * (time.perf_counter() - start) / repeats
+            with self.working(name, calls=repeats) as shown:
+                return 1e3 * self._seconds(work, repeats, shown) / repeats
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         with torch.cuda.stream(stream):
             torch.cuda._sleep(_HEAD_START)  # type: ignore[no-untyped-call]  # the host queues meanwhile
@@ -166,7 +171,8 @@ class Bench:
             return 0.0
         start = time.perf_counter()
         kept = self.config.activation_memory
-        compile_ahead(method, batch, self.precision, activation_memory=kept)
+        with self.working("compilation"):
+            compile_ahead(method, batch, self.precision, activation_memory=kept)
         return time.perf_counter() - start
 
     def backbone(self) -> Backbone:

@@ -52,7 +52,9 @@ def measure_rendering(bench: Bench, method: MethodConfig, data: DataConfig) -> N
     encoded, decoded = reader[draws].pin_memory(), reader.decoded_batch(draws).pin_memory()
     bench.measure("decode and render", lambda: renderer.render(encoded), images=images)
     bench.measure("  render", lambda: renderer.render(decoded), images=images)
-    busy = bench.device_milliseconds(lambda: renderer.render(decoded), stream=renderer.stream)
+    busy = bench.device_milliseconds(
+        "render", lambda: renderer.render(decoded), stream=renderer.stream
+    )
     bench.record("  render, time of the device", 1e3 * images / busy)
 
 
@@ -79,12 +81,14 @@ def measure_reading(bench: Bench, method: MethodConfig, data: DataConfig) -> Non
         pin_memory=bench.device.type == "cuda",
     )
     batches: Iterator[Any] = iter(loader)
-    for _ in range(warm_up):
-        next(batches)
-    start = time.perf_counter()
-    for _ in batches:
-        pass
-    seconds = (time.perf_counter() - start) / bench.config.steps
+    with bench.working("reading", calls=steps) as shown:
+        for _ in range(warm_up):
+            next(batches)
+            shown.done()
+        start = time.perf_counter()
+        for _ in batches:
+            shown.done()
+        seconds = (time.perf_counter() - start) / bench.config.steps
     bench.record(f"reading, {workers} workers", images / seconds)
 
 
@@ -125,13 +129,15 @@ def _measure_feed(bench: Bench, method: MethodConfig, data: DataConfig) -> None:
         bad_files=BadFiles(data, len(source)),
         start_step=0,
     )
-    with closing(feed):
+    with closing(feed), bench.working("feed", calls=warm_up + bench.config.steps) as shown:
         for _ in range(warm_up):
             feed.next()
+            shown.done()
         bench.synchronize()
         start = time.perf_counter()
         for _ in range(bench.config.steps):
             feed.next()
+            shown.done()
         bench.synchronize()
         seconds = (time.perf_counter() - start) / bench.config.steps
     bench.record(f"feed, photos {choices.cache.describe()}", images / seconds)
@@ -168,18 +174,19 @@ def pictures(bench: Bench) -> Iterator[DataConfig]:
         return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "pictures.tar"
-        _write_shard(path)
+        _write_shard(path, bench)
         yield replace(data, source=str(path))
 
 
-def _write_shard(path: Path) -> None:
+def _write_shard(path: Path, bench: Bench) -> None:
     """JPEG files of scenes; each picture several times, since only their number matters.
 
     There are as many classes as repeats, for methods that need some.
     """
     width, height = SIZE
     scenes = SceneSource(DIFFERENT, size=width)
-    with tarfile.open(path, "w") as shard:
+    making = bench.working("making pictures", calls=DIFFERENT)
+    with tarfile.open(path, "w") as shard, making as shown:
         for number in range(DIFFERENT):
             content = io.BytesIO()
             Image.fromarray(scenes.scene(number).image[:height]).save(content, "JPEG", quality=90)
@@ -187,6 +194,7 @@ def _write_shard(path: Path) -> None:
                 name = f"{number:04d}-{repeat:02d}"
                 _add_file(shard, f"{name}.jpg", content.getvalue())
                 _add_file(shard, f"{name}.cls", str(repeat).encode())
+            shown.done()
 
 
 def _add_file(shard: tarfile.TarFile, name: str, content: bytes) -> None:

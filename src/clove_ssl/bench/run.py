@@ -101,15 +101,26 @@ def _seconds_to_first_step(config: PretrainConfig, path: Path) -> float:
     written = RunDirectory(config.out).metrics
     command = [sys.executable, "-m", "clove_ssl", "pretrain", "--config", str(path)]
     command += ["--out", str(config.out)]
-    begin, first = time.perf_counter(), None
-    with subprocess.Popen(command) as process:
-        while process.poll() is None:
-            if first is None and written.exists() and written.stat().st_size:
-                first = time.perf_counter() - begin
-            time.sleep(_POLL_SECONDS)
+    process = subprocess.Popen(command)
+    try:
+        first = _seconds_until_written(written, process)
+    except KeyboardInterrupt:  # it need not have heard of it
+        process.terminate()
+        process.wait()
+        raise
     if process.returncode or first is None:
         raise UserError(
             f"The run that was to be measured ended with exit status {process.returncode}; what it "
             "said is above. Measure the rest with: clove bench --parts step data"
         )
+    return first
+
+
+def _seconds_until_written(file: Path, process: subprocess.Popen[bytes]) -> float | None:
+    """Wait for the end of a process; when it had begun to write a file, if it did."""
+    begin, first = time.perf_counter(), None
+    while process.poll() is None:
+        if first is None and file.exists() and file.stat().st_size:
+            first = time.perf_counter() - begin
+        time.sleep(_POLL_SECONDS)
     return first

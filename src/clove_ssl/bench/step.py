@@ -65,7 +65,8 @@ def _compile_floor(
     different = {images.shape: images for images in passes}.values()
     calls = [PieceCall.of(student, images, learns=True) for images in different]
     calls.append(PieceCall.of(teacher, passes[0], learns=False))
-    compile_calls(calls, Surroundings(bench.precision, bench.device))
+    with bench.working("compilation of the floor"):
+        compile_calls(calls, Surroundings(bench.precision, bench.device))
     student.compile(dynamic=False)
     teacher.compile(dynamic=False)
     return time.perf_counter() - start
@@ -195,8 +196,9 @@ def _measure_parts(
         model.zero_grad(set_to_none=True)
 
     bench.measure("  networks with heads", networks, images=bench.config.batch)
-    update = bench.device_milliseconds(lambda: model.update_teacher(PROGRESS))
-    bench.record_share("  teacher forward", bench.device_milliseconds(teacher_forward), step=step)
+    update = bench.device_milliseconds("teacher update", lambda: model.update_teacher(PROGRESS))
+    forward = bench.device_milliseconds("teacher forward", teacher_forward)
+    bench.record_share("  teacher forward", forward, step=step)
     bench.record_share("  teacher update", update, step=step)
     bench.measure("  forward and backward", gradients, images=bench.config.batch)
     rest = max(_difference(bench, gradients, networks) - update, 0.0)
@@ -206,12 +208,14 @@ def _measure_parts(
 def _difference(bench: Bench, whole: Callable[[], None], part: Callable[[], None]) -> float:
     """How many milliseconds longer one takes; they take turns, so what slows one slows both."""
     turns = Stages(bench)
-    for _ in range(bench.config.steps):
-        turns.begin()
-        whole()
-        turns.end("whole")
-        part()
-        turns.end("part")
+    with bench.working("loss, matching, predictor", calls=bench.config.steps) as shown:
+        for _ in range(bench.config.steps):
+            turns.begin()
+            whole()
+            turns.end("whole")
+            part()
+            turns.end("part")
+            shown.done()
     times = turns.milliseconds()
     return times["whole"] - times["part"]
 
@@ -282,7 +286,7 @@ def _step_time(bench: Bench, method: MethodConfig, images: int) -> float:
         output.loss.backward()
         model.zero_grad(set_to_none=True)
 
-    return bench.device_milliseconds(work, repeats=5)
+    return bench.device_milliseconds(f"steps of {images} images", work, repeats=5)
 
 
 def _loss_time(bench: Bench, side: int, images: int = 16, channels: int = 256) -> float:
@@ -295,7 +299,7 @@ def _loss_time(bench: Bench, side: int, images: int = 16, channels: int = 256) -
         clove_loss(context, target, matches).backward()  # type: ignore[no-untyped-call]
         context.grad = None
 
-    return bench.device_milliseconds(work, repeats=5)
+    return bench.device_milliseconds(f"the loss of {side} x {side} cells", work, repeats=5)
 
 
 def slope(points: Points) -> float:

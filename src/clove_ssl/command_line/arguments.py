@@ -115,6 +115,12 @@ def wants_help(args: list[str]) -> bool:
     return "-h" in args or "--help" in args
 
 
-def wants_all_help(args: list[str]) -> bool:
-    """Whether every option is asked for."""
-    return "--help-all" in args
+def with_all_help(args: list[str]) -> list[str]:
+    """The words as the parser of a config knows them, which shows every option when asked."""
+    wants_all, rest = flag_of(args, "--help-all")
+    return [*rest, "--help"] if wants_all else rest
+
+
+def leading_name(args: list[str]) -> str | None:
+    """The recipe or task that a command begins with."""
+    return args[0] if args and not args[0].startswith("-") else None

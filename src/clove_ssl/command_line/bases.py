@@ -10,7 +10,13 @@ from typing import TypeVar
 import tyro
 
 from clove_ssl.command_line.arguments import file_of, wants_help
-from clove_ssl.config.finetuning import FinetuneConfig, protocol, task_summaries
+from clove_ssl.config.finetuning import (
+    FinetuneConfig,
+    own_tasks,
+    protocol,
+    task_summaries,
+)
+from clove_ssl.config.label_curves import LabelsConfig, shared_by_all
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.errors import UserError
 from clove_ssl.methods.recipes import all_recipes, recipe
@@ -52,6 +58,18 @@ def base_protocol(args: list[str]) -> tuple[FinetuneConfig, list[str]]:
         "clove finetune detect --backbone runs/a --data my_data --out runs/a-mine; for a published "
         "protocol: clove finetune voc-c4 --backbone runs/a --data VOCdevkit --out runs/a-voc"
     )
+
+
+def base_labels(args: list[str]) -> tuple[LabelsConfig, list[str]]:
+    """What the options of ``clove labels`` are laid over: those of a fine-tuning on own classes."""
+    named = (args and not args[0].startswith("-")) or file_of(args)[0] is not None
+    if not named and not wants_help(args):
+        raise UserError(
+            f"clove labels needs a task: {', '.join(own_tasks())}. For example: clove "
+            "labels detect --backbones random runs/a --data my_data --out runs/labels"
+        )
+    base, rest = base_protocol(args if named else ["detect", *args])
+    return LabelsConfig(finetuning=shared_by_all(base), backbones=tyro.MISSING), rest
 
 
 def check_spelling(args: Sequence[str]) -> None:

@@ -1,16 +1,26 @@
-"""``clove pretrain`` without a recipe, or with a time instead of a length."""
+"""What ``clove pretrain`` is told: a recipe, a file, options, a time, or nothing but images."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import tyro
 
-from clove_ssl.command_line.arguments import value_of
-from clove_ssl.command_line.importing import without_pauses
+from clove_ssl.command_line.arguments import (
+    data_words,
+    leading_name,
+    minutes_of,
+    value_of,
+    wants_help,
+    with_all_data,
+    with_all_help,
+)
+from clove_ssl.command_line.bases import base_config
+from clove_ssl.command_line.starting import starting
 from clove_ssl.config.pretraining import DataConfig, PretrainConfig
 from clove_ssl.errors import UserError
 
@@ -19,6 +29,37 @@ Parse = Callable[[PretrainConfig], PretrainConfig]
 """Lays the options of the command line over a config."""
 
 _ANYWHERE = Path()
+
+
+def pretraining_of(words: list[str], *, overwrite: bool) -> PretrainConfig:
+    """The config that the words of a command come to: of a recipe, of a file, or chosen."""
+    minutes, words = minutes_of(words)
+    sources, _ = data_words(words)
+    words = with_all_help(with_all_data(words))
+    if _leaves_choice(words) and sources not in ([], ["scenes"]):
+        parse = partial(_parsed, words=words)
+        return choose_pretraining(words, sources, parse, minutes=minutes, overwrite=overwrite)
+    base, rest = base_config(words)
+    return fit_to(minutes, _parsed(base, rest), words)
+
+
+def _leaves_choice(words: list[str]) -> bool:
+    """Whether neither a recipe nor a file says what to do; without --out nothing begins."""
+    if wants_help(words):
+        return False
+    given = [value_of(words, option) for option in ("--config", "--data.source")]
+    return leading_name(words) is None and not any(given) and value_of(words, "--out") is not None
+
+
+def _parsed(base: PretrainConfig, words: list[str]) -> PretrainConfig:
+    """A config, with the options of the command line laid over it."""
+    return tyro.cli(
+        PretrainConfig,
+        prog="clove pretrain [RECIPE] [--config FILE]",
+        description="Every option of a pre-training run; clove pretrain --help has the usual ones.",
+        default=base,
+        args=words,
+    )
 
 
 def choose_pretraining(
@@ -30,7 +71,7 @@ def choose_pretraining(
     overwrite: bool,
 ) -> PretrainConfig:
     """A run that is made for some images and this machine, but for what the options say."""
-    with without_pauses():
+    with starting():
         from clove_ssl.console import Console
         from clove_ssl.pretraining import automatic
         from clove_ssl.runs.directory import check_is_free
@@ -57,7 +98,7 @@ def fit_to(minutes: float | None, config: PretrainConfig, words: list[str]) -> P
     if minutes is None:
         return config
     names_length(words, minutes)
-    with without_pauses():
+    with starting():
         from clove_ssl.console import Console
         from clove_ssl.pretraining import automatic
         from clove_ssl.training.processes import choose_device

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from clove_ssl.bench.config import BenchConfig
-from clove_ssl.config.finetuning import protocol, task_summaries
+from clove_ssl.config.finetuning import own_tasks, protocol, task_summaries
+from clove_ssl.config.label_curves import LabelsConfig
 from clove_ssl.config.probing import EmbedConfig, ProbeConfig
 from clove_ssl.config.resuming import ResumeChanges
 from clove_ssl.config.showing import ReportConfig, ShowConfig, WatchConfig
@@ -76,6 +77,10 @@ def words_after(verb: str) -> list[str]:
     if verb == "finetune":
         options = _options(protocol("coco-fpn", Path(), "random"))
         return [*task_summaries(), "--steps", *_SHORT, *options]
+    if verb == "labels":
+        options = _options(protocol("detect", Path(), "random"))
+        own = [f"--{_dashed(each.name)}" for each in fields(LabelsConfig)]
+        return [*own_tasks(), *own, "--steps", *_SHORT, *options]
     if verb == "list":
         return ["methods", "backbones", "recipes", "tasks", "formats"]
     if verb not in _CLASSES:

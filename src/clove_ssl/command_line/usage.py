@@ -39,7 +39,7 @@ FINETUNE_OPTIONS = {
     "--backbone RUN": "run or file to start from, or random",
     "--data FOLDER": "labelled images; without it, generated scenes",
     "--out RUN": "new folder for everything the run writes",
-    "--steps N": "length, with the schedule in proportion (or --iterations)",
+    "--steps N": "length, with the schedule in proportion",
     "--epochs N, --minutes N": "length for your own classes; by default it follows their number",
     "--batch-size N": "images per step; the learning rate follows",
     "--lr X": "peak learning rate, as it is",
@@ -52,6 +52,20 @@ FINETUNE_OPTIONS = {
     "--seed N": "another one gives another run",
     "--config FILE": "options from a file, such as the config.yaml of a run",
     "--overwrite": "replace an earlier run at --out",
+}
+LABELS_OPTIONS = {
+    "--backbones A B ...": "runs or files of one network, or random",
+    "--fractions 1 5 10 100": "percent of the training images to learn from",
+    "--data FOLDER": "labelled images in any format of clove data",
+    "--out OUT": "folder for runs, table and curves; what is done is not done again",
+    "--runs N": "repeat with several seeds, which draw other images",
+    "--minutes N, --epochs N": "length of one run; the same for all backbones of a fraction",
+    "--steps N": "the same in iterations, for all fractions",
+    "--figure NAME": "the score to draw, such as box_AP50",
+    "--dry-run": "only show what would be run, and how long it takes",
+    "--workers N": "processes that read images",
+    "--device cpu|cuda": "where to compute",
+    "--seed N": "of the first run",
 }
 
 
@@ -89,6 +103,25 @@ def finetune_page() -> str:
         *_table(FINETUNE_OPTIONS),
         "",
         "clove finetune TASK --help-all shows every option with its value.",
+    ]
+    return "\n".join(lines)
+
+
+def labels_page() -> str:
+    """What ``clove labels --help`` shows."""
+    usage = "clove labels TASK --backbones A B ... --data FOLDER --out OUT [options]"
+    about = (
+        "Fine-tune several backbones on growing parts of your labels and draw the curves: what "
+        "pre-training buys where labels are scarce. TASK is detect, instances, keypoints or "
+        "segment. Ctrl-C stops; the same command goes on."
+    )
+    lines = [
+        *_opening(usage, about),
+        "Common options:",
+        *_table(LABELS_OPTIONS),
+        "",
+        "The other options are those of clove finetune; clove labels TASK --help-all",
+        "shows them.",
     ]
     return "\n".join(lines)
 

@@ -1,7 +1,9 @@
 """Everything that can influence a fine-tuning run.
 
 ``solver`` holds the published protocol and stays as it is; ``iterations``, ``batch_size`` and
-``lr`` are what a user changes about it, so that a run can always say how it differs.
+``lr`` are what a user changes about it, so that a run can always say how it differs. What files
+call ``iterations`` is called steps wherever a person reads or types it, as in pre-training. Files
+keep the name, since ``steps`` of ``solver`` are its decays and old runs must stay readable.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ Minutes = Annotated[float, Range(0, 10**6, above=True)]
 _NOT_OF_THE_PROTOCOL = ("surface", "scores")
 """Fields of tasks that name files and tables."""
 WARMUP_SHARE = 10
-"""A warm-up takes at most one in so many iterations, unless it was asked for."""
+"""A warm-up takes at most one in so many steps, unless it was asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,20 +104,21 @@ class LabelledDataConfig(Ranged):
 
 @dataclass(frozen=True, kw_only=True)
 class SolverConfig(Ranged):
-    """The published schedule: SGD, a linear warm-up, and a decay at given iterations."""
+    """The published schedule: SGD, a linear warm-up, and a decay at given steps."""
 
     lr: LearningRate = 0.02
     """Peak learning rate for ``batch_size`` images."""
     batch_size: BatchSize = 16
-    """Images of an iteration."""
+    """Images of a step."""
     iterations: Steps = 90_000
+    """Steps of the whole run."""
     steps: Annotated[tuple[StepsFromZero, ...], Several(rising=True)] = (60_000, 80_000)
-    """Iterations at which the learning rate is multiplied by ``decay``."""
+    """Steps at which the learning rate is multiplied by ``decay``."""
     decay: Share = 0.1
     warmup_iterations: StepsFromZero = 1000
-    """Iterations of the linear warm-up."""
+    """Steps of the linear warm-up."""
     warmup_factor: Share = 0.001
-    """Learning rate at the first iteration of the warm-up, as a share of the peak."""
+    """Learning rate at the first step of the warm-up, as a share of the peak."""
     momentum: PartialShare = 0.9
     weight_decay: NonNegative = 1e-4
     """Weight decay of weights and biases; parameters of norms get none."""
@@ -126,7 +129,7 @@ class EvaluationConfig(Ranged):
     """When the model is scored, and with which norm statistics."""
 
     every: Steps | None = None
-    """Iterations between evaluations; by default there is one at the end."""
+    """Steps between evaluations; by default there is one at the end."""
     precise_norm_batches: StepsFromZero = 200
     """Training batches over which norm statistics are measured anew before an evaluation, in
     micro-batches of all processes; 0 keeps the running ones."""
@@ -164,12 +167,13 @@ class FinetuneConfig(Ranged):
     minutes: Minutes | None = None
     """Own classes: how long training and evaluations may take, as measured at the start."""
     iterations: Annotated[Steps | None, tyro.conf.arg(aliases=["--steps"])] = None
-    """Shorten (or lengthen) the schedule to this many iterations, with decays in proportion."""
-    warmup_iterations: StepsFromZero | None = None
-    """Iterations of warm-up as they are; by default the protocol's, and at most a tenth of the
-    run."""
+    """Shorten (or lengthen) the schedule to this many steps, with decays in proportion."""
+    warmup_iterations: Annotated[
+        StepsFromZero | None, tyro.conf.arg(aliases=["--warmup-steps"])
+    ] = None
+    """Steps of warm-up as they are; by default the protocol's, and at most a tenth of the run."""
     batch_size: BatchSize | None = None
-    """Images of an iteration over all processes, instead of the protocol's; the learning rate
+    """Images of a step over all processes, instead of the protocol's; the learning rate
     follows in proportion, the schedule does not."""
     lr: LearningRate | None = None
     """Peak learning rate as it is, instead of the protocol's scaled by the batch."""
@@ -181,7 +185,7 @@ class FinetuneConfig(Ranged):
     """Images per forward pass and process, with gradients accumulated over several; by default
     the whole share of a process."""
     checkpoint_every: Steps = 1000
-    """Iterations between checkpoints, of which two are kept."""
+    """Steps between checkpoints, of which two are kept."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["auto", "fp32", "bf16"] = "fp32"
     """Number format of the network, ``auto`` for the fastest that the device has; losses and
@@ -209,11 +213,11 @@ class FinetuneConfig(Ranged):
         if given and self.task.is_published:
             raise UserError(
                 f"{given[0]} is for own classes; {self.task.name} has a published schedule. Give "
-                "--iterations to shorten it, or choose detect, instances, segment or keypoints."
+                "--steps to shorten it, or choose detect, instances, segment or keypoints."
             )
         if len(given) == 2 or (given and self.iterations is not None):
             raise UserError(
-                "--epochs, --minutes and --iterations each say how long a run is. Give one of them."
+                "--epochs, --minutes and --steps each say how long a run is. Give one of them."
             )
         if self.evaluation.patience is not None and not self.evaluation.best:
             raise UserError(
@@ -223,7 +227,7 @@ class FinetuneConfig(Ranged):
 
     @property
     def effective_batch(self) -> int:
-        """Images of an iteration."""
+        """Images of a step."""
         return self.solver.batch_size if self.batch_size is None else self.batch_size
 
     @property
@@ -235,12 +239,12 @@ class FinetuneConfig(Ranged):
 
     @property
     def total_iterations(self) -> int:
-        """Iterations of the run."""
+        """Steps of the run."""
         return self.solver.iterations if self.iterations is None else self.iterations
 
     @property
     def warmup(self) -> int:
-        """Iterations of warm-up.
+        """Steps of warm-up.
 
         Fresh heads need their time to settle, however long a run is. So a shorter one keeps the
         published warm-up, unless that would be too large a part of it.
@@ -262,19 +266,18 @@ def _differences(config: FinetuneConfig) -> Iterator[str]:
     solver, total, batch = config.solver, config.total_iterations, config.effective_batch
     if total != solver.iterations:
         yield (
-            f"{total:,} iterations instead of {solver.iterations:,}: decays in proportion, at "
+            f"{total:,} steps instead of {solver.iterations:,}: decays in proportion, at "
             f"{', '.join(f'{config.scaled(step):,}' for step in solver.steps) or 'none'}."
         )
     if config.warmup != solver.warmup_iterations:
         reason = "at most a tenth of the run" if config.warmup_iterations is None else "as asked"
         yield (
-            f"{config.warmup:,} iterations of warm-up instead of {solver.warmup_iterations:,}, "
-            f"{reason}."
+            f"{config.warmup:,} steps of warm-up instead of {solver.warmup_iterations:,}, {reason}."
         )
     if batch != solver.batch_size:
         yield (
-            f"{batch} images an iteration instead of {solver.batch_size}: the schedule stays at "
-            f"{total:,} iterations, so {batch / solver.batch_size:.3g} times the images are seen."
+            f"{batch} images a step instead of {solver.batch_size}: the schedule stays at "
+            f"{total:,} steps, so {batch / solver.batch_size:.3g} times the images are seen."
         )
     if config.lr is not None:
         yield f"The peak learning rate is {config.lr:g} as asked; the protocol has {solver.lr:g}."
@@ -343,3 +346,8 @@ def task_summaries() -> dict[str, str]:
     return {
         name: (TASKS.load(name).__doc__ or "").strip().splitlines()[0] for name in TASKS.names()
     }
+
+
+def own_tasks() -> list[str]:
+    """The tasks for classes of a user's own, which have no published protocol."""
+    return [name for name in TASKS.names() if not TASKS.load(name).is_published]

@@ -96,7 +96,7 @@ def finetuning_checks(run: RunDirectory, config: FinetuneConfig) -> Iterator[Che
     metrics = read_metrics(run)
     state = read_finetuning_state(run, config, metrics)
     if state.status == "finished":
-        yield Check("State", "ok", f"finished after {state.step:,} iterations: {run.scores}")
+        yield Check("State", "ok", f"finished after {state.step:,} steps: {run.scores}")
     else:
         yield check_progress(run, state)
     yield check_checkpoints(run, state)
@@ -213,7 +213,8 @@ def _all_machine_checks() -> Iterator[Check]:
 def _show(checks: Iterable[Check], console: Console, *, width: int) -> list[Check]:
     """Print checks as they come, since some take a second."""
     shown = []
-    for check in checks:
-        console.say(f"{check.state:<8} {check.name:<{width}} {check.text}")
-        shown.append(check)
+    with console.working("Checking"):
+        for check in checks:
+            console.say(f"{check.state:<8} {check.name:<{width}} {check.text}")
+            shown.append(check)
     return shown

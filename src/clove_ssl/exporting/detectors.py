@@ -82,7 +82,8 @@ def export_detector(config: ExportConfig) -> Path:
     exported = _Exported(model, model.network.detector, model.task.config, path)
     _check_network(exported, config.to)
     try:
-        written = _WRITERS[config.to](exported)
+        with Console().working(f"Exporting the detector to {config.to}, and checking it"):
+            written = _WRITERS[config.to](exported)
     except OSError as error:
         raise UserError(
             f"{path} could not be written: {cause(error)}. Choose another place with --out."

@@ -15,12 +15,13 @@ from clove_ssl.weights.safetensors_file import save_backbone
 def import_weights(config: ImportConfig) -> LoadReport:
     """Read ``config.file``, write ``config.out``, and say what was found."""
     _check_out(config.out)
-    backbone, report = read_backbone(
-        config.file,
-        method=config.method,
-        branch=config.branch,
-        architecture=config.architecture,
-    )
+    with Console().working(f"Reading {config.file.name}"):
+        backbone, report = read_backbone(
+            config.file,
+            method=config.method,
+            branch=config.branch,
+            architecture=config.architecture,
+        )
     metadata = {
         "method": report.method or "unknown",
         "branch": report.branch,

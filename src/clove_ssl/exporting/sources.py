@@ -85,7 +85,7 @@ def _open_file(config: ExportConfig) -> ExportSource:
 def _open_finetuned(
     run: RunDirectory, trained: FinetuneConfig, config: ExportConfig
 ) -> ExportSource:
-    """The backbone of a fine-tuning run, as it was after the last iteration."""
+    """The backbone of a fine-tuning run, as it was after the last step."""
     if config.projector or config.branch is not None:
         raise UserError(
             f"{run.path} is a fine-tuning run, which has neither a projector nor branches. Leave "

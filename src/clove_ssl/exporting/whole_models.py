@@ -103,8 +103,9 @@ def export_whole(config: ExportConfig) -> Path:
         raise already_there(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        runner = _WRITERS[config.to](whole, path)
-        difference = _checked(whole, runner, path)
+        with Console().working(f"Exporting the model to {config.to}, and checking it"):
+            runner = _WRITERS[config.to](whole, path)
+            difference = _checked(whole, runner, path)
         script = _write_script(whole, path) if config.to == "onnx" else None
     except OSError as error:
         raise UserError(

@@ -33,7 +33,7 @@ class BestModel:
     patience: int | None
 
     def history(self, until: int) -> dict[int, float]:
-        """The figure that is reported, by iteration; what nothing could be measured for is -1."""
+        """The figure that is reported, by step; what nothing could be measured for is -1."""
         found = {}
         for step in self.plan.evaluations(0):
             place = self.run.evaluation(step)
@@ -43,7 +43,7 @@ class BestModel:
         return found
 
     def best_step(self, until: int) -> int:
-        """The iteration of the best evaluation; of equal ones the last, which has learned more."""
+        """The step of the best evaluation; of equal ones the last, which has learned more."""
         history = self.history(until)
         return max(history, key=lambda step: (history[step], step))
 
@@ -65,7 +65,7 @@ class BestModel:
         return best == step
 
     def hand_out(self, step: int) -> int:
-        """Make the best evaluation up to ``step`` that of the run; gives its iteration."""
+        """Make the best evaluation up to ``step`` that of the run; gives its step."""
         best = self.best_step(step)
         place = self.run.evaluation(best)
         for file, target in ((place.model, self.run.model), (place.backbone, self.run.backbone)):
@@ -92,6 +92,6 @@ def after_evaluation(
             console.say(f"No better score for {best.patience} evaluations, so the run ends early.")
         if over:
             kept = best.hand_out(step)
-            console.say(f"The model of iteration {kept} is the best and was kept.")
+            console.say(f"The model of step {kept} is the best and was kept.")
             scores = figures_of(best.run)
     return scores, process.gather(over)[0]

@@ -46,7 +46,7 @@ class Evaluation:
     def predict(
         self, model: TaskModel, folder: Path, *, step: int, export: RunDirectory | None = None
     ) -> None:
-        """Predict all test images after ``step`` iterations, and write one file into ``folder``.
+        """Predict all test images after ``step`` steps, and write one file into ``folder``.
 
         ``export`` is the run into which the very model that predicts is written, too.
         """
@@ -103,10 +103,10 @@ class Evaluation:
                 begun.append(coder.submit(model.begin_prediction(here)))
                 if len(begun) > _BEGUN:
                     found += begun.popleft().result()
-                    work.reached(len(found))
+                    work.done()  # of one image, in which many things may be found
             for rest in begun:
                 found += rest.result()
-                work.reached(len(found))
+                work.done()
         return found
 
 

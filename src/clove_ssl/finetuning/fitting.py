@@ -7,7 +7,7 @@ chosen stands in ``config.yaml``, so a resumed run repeats it and tries nothing.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.finetuning import FinetuneConfig
@@ -31,6 +31,14 @@ CPU_MINUTES = 60.0
 LEAST_ITERATIONS = 20
 
 
+@dataclass(frozen=True)
+class Fit:
+    """A run as it was fitted, and how long it will take here."""
+
+    config: FinetuneConfig
+    seconds: float
+
+
 def fit_to_data(
     config: FinetuneConfig,
     task: Task,
@@ -38,7 +46,7 @@ def fit_to_data(
     backbone: Backbone,
     precision: Precision,
     process: Process,
-) -> FinetuneConfig:
+) -> Fit:
     """The config with everything that the data and the device decide."""
     with Console(speaks=process.is_first) as console:
         for note in data.notes:
@@ -51,13 +59,15 @@ def fit_to_data(
             config = replace(config, precision="bf16")
         trial = Trial(config, data, backbone, precision, process)
         random = random_state(process.device)
-        batch = config.batch_size or trial.largest_batch()
-        config = replace(config, batch_size=batch)
-        pace = _slowest(process, trial.pace(batch))
+        with console.working("Trying what fits, and how fast it is"):
+            batch = config.batch_size or trial.largest_batch()
+            config = replace(config, batch_size=batch)
+            pace = _slowest(process, trial.pace(batch))
         set_random_state(random, process.device)
         config = with_schedule(config, data, pace, on_gpu=process.device.type == "cuda")
-        _tell(config, data, pace, console)
-        return config
+        fit = Fit(config, _seconds(config, pace))
+        _tell(fit, data, pace, console)
+        return fit
 
 
 def _slowest(process: Process, pace: Pace) -> Pace:
@@ -69,7 +79,7 @@ def _slowest(process: Process, pace: Pace) -> Pace:
 def with_schedule(
     config: FinetuneConfig, data: TaskData, pace: Pace, *, on_gpu: bool
 ) -> FinetuneConfig:
-    """Iterations, warm-up, learning rate and evaluations; what was asked for stays."""
+    """Steps, warm-up, learning rate and evaluations; what was asked for stays."""
     images = images_used(config, data)
     total = _iterations(config, images, pace, on_gpu=on_gpu)
     evaluations = _evaluations(total * pace.step, pace.evaluation)
@@ -107,13 +117,13 @@ def _iterations(config: FinetuneConfig, images: int, pace: Pace, *, on_gpu: bool
 
 
 def _iterations_in(seconds: float, pace: Pace) -> int:
-    """How many iterations fit into a time, with the evaluations that come with them."""
+    """How many steps fit into a time, with the evaluations that come with them."""
     evaluations = min(EVALUATIONS, max(1, int(EVALUATION_SHARE * seconds / pace.evaluation)))
     total = int((seconds - evaluations * pace.evaluation) / pace.step)
     if total < LEAST_ITERATIONS:
         needed = (LEAST_ITERATIONS * pace.step + pace.evaluation) / 60
         raise UserError(
-            f"{seconds / 60:.3g} minutes are too short: an iteration takes {pace.step:.2g} s here "
+            f"{seconds / 60:.3g} minutes are too short: a step takes {pace.step:.2g} s here "
             f"and an evaluation {duration(pace.evaluation)}. Give --minutes {math.ceil(needed)} or "
             "more, smaller images (--task.side), or a smaller --architecture."
         )
@@ -126,20 +136,28 @@ def _evaluations(training: float, evaluation: float) -> int:
     return min(EVALUATIONS, max(1, int(allowed)))
 
 
-def _tell(config: FinetuneConfig, data: TaskData, pace: Pace, console: Console) -> None:
+def _seconds(config: FinetuneConfig, pace: Pace) -> float:
+    return config.total_iterations * pace.step + _times(config) * pace.evaluation
+
+
+def _times(config: FinetuneConfig) -> int:
+    """How often a run is evaluated."""
+    return math.ceil(config.total_iterations / (config.evaluation.every or config.total_iterations))
+
+
+def _tell(fit: Fit, data: TaskData, pace: Pace, console: Console) -> None:
+    config = fit.config
     images, total = images_used(config, data), config.total_iterations
-    times = math.ceil(total / (config.evaluation.every or total))
-    seconds = total * pace.step + times * pace.evaluation
     epochs = total * config.effective_batch / images
     console.say("Chosen for this data and machine")
     for name, choice in config.task.build().choices().items():
         console.choice(name, choice)
     console.choice("batch", f"{config.effective_batch} images")
-    console.choice("schedule", f"{total:,} iterations, {epochs:.1f} epochs of {images:,} images")
-    console.choice("evaluations", f"{times}, the best model is kept")
+    console.choice("schedule", f"{total:,} steps, {epochs:.1f} epochs of {images:,} images")
+    console.choice("evaluations", f"{_times(config)}, the best model is kept")
     console.choice(
         "time",
-        f"about {duration(seconds)}",
-        f"{pace.step:.2g} s an iteration, {pace.evaluation:.2g} s an evaluation; change it with "
+        f"about {duration(fit.seconds)}",
+        f"{pace.step:.2g} s a step, {pace.evaluation:.2g} s an evaluation; change it with "
         "--minutes or --epochs",
     )

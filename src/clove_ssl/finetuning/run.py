@@ -45,7 +45,7 @@ from clove_ssl.training.processes import Process, owned
 from clove_ssl.training.repeatability import start_repeatably
 from clove_ssl.training.signals import Terminated, terminated_like_interrupted
 
-ADVICE = "Try a smaller --lr, a longer --warmup-iterations, or --precision fp32 in a new run."
+ADVICE = "Try a smaller --lr, a longer --warmup-steps, or --precision fp32 in a new run."
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,8 @@ def prepare(config: FinetuneConfig, process: Process, data: TaskData | None = No
     plan_finetuning(config, images=1, processes=process.world_size)  # refuses what does not divide
     start = continued_backbone(_first(config), config, task) or open_backbone(config, task)
     if data is None and not config.data.uses_scenes:
-        data = task.read(config.data)
+        with Console(speaks=process.is_first).working("Reading labels"):
+            data = task.read(config.data)
     return Parts(task, start, precision, data)
 
 
@@ -108,7 +109,7 @@ def train(
             resume=f"clove resume {(whole or run).path}",
         ),
     ):
-        data = _labelled_data(config, run, process, parts)
+        data = _labelled_data(config, run, process, parts, console)
         plan = plan_finetuning(config, images=data.train_images, processes=process.world_size)
         model = _build_model(config, process, parts, data)
         check_needs(config, run, plan, model, process)
@@ -136,7 +137,7 @@ def train(
         )
         finished, scores = _train_and_evaluate(run, loop, plan, model, evaluation)
         if not finished:
-            console.say(f"Stopped after iteration {loop.step}. {_go_on_with(whole or run)}")
+            console.say(f"Stopped after step {loop.step}. {_go_on_with(whole or run)}")
         elif process.is_first:
             _finish(run, evaluation, console, step=loop.step)
         process.wait()
@@ -163,22 +164,24 @@ def _finish(run: RunDirectory, evaluation: Evaluation, console: Console, *, step
     count = evaluation.config.evaluation.pictures
     if count:
         test = evaluation.data.test
-        evaluation.task.paint(run.predictions, test, run.pictures, count=count)
+        with console.working("Drawing test images"):
+            evaluation.task.paint(run.predictions, test, run.pictures, count=count)
     write_report(run)
-    console.say(f"Done: {step} iterations.")
+    console.say(f"Done: {step} steps.")
     console.choice("scores", str(run.scores))
     console.choice("report", str(run.report))
     console.choice("model", str(run.model))
 
 
 def _labelled_data(
-    config: FinetuneConfig, run: RunDirectory, process: Process, parts: Parts
+    config: FinetuneConfig, run: RunDirectory, process: Process, parts: Parts, console: Console
 ) -> TaskData:
     data = parts.data
     if data is None:
         if process.is_first:
             check_room_for_scenes(config.data, run.scenes)
-            parts.task.write_scenes(config.data, run.scenes)
+            with console.working("Writing scenes"):
+                parts.task.write_scenes(config.data, run.scenes)
         process.wait()
         data = parts.task.read_scenes(run.scenes)
     if config.fraction < 1:
@@ -289,7 +292,7 @@ def _introduce(
         facts["captured steps"] = f"{'yes' if capture[0] else 'no'} ({capture[1]})"
     announce(config, plan, facts, data, loop.console)
     if loop.step:
-        loop.console.say(f"Resuming after iteration {loop.step}")
+        loop.console.say(f"Resuming after step {loop.step}")
     else:  # later starts hold trained weights, not the initial ones
         write_self_check(run, config, facts, model, data)
     process = loop.process
@@ -387,7 +390,7 @@ def _evaluated(
     step: int,
     trained: bool,
 ) -> dict[str, float]:
-    """Scores after ``step`` iterations, unless an earlier start has left them and none followed."""
+    """Scores after ``step`` steps, unless an earlier start has left them and none followed."""
     last = step == evaluation.config.total_iterations
     best = evaluation.config.evaluation.best
     place = run if last and not best else run.evaluation(step)

@@ -12,7 +12,7 @@ from clove_ssl.config.finetuning import FinetuneConfig, LabelledDataConfig
 from clove_ssl.config.resuming import ResumeChanges
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError
-from clove_ssl.finetuning.fitting import fit_to_data
+from clove_ssl.finetuning.fitting import Fit, fit_to_data
 from clove_ssl.finetuning.plan import plan_finetuning
 from clove_ssl.finetuning.run import FinetuneResult, Parts, prepare, train
 from clove_ssl.finetuning.score import summarize_runs
@@ -31,7 +31,8 @@ def finetune(config: FinetuneConfig, *, overwrite: bool = False) -> FinetuneResu
         parts = prepare(config, process)
         config = replace(config, data=_from_anywhere(config.data))
         if not config.task.is_published:
-            config, parts = _fitted(config, process, parts)
+            config = _fitted(config, process, parts).config
+            parts = replace(parts, task=config.task.build())
         if process.is_first:
             directory.make_free(config.out, overwrite=overwrite)
             files.save(config, directory.create(config.out).config)
@@ -39,16 +40,23 @@ def finetune(config: FinetuneConfig, *, overwrite: bool = False) -> FinetuneResu
         return _go_on(config, process, parts)
 
 
-def _fitted(config: FinetuneConfig, process: Process, parts: Parts) -> tuple[FinetuneConfig, Parts]:
+def fit(config: FinetuneConfig, data: TaskData) -> Fit:
+    """What a run on own classes would be, decided by its data and this machine; not begun."""
+    with joined(config.device) as process:
+        parts = prepare(config, process, data)
+        return _fitted(replace(config, data=_from_anywhere(config.data)), process, parts)
+
+
+def _fitted(config: FinetuneConfig, process: Process, parts: Parts) -> Fit:
     """What the data and the device decide, decided; a resumed run has it in its config."""
     if parts.data is None:
         parts.task.write_scenes(config.data, config.out)  # which own tasks refuse
     assert parts.data is not None
-    config = fit_to_data(
+    found = fit_to_data(
         config, parts.task, parts.data, parts.start.backbone, parts.precision, process
     )
-    plan_finetuning(config, images=1, processes=process.world_size)
-    return config, replace(parts, task=config.task.build())
+    plan_finetuning(found.config, images=1, processes=process.world_size)
+    return found
 
 
 def resume(

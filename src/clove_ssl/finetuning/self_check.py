@@ -57,8 +57,8 @@ def examine_start(
             f"{plan.batch_size} images: {counted(plan.processes, 'process', 'processes')} x "
             f"{plan.micro_batches} x {plan.micro_batch}"
         ),
-        "learning rate": f"peak {plan.peak_lr:g}, {plan.warmup_steps:,} iterations of warm-up",
-        "iterations": _iterations(plan),
+        "learning rate": f"peak {plan.peak_lr:g}, {plan.warmup_steps:,} steps of warm-up",
+        "steps": _steps(plan),
         "weight decay": f"{config.solver.weight_decay:g}, none for norms",
     }
 
@@ -72,17 +72,18 @@ def announce(
         console.choice(name, value)
     for note in data.notes if config.task.is_published else ():  # else they were said before
         console.say(f"  {note}")
-    for problem in data.problems if config.task.is_published else ():
+    # Those of a part of the images are of the part alone; those of the whole were said before.
+    for problem in data.problems if config.task.is_published or config.fraction < 1 else ():
         console.warn(problem)
     for difference in config.differences():
         console.warn(f"not the published protocol: {difference}")
     epochs = plan.epoch(plan.total_steps)
     if config.task.is_published and not config.data.uses_scenes and epochs > MOST_EPOCHS:
         console.warn(
-            f"{plan.total_steps:,} iterations of {plan.batch_size} are {epochs:,.0f} epochs of "
+            f"{plan.total_steps:,} steps of {plan.batch_size} are {epochs:,.0f} epochs of "
             f"{data.train_images:,} images; {config.task.name} has the schedule of a data set of "
             "thousands. For images of your own type clove finetune detect (or instances, segment, "
-            "keypoints), or shorten this run: --iterations "
+            "keypoints), or shorten this run: --steps "
             f"{max(1, round(USUAL_EPOCHS * data.train_images / plan.batch_size))}"
         )
     if config.backbone == RANDOM and "fixed batch norm" in facts["norms"]:
@@ -92,7 +93,7 @@ def announce(
         )
     if plan.warmup_steps >= plan.total_steps:
         console.warn(
-            f"the warm-up ({plan.warmup_steps} iterations) is longer than the run "
+            f"the warm-up ({plan.warmup_steps} steps) is longer than the run "
             f"({plan.total_steps}), so the peak learning rate is never reached."
         )
 
@@ -111,7 +112,7 @@ def write_self_check(
     write_text(run.self_check, json.dumps(content, indent=1) + "\n")
 
 
-def _iterations(plan: FinetunePlan) -> str:
+def _steps(plan: FinetunePlan) -> str:
     decays = ", ".join(f"{step:,}" for step in plan.decay_steps) or "never"
     return (
         f"{plan.total_steps:,} ({plan.epoch(plan.total_steps):.1f} epochs), times {plan.decay:g} "

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from clove_ssl.config.pretraining import PretrainConfig
-from clove_ssl.errors import unknown_name
+from clove_ssl.errors import UserError, unknown_name
 from clove_ssl.registry import METHODS
 
 Recipe = Callable[[Path], PretrainConfig]
@@ -26,8 +26,20 @@ def all_recipes() -> dict[str, Recipe]:
     for config in METHODS.load_all().values():
         folder = config.__module__.rpartition(".")[0]
         if folder and find_spec(f"{folder}.recipes"):
-            recipes |= import_module(f"{folder}.recipes").RECIPES
+            _add(import_module(f"{folder}.recipes").RECIPES, recipes)
     return recipes
+
+
+def _add(found: dict[str, Recipe], recipes: dict[str, Recipe]) -> None:
+    """Add the recipes of a method; none takes the place of another."""
+    for name, make in found.items():
+        first = recipes.setdefault(name, make)
+        if first is not make:  # methods of one folder share their recipes
+            raise UserError(
+                f"The recipe {name!r} is defined twice, in {first.__module__} and in "
+                f"{make.__module__}. Each name means one recipe: rename that of the plug-in, or "
+                "uninstall the plug-in with pip uninstall."
+            )
 
 
 def recipe(name: str, out: Path) -> PretrainConfig:

@@ -10,7 +10,7 @@ import torch
 
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.config.predicting import EvaluateConfig
-from clove_ssl.console import Console, counted
+from clove_ssl.console import Console, Work, counted
 from clove_ssl.data.loading import choose_workers
 from clove_ssl.errors import UserError
 from clove_ssl.finetuning.finetuned import FinetunedModel, StoredModel, read_finetuned
@@ -27,24 +27,29 @@ from clove_ssl.training.processes import choose_device
 def evaluate_on(config: EvaluateConfig) -> dict[str, float]:
     """Predict and score the test part of other data; gives the figures by name."""
     device = choose_device(config.device)
-    stored = read_finetuned(config.model)
-    task = stored.config.task.build()
-    place = RunDirectory(_place(config))
-    check_is_empty(place.path)
-    scenes = RunDirectory(config.model).scenes
-    test = task.read_other(_data(config, stored), scenes, stored.vocabulary)
-    data = _as_task_data(task, stored.vocabulary, test)
-    model = stored.build(task, device=device, test=test)
     with Console() as console:
+        with console.working("Opening the model and the data"):
+            stored = read_finetuned(config.model)
+            task = stored.config.task.build()
+            place = RunDirectory(_place(config))
+            check_is_empty(place.path)
+            scenes = RunDirectory(config.model).scenes
+            test = task.read_other(_data(config, stored), scenes, stored.vocabulary)
+            data = _as_task_data(task, stored.vocabulary, test)
+            model = stored.build(task, device=device, test=test)
         console.say(f"Scoring {config.model} on {config.data.root or 'its own test set'}")
         console.choice("test images", counted(data.test_images, "image"))
         header = {"task": stored.config.task.name, "model": str(config.model)}
-        found = _predictions(task, model, data, _reading(config, device), stored.config.precision)
-        task.write_predictions(place.predictions, found, data, header=header)
-        scores = score_and_write(task, place, test)
+        reading = _reading(config, device)
+        with console.working("Evaluating", total=data.test_images) as work:
+            found = _predictions(task, model, data, reading, stored.config.precision, work)
+        with console.working("Scoring"):
+            task.write_predictions(place.predictions, found, data, header=header)
+            scores = score_and_write(task, place, test)
         show(scores, console, classes=True)
         if config.pictures:
-            task.paint(place.predictions, test, place.pictures, count=config.pictures)
+            with console.working("Drawing test images"):
+                task.paint(place.predictions, test, place.pictures, count=config.pictures)
             console.choice("pictures", str(place.pictures))
         console.choice("scores", str(place.scores))
     return figures_of(place)
@@ -118,7 +123,12 @@ def _reading(config: EvaluateConfig, device: torch.device) -> Reading:
 
 
 def _predictions(
-    task: Task, model: FinetunedModel, data: TaskData, reading: Reading, precision: str
+    task: Task,
+    model: FinetunedModel,
+    data: TaskData,
+    reading: Reading,
+    precision: str,
+    work: Work,
 ) -> list[Any]:
     """What the model says about all test images, in the number format of its run."""
     device = next(model.network.parameters()).device
@@ -130,4 +140,5 @@ def _predictions(
     with torch.no_grad(), chosen.autocast():
         for batch in task.test_batches(data, reading):
             found += model.network.predict(batch.to(device, non_blocking=True))
+            work.done()
     return found

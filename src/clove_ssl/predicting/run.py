@@ -59,7 +59,8 @@ class Tally:
 
 def predict_images(config: PredictConfig) -> Path:
     """Look at all images that were named; gives the folder of the results."""
-    model = load_finetuned(config.model, device=str(choose_device(config.device)))
+    with Console().working("Opening the model"):
+        model = load_finetuned(config.model, device=str(choose_device(config.device)))
     meaning = Meaning.of(model)
     writers = _open_writers(config, model, meaning)
     inputs = Inputs(config.images, every=config.every)

@@ -108,7 +108,7 @@ class Choices:
         passes = f"{processes} x {plan.micro_batches} x {plan.micro_batch}"
         say("batch", f"{plan.batch_size} images", passes)
         say("steps", f"{plan.total_steps:,}", f"{plan.epoch(plan.total_steps):.1f} epochs")
-        say("learning rate", f"peak {plan.peak_lr:g}", f"{plan.warmup_steps} warm-up steps")
+        say("learning rate", f"peak {plan.peak_lr:g}", counted(plan.warmup_steps, "warm-up step"))
         kept = f"{config.checkpoints.keep} kept"
         say("checkpoints", f"every {plan.checkpoint_every:,} steps", kept)
 

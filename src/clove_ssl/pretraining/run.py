@@ -112,7 +112,8 @@ def resume(
 def _prepare(config: PretrainConfig, process: Process) -> Parts:
     """Open the data, make all choices, and build the method."""
     start_repeatably(config.seed, process.device, deterministic=config.deterministic)
-    source = open_source(config.data)
+    with Console(speaks=process.is_first).working("Looking through the images"):
+        source = open_source(config.data)
     if config.method.needs_labels:
         source = only_labelled(source)
         config = replace(config, method=config.method.for_classes(len(source.class_names)))

@@ -57,7 +57,7 @@ def finetuning_facts(
         **score_facts(run, config),
         "Training time": _training_time(history, config.effective_batch),
         "Device": _device(starts),
-        "Iterations": f"{step:,} of {config.total_iterations:,}",
+        "Steps": f"{step:,} of {config.total_iterations:,}",
         "Batch": f"{config.effective_batch:,} images",
         "Learning rate": readable(config.peak_lr),
         "Throughput": throughput(history),

@@ -63,6 +63,7 @@ class Differences:
     differences: Sequence[str]
     notes: Sequence[str]
     facts: dict[str, str]
+    is_published: bool  # else there is no protocol to differ from
 
 
 def score_boards(runs: Sequence[ReportedRun]) -> list[ScoreBoard]:
@@ -85,7 +86,13 @@ def protocol_differences(run: ReportedRun) -> Differences | None:
         return None
     check = _self_check(run.run)
     facts = {str(name): str(value) for name, value in check.get("facts", {}).items()}
-    return Differences(run, run.finetuning.differences(), check.get("notes", []), facts)
+    return Differences(
+        run,
+        run.finetuning.differences(),
+        check.get("notes", []),
+        facts,
+        is_published=run.finetuning.task.is_published,
+    )
 
 
 def _board(

@@ -40,6 +40,8 @@ GEOMETRY = {
 
 MAIN_GROUPS = frozenset({"loss", "features", "probes", "other"})
 """Metrics that are shown at once; the others are folded."""
+SHOWN_AT_ONCE = 4
+"""Curves of such a group that are not folded; the first ones matter most."""
 
 
 def write_report(run: RunDirectory) -> Path:
@@ -77,6 +79,7 @@ def render_report(directories: Sequence[RunDirectory], *, live: bool = False) ->
         protocols=[each for each in map(protocol_differences, finetuned) if each],
         hardware=_columns(runs, [run.hardware() for run in runs]),
         main_groups=MAIN_GROUPS,
+        shown_at_once=SHOWN_AT_ONCE,
         narrow_pictures=sum(group.is_narrow for group in parts["pictures"] if group.is_main),
         points=[card.points() for card in cards],
         names=[run.name for run in runs],

@@ -16,7 +16,7 @@ from clove_ssl.report.facts import (
     pretraining_facts,
 )
 from clove_ssl.report.verdict import RunVerdict, finetuning_verdict, pretraining_verdict
-from clove_ssl.runs.common_metrics import COMMON
+from clove_ssl.runs.common_metrics import COMMON, FINETUNING
 from clove_ssl.runs.data_warnings import data_warnings, recorded_side
 from clove_ssl.runs.directory import RunDirectory, read_config
 from clove_ssl.runs.hints import Hint, hints, metric_table
@@ -118,6 +118,7 @@ def _read_finetuning(
         starts=starts,
         verdict=finetuning_verdict(run, config),
         warnings=list(_damage(run)),
+        metrics=MetricTable(FINETUNING),
         finetuning=config,
     )
 
@@ -128,8 +129,8 @@ def _finetuning_progress(run: RunDirectory, config: FinetuneConfig, step: int) -
     if scored.is_file():
         # A run may end early, when its scores no longer rise; repetitions log on their own.
         ended = step or config.total_iterations
-        return f"finished after {repeated}{ended:,} iterations"
-    return f"at iteration {step:,} of {repeated}{config.total_iterations:,} iterations"
+        return f"finished after {repeated}{ended:,} steps"
+    return f"at step {step:,} of {repeated}{config.total_iterations:,} steps"
 
 
 def _progress(state: RunState) -> str:

@@ -89,7 +89,7 @@ def finetuning_verdict(run: RunDirectory, config: FinetuneConfig) -> RunVerdict:
         return RunVerdict(
             "bad",
             "The model finds nothing",
-            f"It scores {shown} {where} after {config.total_iterations:,} iterations.",
+            f"It scores {shown} {where} after {config.total_iterations:,} steps.",
             "Train longer; if that does not help, look at the pictures of truth and prediction, "
             "check the labels, and try another --lr.",
         )

@@ -177,3 +177,20 @@ COMMON = (
         judge=_judge_memory,
     ),
 )
+
+FINETUNING = (
+    *COMMON,
+    *(
+        Metric(f"loss_{name}", title, "loss", meaning)
+        for name, title, meaning in (
+            ("cls", "Loss on classes", "Which class a region shows."),
+            ("box_reg", "Loss on boxes", "Where the box of an object ends, in its region."),
+            ("rpn_cls", "Loss on proposals", "Whether a place shows any object at all."),
+            ("rpn_loc", "Loss on the places of proposals", "Where such an object is."),
+            ("mask", "Loss on masks", "Which pixels of a region belong to its object."),
+            ("keypoint", "Loss on keypoints", "Where in a region its keypoints are."),
+            ("pixel", "Loss on pixels", "Which class every pixel shows."),
+        )
+    ),
+)
+"""Metrics of fine-tuning runs: parts of the losses of detectors and segmenters as well."""

@@ -212,8 +212,8 @@ class StudyRunConfig(Ranged):
     """Kind of budget, with ``amount``, instead of the study's."""
     amount: Amount | None = None
     """Epochs, steps or seconds of that budget."""
-    iterations: Steps | None = None
-    """Length of all fine-tunings, instead of those the study names."""
+    iterations: Annotated[Steps | None, tyro.conf.arg(aliases=["--finetune-steps"])] = None
+    """Steps of all fine-tunings, instead of those the study names."""
     devices: tuple[Annotated[int, Range(0, 1023)], ...] = ()
     """GPUs that work at the same time, by number; by default one cell runs after the other. A GPU
     that is named twice works on two cells at once, but for timings, which it makes alone."""

@@ -177,7 +177,7 @@ def _cost(plan: StudyPlan, cell: Cell, known: _Known) -> Cost:
     config, state = plan.config_of(cell), state_of(cell, plan.folder)
     if isinstance(config, FinetuneConfig):
         images = config.total_iterations * config.effective_batch
-        work = f"{config.total_iterations:,} iterations of {config.effective_batch}"
+        work = f"{config.total_iterations:,} steps of {config.effective_batch}"
         return _timed(cell, state, work, images, _task_speed(cell, known))
     if not isinstance(config, PretrainConfig):
         return Cost(cell, state, "frozen features", None, "not estimated; minutes at most")

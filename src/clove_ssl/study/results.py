@@ -175,7 +175,7 @@ def describe_budget(
     parts = [_pretraining_budget(study, entry, facts)]
     if results.finetuning is not None:
         config = results.finetuning
-        parts.append(f"{config.total_iterations:,} iterations of {config.effective_batch}")
+        parts.append(f"{config.total_iterations:,} steps of {config.effective_batch}")
     return "; ".join(part for part in parts if part)
 
 
@@ -266,7 +266,7 @@ def _options(changes: Changes, prefix: str = "") -> Iterator[str]:
 def _finetuning_departures(config: FinetuneConfig) -> Iterator[str]:
     published = protocol(config.task.name, config.out, config.backbone)
     if config.total_iterations != published.total_iterations:
-        yield f"{config.total_iterations:,} iterations instead of {published.total_iterations:,}"
+        yield f"{config.total_iterations:,} steps instead of {published.total_iterations:,}"
     if config.effective_batch != published.effective_batch:
         yield f"batches of {config.effective_batch} instead of {published.effective_batch}"
     if config.precision != published.precision:

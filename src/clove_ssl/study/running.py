@@ -30,11 +30,11 @@ from clove_ssl.pretraining import run as pretraining
 from clove_ssl.pretraining.run import PretrainResult
 from clove_ssl.probes.command import open_suite, probe_backbones
 from clove_ssl.probes.suite import ProbeSuite
-from clove_ssl.resuming import resume
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.study.cells import Cell, CellInUse, find_cell, state_of
 from clove_ssl.study.plan import StudyPlan, time_steps
 from clove_ssl.training.signals import terminated_like_interrupted
+from clove_ssl.whole_runs import resume
 
 
 def run_cell(plan: StudyPlan, cell: Cell, *, gpus: int = 1) -> None:
@@ -51,8 +51,12 @@ def run_cell(plan: StudyPlan, cell: Cell, *, gpus: int = 1) -> None:
 
 def record_failure(plan: StudyPlan, cell: Cell, error: Exception) -> str:
     """Write down why a cell failed; gives the first line of it."""
+    return write_failure(plan.folder.failure(cell.name), error)
+
+
+def write_failure(path: Path, error: Exception) -> str:
+    """Write down what went wrong; gives the first line of it."""
     told = str(error) if isinstance(error, UserError) else traceback.format_exc()
-    path = plan.folder.failure(cell.name)
     with suppress(OSError):  # a full disk may be why it failed; the other cells go on
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, told.rstrip() + "\n")
@@ -69,12 +73,13 @@ def _do(plan: StudyPlan, cell: Cell, gpus: int) -> None:
     elif gpus > 1:
         _run_together(config, run, gpus)
     else:
-        _train(config, run)
+        start_or_resume(config, run)
 
 
-def _train(config: PretrainConfig | FinetuneConfig, run: RunDirectory) -> None:
+def start_or_resume(config: PretrainConfig | FinetuneConfig, run: RunDirectory) -> None:
+    """Train to the end; whoever asks it to stop before raises ``KeyboardInterrupt``."""
     if _is_begun(run):
-        result: PretrainResult | FinetuneResult = resume(run.path)
+        result: PretrainResult | FinetuneResult = resume(run.path, conclude=False)
     elif isinstance(config, FinetuneConfig):
         result = finetuning.finetune(config)
     else:
@@ -159,7 +164,7 @@ def work(plan: StudyPlan, orders: Iterable[str], *, gpus: int) -> None:
             print(answer, file=answers, flush=True)
             if answer == "broken":
                 return
-            _tidy_up()
+            tidy_up()
 
 
 def _attempt(plan: StudyPlan, cell: Cell, gpus: int) -> Answer:
@@ -175,7 +180,7 @@ def _attempt(plan: StudyPlan, cell: Cell, gpus: int) -> Answer:
     return "done"
 
 
-def _tidy_up() -> None:
+def tidy_up() -> None:
     """Leave the next cell the memory of the last, and none of its compiled networks."""
     torch.compiler.reset()
     gc.collect()

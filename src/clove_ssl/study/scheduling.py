@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
-from clove_ssl.console import Console, duration
+from clove_ssl.console import Console, Work, duration
 from clove_ssl.errors import UserError
 from clove_ssl.study.cells import KINDS, Cell, CellInUse, state_of
 from clove_ssl.study.plan import StudyPlan
@@ -41,13 +41,16 @@ class Outcome:
 
 def run_in_turn(plan: StudyPlan, cells: Sequence[Cell], console: Console) -> list[Outcome]:
     """Run cells in this process, in order."""
-    return [_attempt(plan, cell, console) for cell in cells]
+    return [
+        _attempt(plan, cell, console, place=f"{number}/{len(cells)}")
+        for number, cell in enumerate(cells, start=1)
+    ]
 
 
-def _attempt(plan: StudyPlan, cell: Cell, console: Console) -> Outcome:
+def _attempt(plan: StudyPlan, cell: Cell, console: Console, *, place: str) -> Outcome:
     if settled := _settled(plan, cell):
         return settled
-    console.say(f"== {cell.name}")
+    console.say(f"== {place} {cell.name}")
     try:
         run_cell(plan, cell)
     except CellInUse as error:
@@ -170,13 +173,16 @@ class Slots:
     def run(self, cells: Sequence[Cell]) -> list[Outcome]:
         """Run cells as soon as what they need is done and a slot is free."""
         waiting, outcomes = list(cells), list[Outcome]()
+        to_do = sum(state_of(cell, self._plan.folder) != "done" for cell in cells)
         try:
-            while waiting or self._busy():
-                self._start(waiting, outcomes)
-                outcomes += self._collect()
-                if not self._busy() and not any(self._is_ready(cell) for cell in waiting):
-                    break
-                time.sleep(_POLL_SECONDS)
+            with self._console.working("cells", total=to_do) as shown:
+                while waiting or self._busy():
+                    self._start(waiting, outcomes)
+                    outcomes += self._collect()
+                    if not self._busy() and not any(self._is_ready(cell) for cell in waiting):
+                        break
+                    self._show(shown, outcomes)
+                    time.sleep(_POLL_SECONDS)
         except BaseException:
             self._end_all()
             raise
@@ -184,6 +190,13 @@ class Slots:
             worker.end()
         left = [_settled(self._plan, cell) or Outcome(cell, "waiting") for cell in waiting]
         return outcomes + left
+
+    def _show(self, shown: Work, outcomes: Sequence[Outcome]) -> None:
+        """How many cells were run, and what those that are running are."""
+        shown.reached(sum(outcome.status != "already done" for outcome in outcomes))
+        workers = self._workers.values()
+        names = (f"{one.cell.name} {duration(one.seconds)}" for one in workers if one.cell)
+        shown.doing(", ".join(names))
 
     def _busy(self) -> dict[int, Cell]:
         return {slot: worker.cell for slot, worker in self._workers.items() if worker.cell}

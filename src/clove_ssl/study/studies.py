@@ -215,7 +215,7 @@ def _ablations(recipe: str, *, seeds: tuple[int, ...]) -> tuple[PretrainingEntry
 
 
 def _short(iterations: int, *, task: Changes, warmup: int) -> Changes:
-    """A short schedule; with a few iterations of warm-up detectors diverge."""
+    """A short schedule; with a few steps of warm-up detectors diverge."""
     return {
         "iterations": iterations,
         "precision": "bf16",

@@ -54,7 +54,7 @@ class Reading:
 
     seed: int
     batch_size: int
-    """Images of an iteration over all processes."""
+    """Images of a step over all processes."""
     micro_batch: int
     """Images of one forward pass of one process."""
     processes: int
@@ -66,7 +66,7 @@ class Reading:
     pin_memory: bool
 
     def between(self, start_step: int, stop_step: int) -> Reading:
-        """The batches of other iterations."""
+        """The batches of other steps."""
         return replace(self, start_step=start_step, stop_step=stop_step)
 
     def plan(self, order: ImageOrder) -> StepPlan:

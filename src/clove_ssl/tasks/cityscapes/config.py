@@ -32,7 +32,7 @@ class CityscapesConfig(DetectionConfig):
 
     @classmethod
     def protocol(cls, out: Path, backbone: str) -> FinetuneConfig:
-        """24k iterations of 8 images; no norms are trained, so none are measured anew."""
+        """24k steps of 8 images; no norms are trained, so none are measured anew."""
         return FinetuneConfig(
             out=out,
             backbone=backbone,

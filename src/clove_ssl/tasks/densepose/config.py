@@ -81,7 +81,7 @@ class COCODensePoseConfig(DetectionConfig):
 
     @classmethod
     def protocol(cls, out: Path, backbone: str) -> FinetuneConfig:
-        """130k iterations of 16 images at a learning rate of 0.01."""
+        """130k steps of 16 images at a learning rate of 0.01."""
         return FinetuneConfig(
             out=out,
             backbone=backbone,

@@ -51,7 +51,7 @@ class VOCDetectionConfig(DetectionConfig):
 
     @classmethod
     def protocol(cls, out: Path, backbone: str) -> FinetuneConfig:
-        """24k iterations on trainval of 2007 and 2012, tested on test of 2007."""
+        """24k steps on trainval of 2007 and 2012, tested on test of 2007."""
         return FinetuneConfig(
             out=out,
             backbone=backbone,
@@ -68,7 +68,7 @@ class COCOPyramidConfig(DetectionConfig):
 
     @classmethod
     def protocol(cls, out: Path, backbone: str) -> FinetuneConfig:
-        """The 1x schedule: 90k iterations of 16 images."""
+        """The 1x schedule: 90k steps of 16 images."""
         return FinetuneConfig(out=out, backbone=backbone, task=cls())
 
 

@@ -38,6 +38,7 @@ _ENDS = ((b"\xff\xd8", b"\xff\xd9"), (b"\x89PNG", b"IEND"))
 """How files of JPEG and PNG start and end."""
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -162,14 +163,13 @@ def read_image(path: Path, size: tuple[int, int]) -> Pixels:
 
 def check_images(samples: Sequence[Sample]) -> None:
     """Look at both ends of every file, so that a bad one stops a run before it begins."""
-    check_in_threads(_check_file, samples)
+    in_threads(_check_file, samples)
 
 
-def check_in_threads(check: Callable[[T], None], items: Iterable[T]) -> None:
-    """Check all items, several at a time; what is wrong with the first bad one is raised."""
+def in_threads(look: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """Look at all items, several at a time; what is wrong with the first bad one is raised."""
     with ThreadPoolExecutor(_READERS) as readers:
-        for _ in readers.map(check, items):
-            pass
+        return list(readers.map(look, items))
 
 
 def _check_file(sample: Sample) -> None:

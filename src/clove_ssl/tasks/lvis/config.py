@@ -35,7 +35,7 @@ class LVISConfig(DetectionConfig):
 
     @classmethod
     def protocol(cls, out: Path, backbone: str) -> FinetuneConfig:
-        """180k iterations of 16 images; no norms are trained, so none are measured anew."""
+        """180k steps of 16 images; no norms are trained, so none are measured anew."""
         return FinetuneConfig(
             out=out,
             backbone=backbone,
@@ -59,6 +59,6 @@ class LVISHalfConfig(LVISConfig):
 
     @classmethod
     def protocol(cls, out: Path, backbone: str) -> FinetuneConfig:
-        """Half the iterations of v1, which has about twice the images."""
+        """Half the steps of v1, which has about twice the images."""
         published = super().protocol(out, backbone)
         return replace(published, solver=SolverConfig(iterations=90_000, steps=(60_000, 80_000)))

@@ -13,21 +13,21 @@ from clove_ssl.tasks.own.sheet import write_examples
 
 def show_data(config: DataConfig) -> None:
     """Read data as fine-tuning would, say what they are, and draw examples."""
-    data = open_own(
-        LabelledDataConfig(
-            root=config.data,
-            validation_share=config.validation_share,
-            split_seed=config.split_seed,
-        ),
-        task="instances",
+    labelled = LabelledDataConfig(
+        root=config.data,
+        validation_share=config.validation_share,
+        split_seed=config.split_seed,
     )
     with Console() as console:
+        with console.working("Reading labels"):
+            data = open_own(labelled, task="instances")
         for line in describe(data):
             console.say(line)
         for problem in data.problems:
             console.warn(problem)
-        for items in data.items.values():
-            check_images([item.sample for item in items])
+        with console.working("Looking at the images"):
+            for items in data.items.values():
+                check_images([item.sample for item in items])
         if config.out is not None:
             for path in write_examples(data, config.out, count=config.pictures):
                 console.choice("examples", str(path))

@@ -11,7 +11,7 @@ from clove_ssl.data.labels.mask_folders import read_mask, read_picture
 from clove_ssl.data.labels.pixels import IGNORE, DenseLabels
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.labels.samples import Sample
-from clove_ssl.tasks.loading.images import check_in_threads
+from clove_ssl.tasks.loading.images import in_threads
 from clove_ssl.tasks.own.dataset import Item, OwnData
 from clove_ssl.tasks.own.readers.masks import check_mask
 from clove_ssl.tasks.semantic.coco import paint
@@ -53,12 +53,17 @@ class OwnPixels:
 
     def check(self) -> None:
         """Look at every mask, so that a bad one stops a run before it begins."""
-        check_in_threads(self._check, self._items)
+        self.present_classes()
 
-    def _check(self, item: Item) -> None:
-        if item.label_map is not None:
-            size = (item.sample.height, item.sample.width)
-            check_mask(item.label_map, self.class_names, size)
+    def present_classes(self) -> list[set[int]]:
+        """The classes that each image shows; every mask is looked at."""
+        return in_threads(self._present, self._items)
+
+    def _present(self, item: Item) -> set[int]:
+        if item.label_map is None:
+            return {1 + thing.category for thing in item.sample.annotations}
+        size = (item.sample.height, item.sample.width)
+        return check_mask(item.label_map, self.class_names, size)
 
 
 class ReducedPixels:

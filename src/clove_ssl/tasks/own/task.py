@@ -22,6 +22,7 @@ from clove_ssl.tasks.own.config import OwnDetectionConfig, SegmentConfig
 from clove_ssl.tasks.own.dataset import TRAIN, VAL, OwnData
 from clove_ssl.tasks.own.describe import describe
 from clove_ssl.tasks.own.finding import open_own, open_to_judge
+from clove_ssl.tasks.own.fractions import Part, draw_part
 from clove_ssl.tasks.own.pixel_labels import OwnPixels, ReducedPixels, pixel_labels
 from clove_ssl.tasks.own.sizes import (
     choose_anchors,
@@ -95,6 +96,14 @@ class OwnDetectionTask(DetectionTask):
             category_ids=vocabulary.category_ids,
             keypoint_names=test.keypoint_names or vocabulary.keypoint_names,
         )
+
+    def take_fraction(self, data: TaskData, share: float, *, seed: int) -> TaskData:
+        """The same data with a part of the training images, which shows all classes if it can."""
+        samples: Sequence[Sample] = data.train.samples
+        present = [{thing.category for thing in sample.annotations} for sample in samples]
+        part = draw_part(present, share, seed=seed)
+        kept = replace(data.train, samples=tuple(samples[index] for index in part.indices))
+        return _reduced(data, kept, part)
 
     def adapted(self, data: TaskData, *, on_gpu: bool) -> TaskConfig:
         """Sides, anchors and heads that fit the data and the device."""
@@ -215,6 +224,11 @@ class OwnSemanticTask(SemanticTask):
         test.check()
         return test
 
+    def take_fraction(self, data: TaskData, share: float, *, seed: int) -> TaskData:
+        """The same data with a part of the training images, which shows all classes if it can."""
+        part = draw_part(data.train.present_classes(), share, seed=seed)
+        return _reduced(data, SomeLabels(data.train, part.indices), part)
+
     def adapted(self, data: TaskData, *, on_gpu: bool) -> TaskConfig:
         """Sides that fit the data and the device."""
         config = self.config
@@ -239,6 +253,16 @@ def _not_given(config: TaskConfig, **values: Any) -> dict[str, Any]:
     """Those values of fields that nobody has changed."""
     usual = type(config)()
     return {n: v for n, v in values.items() if getattr(config, n) == getattr(usual, n)}
+
+
+def _reduced(data: TaskData, train: Any, part: Part) -> TaskData:
+    """Less to learn from; what was wrong with the whole has been said by now."""
+    return replace(
+        data,
+        train=train,
+        train_images=len(part.indices),
+        problems=part.problems(data.class_names),
+    )
 
 
 def _no_data(task: str) -> UserError:

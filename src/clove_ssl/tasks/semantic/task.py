@@ -20,7 +20,7 @@ from clove_ssl.errors import UserError
 from clove_ssl.tasks.base import Reading, Task, TaskData, TaskModel
 from clove_ssl.tasks.detection.finding import AUGMENTED_LISTS, find_segmentation_lists
 from clove_ssl.tasks.detection.scenes import write_voc_scenes
-from clove_ssl.tasks.loading.images import check_in_threads, size_of_file
+from clove_ssl.tasks.loading.images import in_threads, size_of_file
 from clove_ssl.tasks.pictures import paint_label_maps
 from clove_ssl.tasks.predictions import PREDICT_AGAIN, LabelMap, read_label_maps, write_label_maps
 from clove_ssl.tasks.scoring.judging import score_label_maps
@@ -222,7 +222,7 @@ def _one_list(lists: Sequence[str]) -> str:
 
 def _check_files(labels: VOCLabels) -> None:
     """Look at every file, so that a bad one stops a run before it begins."""
-    check_in_threads(lambda index: _check_pair(labels, index), range(len(labels)))
+    in_threads(lambda index: _check_pair(labels, index), range(len(labels)))
 
 
 def _check_pair(labels: VOCLabels, index: int) -> None:

@@ -1,0 +1,1 @@
+"""``clove labels``: what pre-training is worth where labels are scarce."""

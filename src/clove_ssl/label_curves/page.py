@@ -1,0 +1,74 @@
+"""What a comparison writes: ``labels.json``, its table in Markdown, the curves, and a page."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+
+from clove_ssl.atomic import unwritable, write_text
+from clove_ssl.console import counted
+from clove_ssl.label_curves.picture import draw_curves
+from clove_ssl.label_curves.plan import LabelPlan
+from clove_ssl.label_curves.results import LabelCurve, collect, content, table_rows, waiting
+from clove_ssl.report.pages import template
+from clove_ssl.text_tables import in_markdown
+
+
+def write_results(plan: LabelPlan, failures: Mapping[str, str]) -> LabelCurve:
+    """Write what is known by now, and give it."""
+    curve, folder = collect(plan), plan.folder
+    found = content(plan, curve, failures)
+    try:
+        write_text(folder.result("json"), json.dumps(found, indent=1, allow_nan=False) + "\n")
+        write_text(folder.result("md"), as_markdown(plan, curve))
+        if (picture := draw_curves(curve, title=title(plan, curve))) is not None:
+            write_text(folder.result("svg"), f"{picture}\n")
+        write_text(folder.result("html"), as_page(plan, curve, failures))
+    except OSError as error:
+        raise unwritable("The results", folder.path, error) from None
+    return curve
+
+
+def title(plan: LabelPlan, curve: LabelCurve) -> str:
+    """What the curves show."""
+    shared = plan.config.finetuning
+    return f"{curve.figure} of {shared.task.name}, judged by {counted(plan.test_images, 'image')}"
+
+
+def legend(plan: LabelPlan) -> str:
+    """How to read the table, and what all backbones have in common."""
+    shared = plan.config.finetuning
+    spread = (
+        f" Means of {shared.runs} seeds ± standard deviation of one run." if shared.runs > 1 else ""
+    )
+    return (
+        f"Scores in percent.{spread} In a row all backbones learn from the same images with the "
+        "same schedule; images are drawn from the training images by the seed of a run "
+        f"(from {shared.seed} on), every class at least once where their number allows it, and a "
+        "larger part holds every smaller one. All are judged by the same images."
+    )
+
+
+def as_markdown(plan: LabelPlan, curve: LabelCurve) -> str:
+    """The table and what it means."""
+    verdict = [f"- {sentence}" for sentence in curve.verdict()]
+    parts = [f"# {title(plan, curve)}", in_markdown(table_rows(plan, curve))]
+    parts += ["\n".join(verdict)] if verdict else []
+    return "\n\n".join([*parts, legend(plan)]) + "\n"
+
+
+def as_page(plan: LabelPlan, curve: LabelCurve, failures: Mapping[str, str]) -> str:
+    """The same as a page, with the curves."""
+    head, *rows = table_rows(plan, curve)
+    return template("labels.html.jinja").render(
+        title=title(plan, curve),
+        curves=draw_curves(curve, title=title(plan, curve)),
+        verdict=curve.verdict(),
+        legend=legend(plan),
+        head=head,
+        rows=rows,
+        backbones=[(arm.name, arm.backbone) for arm in plan.arms],
+        waiting=waiting(plan, failures),
+        written=time.strftime("%Y-%m-%d %H:%M"),
+    )
