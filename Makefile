@@ -5,6 +5,7 @@ DEMO := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 INSTALL := install --quiet --constraint constraints.txt --editable ".[dev]"
 MINUTES ?= 30
 RUNS ?= 5
+KILLS ?= 0
 STEPS ?= 20000
 # Whatever the shell says: without its bytecode, torch takes three times as long to start.
 export PYTHONDONTWRITEBYTECODE :=
@@ -44,9 +45,10 @@ test-all: setup
 fuzz: setup
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m fuzz --minutes $(MINUTES)
 
-# Pre-training, fine-tuning and a study under kills, signals, a full disk and failing reads.
+# Pre-training, fine-tuning and a study under kills, signals, a full disk and failing reads;
+# with KILLS=200 all verbs that write, until so many kills have hit.
 chaos: setup
-	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m chaos --runs $(RUNS)
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m chaos --runs $(RUNS) --kills $(KILLS)
 
 # Many tiny steps; nothing may grow.
 soak: setup

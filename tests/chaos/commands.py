@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
+from chaos.moments import Moment
 
 from clove_ssl import cli
 
@@ -32,8 +33,10 @@ class Command:
         *,
         before: Callable[[], None] = nothing,
         environment: Mapping[str, str] | None = None,
+        moment: Moment | None = None,
     ) -> None:
         self.said = said
+        self.moment = moment
         self.code: int | None = None
         self.pid = os.fork()
         if self.pid == 0:
@@ -53,7 +56,11 @@ class Command:
             os.environ.update(environment)
             torch.set_num_threads(1)
             before()
+            if self.moment is not None:
+                self.moment.install()
             code = cli.main(arguments)
+            if self.moment is not None:
+                self.moment.close_in_child()
         except SystemExit as error:  # of the reader of options
             code = error.code if isinstance(error.code, int) else 1
         except BaseException:
@@ -69,6 +76,14 @@ class Command:
             if pid:
                 self.code = os.waitstatus_to_exitcode(status)
         return self.code is None
+
+    def wait_for_moment(self) -> bool:
+        """Wait until the moment has come; whether it did, before the command ended."""
+        assert self.moment is not None
+        while self.is_running():
+            if self.moment.wait(0.02):
+                return True
+        return False
 
     def wait(self, seconds: float = PATIENCE) -> bool:
         """Wait for the end; whether it came."""

@@ -56,6 +56,8 @@ def stop_and_go(command: Command, chance: Random) -> bool:
     return command.hit(signal.SIGCONT)
 
 
+KILLS = ("SIGKILL, main", "SIGKILL, worker")
+
 SIGNALS: dict[str, Callable[[Command, Random], bool]] = {
     "SIGKILL, main": kill_main,
     "SIGKILL, worker": kill_worker,

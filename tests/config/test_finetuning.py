@@ -125,8 +125,8 @@ def test_evaluations_fall_on_their_iterations() -> None:
     config = of("voc-c4", iterations=10)
     config = replace(config, evaluation=replace(config.evaluation, every=4))
     plan = plan_finetuning(config, images=100, processes=1)
-    assert plan.evaluations(0) == [4, 8, 10]
-    assert plan.evaluations(8) == [8, 10]
+    assert list(plan.evaluations(0)) == [4, 8, 10]
+    assert list(plan.evaluations(8)) == [8, 10]
     assert [step for step in range(1, 11) if plan.writes_checkpoint(step)] == [4, 8, 10]
 
 

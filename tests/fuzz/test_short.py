@@ -21,9 +21,11 @@ from hypothesis import strategies as st
 
 from clove_ssl.errors import UserError
 
-FEW = {"run-directories": 0, "command-lines": 5, "yaml": 5}
+TRAINED = ("run-directories", "resumed-runs", "studies")
+FEW = {"command-lines": 5, "yaml": 5, "models": 5, "hub-folders": 5, **dict.fromkeys(TRAINED, 0)}
+FEW |= {name: 8 for name in TARGETS if name.startswith("own-")}
 SHORT = {name: FEW.get(name, 20) for name in TARGETS}
-"""Drawn cases of each target; run directories are made by training, which takes too long here."""
+"""Drawn cases of each target; some folders are made by training, which takes too long here."""
 
 
 @pytest.mark.parametrize("name", [name for name in TARGETS if SHORT[name]])

@@ -53,6 +53,7 @@ def work(
     """Feed cases to the parser, in a process that does nothing else."""
     warnings.simplefilter("ignore")
     os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # libraries in C have much to say about videos
     guard = Guard(folder)
     limit_address_space()
     workspaces: dict[str, Workspace] = {}

@@ -92,3 +92,10 @@ def test_a_container_has_no_more_than_its_limit(
     assert shared.host_memory() == 65_000_000 * 1024
     (tmp_path / "limit").write_text("1000000\n")
     assert shared.host_memory() == 1_000_000
+
+
+def test_a_run_that_lasts_for_months_on_any_machine_is_refused(tmp_path: Path) -> None:
+    config = tiny_config(tmp_path / "run", steps=10**9, batch_size=2**15)
+    with pytest.raises(UserError, match=r"1,000,000,000 steps .* take 3792 d .* at least"):
+        check(config)
+    check(tiny_config(tmp_path / "run", steps=10**7))

@@ -58,3 +58,13 @@ def test_a_terminal_of_80_columns_shows_speed_loss_and_time(
     assert len(line) < 80
     for fact in ("step 50/100", "0.042 img/s", "loss 1.000", "left 21 h 06 min"):
         assert fact in line
+
+
+def test_a_run_of_years_is_told_once_as_soon_as_its_speed_is_known(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with Console() as console:
+        shown = pace(10_000_000, console)
+        for step in (1, 2):
+            shown.logged(step, METRICS | {"images_per_second": 10.0}, ())
+    assert capsys.readouterr().out.count("at this speed the run takes 740 d") == 1

@@ -7,14 +7,21 @@ import os
 import stat
 from pathlib import Path
 
+_PIECE = 2**20  # bytes
+
 
 def read_regular(path: Path, *, most: int) -> bytes:
     """The bytes of a regular file, and one more than ``most`` of a larger one; or ``OSError``."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with os.fdopen(handle, "rb") as file:
-        mode = os.fstat(handle).st_mode
+        facts = os.fstat(handle)
+        mode = facts.st_mode
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
         if not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-        return file.read(most + 1)
+        # Asking for all that there may be would take as much memory at once.
+        data = file.read(min(facts.st_size, most) + 1)
+        while len(data) <= most and (more := file.read(min(_PIECE, most + 1 - len(data)))):
+            data += more  # files such as those of /proc have more than they say
+        return data

@@ -17,12 +17,16 @@ from typing import Protocol
 import numpy as np
 
 from clove_ssl.config.pretraining import DataConfig
+from clove_ssl.config.regular_files import read_regular
 from clove_ssl.data.folders import FolderListing, list_images
 from clove_ssl.data.labels.classified import LabelledImages
 from clove_ssl.data.names import NameTable, find_shards, is_image_name
 from clove_ssl.data.shards import ShardIndex, ShardReader, shard_index
 from clove_ssl.data.whole_files import check_size, read_whole
 from clove_ssl.errors import UserError
+
+LARGEST_LIST = 2**31
+"""Bytes of a list of files."""
 
 
 class ImageSource(Protocol):
@@ -170,7 +174,8 @@ def _listed_paths(path: str | Path) -> list[str]:
             f"--data {os.path.dirname(path) or '.'}"
         )
     try:
-        text = Path(path).read_text("utf-8-sig", "surrogateescape")
+        data = read_regular(Path(path), most=LARGEST_LIST)
+        text = data.decode("utf-8-sig", "surrogateescape").replace("\r", "\n")
     except FileNotFoundError:
         raise _no_such_source(str(path)) from None
     except OSError as error:

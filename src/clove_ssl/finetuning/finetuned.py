@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -25,11 +25,12 @@ from clove_ssl import __version__
 from clove_ssl.backbones.build import STAGES, Backbone, build_backbone
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
+from clove_ssl.config.json_files import checked
 from clove_ssl.data.decode import DecodeError, decode, pixels_of_picture
 from clove_ssl.data.whole_files import read_whole
 from clove_ssl.errors import UserError
 from clove_ssl.runs.directory import RunDirectory, find, not_exported, read_finetuning
-from clove_ssl.tasks.base import Task, TaskModel, Vocabulary
+from clove_ssl.tasks.base import Task, TaskData, TaskModel, Vocabulary
 from clove_ssl.weights.safetensors_file import (
     content_hash,
     portable_state,
@@ -41,6 +42,7 @@ from clove_ssl.weights.safetensors_file import (
 
 FORMAT = "clove-ssl model"
 FORMAT_VERSION = 1
+_COPY_AGAIN = "Copy it again from where it was made."
 
 
 AnyImage = str | Path | Image.Image | NDArray[np.uint8] | Tensor
@@ -127,6 +129,7 @@ def _from_array(array: NDArray[Any]) -> Tensor:
 class StoredModel:
     """What ``export/model.safetensors`` holds."""
 
+    path: Path
     config: FinetuneConfig
     vocabulary: Vocabulary
     architecture: str
@@ -137,10 +140,27 @@ class StoredModel:
         data = task.without_data(self.vocabulary)
         if test is not None:
             data = replace(data, test=test)
-        backbone = build_backbone(task.backbone_config(self.architecture))
-        network = task.build_model(backbone, data, seed=self.config.seed)
+        with torch.device("meta"):  # what it says may be larger than any memory
+            self._check_fit(self._network(task, data))
+        network = self._network(task, data)
         network.load_state_dict(self.state)
         return FinetunedModel(task, network.to(device), self.vocabulary)
+
+    def _network(self, task: Task, data: TaskData) -> TaskModel:
+        backbone = build_backbone(task.backbone_config(self.architecture))
+        return task.build_model(backbone, data, seed=self.config.seed)
+
+    def _check_fit(self, network: TaskModel) -> None:
+        """Refuse tensors that are not those of the network that the file describes."""
+        expected = {name: tensor.shape for name, tensor in network.state_dict().items()}
+        found = {name: tensor.shape for name, tensor in self.state.items()}
+        names = sorted(expected.keys() | found.keys())
+        odd = [name for name in names if expected.get(name) != found.get(name)]
+        if odd:
+            raise UserError(
+                f"{self.path} describes another model than the one it holds: {odd[0]} and "
+                f"{len(odd) - 1} more tensors do not fit. {_COPY_AGAIN}"
+            )
 
 
 def load_finetuned(path_or_run: str | Path, *, device: str = "cpu") -> FinetunedModel:
@@ -171,9 +191,33 @@ def read_finetuned(path_or_run: str | Path) -> StoredModel:
             "export/model.safetensors; backbones are opened by load_backbone."
         )
     verify(path, state, metadata, newest=FORMAT_VERSION)
+    missing = [name for name in ("config", "vocabulary", "architecture") if name not in metadata]
+    if missing:
+        raise UserError(f"{path} has no {missing[0]} in its metadata. {_COPY_AGAIN}")
     config = files.parse(FinetuneConfig, metadata["config"], where=path)
-    vocabulary = Vocabulary(**{k: tuple(v) for k, v in json.loads(metadata["vocabulary"]).items()})
-    return StoredModel(config, vocabulary, metadata["architecture"], state)
+    vocabulary = _read_vocabulary(metadata["vocabulary"], path)
+    return StoredModel(path, config, vocabulary, metadata["architecture"], state)
+
+
+class _VocabularyContent(TypedDict):
+    class_names: list[str]
+    category_ids: list[int]
+    keypoint_names: list[str]
+
+
+def _read_vocabulary(text: str, path: Path) -> Vocabulary:
+    """What outputs mean: names of classes, a number for each of them or none, and points."""
+    try:
+        known: _VocabularyContent = checked(json.loads(text), _VocabularyContent)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"The vocabulary of {path} is damaged: {error}. {_COPY_AGAIN}") from None
+    names, numbers = tuple(known["class_names"]), tuple(known["category_ids"])
+    if not names or (numbers and len(set(numbers)) != len(names)):
+        raise UserError(
+            f"The vocabulary of {path} has {len(names)} classes with {len(set(numbers))} numbers. "
+            f"Expected a number for each. {_COPY_AGAIN}"
+        )
+    return Vocabulary(names, numbers, tuple(known["keypoint_names"]))
 
 
 def write_finetuned(

@@ -12,6 +12,7 @@ from clove_ssl.training.needs import (
     Needs,
     check_disk,
     check_memory,
+    check_time,
     checkpoint_space,
     weights_and_checkpoint,
 )
@@ -37,7 +38,9 @@ def check_needs(
     model: TaskModel,
     process: Process,
 ) -> None:
-    """Refuse batches and checkpoints that cannot fit."""
+    """Refuse batches and checkpoints that cannot fit, and what would last for months."""
+    images = plan.total_steps * plan.batch_size
+    check_time(plan.total_steps, images, processes=process.world_size)
     sides = getattr(config.task, "train_sides", None) or (getattr(config.task, "crop", 1),)
     pixels = 3 * plan.micro_batch * min(sides) ** 2  # of at least a byte each
     weights, checkpoint = weights_and_checkpoint(model, states_per_weight=1)

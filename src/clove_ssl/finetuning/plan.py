@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from clove_ssl.config.finetuning import FinetuneConfig
@@ -34,9 +36,12 @@ class FinetunePlan(RunPlan):
         every = self.evaluate_every
         return step == self.total_steps or (every is not None and step > 0 and step % every == 0)
 
-    def evaluations(self, step: int) -> list[int]:
+    def evaluations(self, step: int) -> Iterator[int]:
         """The steps from ``step`` on after which the model is scored."""
-        return [at for at in range(step, self.total_steps + 1) if self.evaluates(at)]
+        if self.evaluate_every is not None:
+            first = max(1, math.ceil(step / self.evaluate_every)) * self.evaluate_every
+            yield from range(first, self.total_steps, self.evaluate_every)
+        yield self.total_steps
 
     def writes_checkpoint(self, step: int) -> bool:
         """Also at every evaluation, so that an interrupted one can be repeated."""

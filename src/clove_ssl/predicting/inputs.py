@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from torch import Tensor
@@ -126,10 +127,20 @@ class _Frames(_Part):
         self.count = None if frames is None else -(-frames // every)
 
     def items(self) -> Iterator[_Item]:
-        stem = self._video.path.stem
-        for number, frame in self._video.read(every=self._every):
-            name = f"{self._video.path}:frame {number}"
-            yield _Item(name, f"{stem}/frame_{number:06d}", lambda pixels=frame: pixels)  # type: ignore[misc]
+        number = 0
+        try:
+            for number, frame in self._video.read(every=self._every):
+                yield self._item(number, lambda pixels=frame: pixels)  # type: ignore[misc]
+        except DecodeError as error:
+            yield self._item(number + 1, partial(_fail, error))
+
+    def _item(self, number: int, load: Load) -> _Item:
+        place = f"{self._video.path.stem}/frame_{number:06d}"
+        return _Item(f"{self._video.path}:frame {number}", place, load)
+
+
+def _fail(error: DecodeError) -> Tensor:
+    raise error
 
 
 def _open(path: Path, *, every: int) -> _Part:
@@ -143,6 +154,8 @@ def _open(path: Path, *, every: int) -> _Part:
         raise UserError(
             f"{path} does not exist. Name images, folders of images, .tar shards or video files."
         )
+    if not os.path.isfile(text):  # a decoder would wait for ever for a pipe
+        raise UserError(f"{path} is no file. Name images, folders, .tar shards or video files.")
     if is_video_name(text):
         return _Frames(Path(text), every=every)
     if not is_image_name(text):

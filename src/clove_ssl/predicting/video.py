@@ -12,11 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from clove_ssl.data.decode import DecodeError
 from clove_ssl.errors import UserError
 
 _SUFFIXES = (
     *(".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg", ".wmv", ".flv", ".ts"),
 )
+
+_MISCOUNTED = 2  # frames by which headers of good files are wrong
+_MISCOUNTED_SHARE = 0.05
 
 
 def is_video_name(name: str) -> bool:
@@ -44,7 +48,10 @@ class Video:
             capture.release()
 
     def read(self, *, every: int) -> Iterator[tuple[int, Tensor]]:
-        """The numbers of frames, from 1 on, and their pixels, uint8 (3, H, W) RGB."""
+        """The numbers of frames, from 1 on, and their pixels, uint8 (3, H, W) RGB.
+
+        Where a file is damaged in the middle, ``DecodeError`` comes behind the last good frame.
+        """
         read = self._read_av if self._program == "av" else self._read_cv2
         for number, pixels in enumerate(read()):
             if number % every == 0:
@@ -52,19 +59,27 @@ class Video:
 
     def _read_av(self) -> Iterator[Any]:
         with self._open_av() as container:
-            for frame in container.decode(video=0):
-                yield frame.to_ndarray(format="rgb24")
+            frames = container.decode(video=0)
+            while True:
+                try:
+                    pixels = next(frames).to_ndarray(format="rgb24")
+                except StopIteration:
+                    return
+                except Exception as error:  # those of FFmpeg, one class for each
+                    raise DecodeError(f"the video cannot be read on ({error})") from None
+                yield pixels
 
     def _read_cv2(self) -> Iterator[Any]:
-        capture = self._open_cv2()
+        capture, count = self._open_cv2(), 0
         try:
-            while True:
-                is_there, pixels = capture.read()
-                if not is_there:
-                    return
-                yield pixels[..., ::-1]
+            while (answer := capture.read())[0]:
+                count += 1
+                yield answer[1][..., ::-1]
         finally:
             capture.release()
+        missing = (self.frames or 0) - count  # OpenCV does not tell an end from a fault
+        if missing > max(_MISCOUNTED, _MISCOUNTED_SHARE * count):
+            raise DecodeError(f"the video ends here, of {self.frames:,} frames that it promised")
 
     def _open_av(self) -> Any:
         try:

@@ -15,6 +15,7 @@ from clove_ssl.training.needs import (
     Needs,
     check_disk,
     check_memory,
+    check_time,
     checkpoint_space,
     weights_and_checkpoint,
 )
@@ -38,6 +39,7 @@ def check_needs(config: PretrainConfig, process: Process, *, images: int) -> Pre
     """Refuse a run that cannot fit; nothing where a method cannot be built without memory."""
     kind, here = process.device.type, process.local_world_size
     plan = plan_run(config, images=images, processes=process.world_size, device_type=kind)
+    check_time(plan.total_steps, plan.total_steps * plan.batch_size, processes=process.world_size)
     try:
         memory = memory_needs(config, plan, process)
     except (RuntimeError, NotImplementedError):  # of a plug-in that reads the values of its weights

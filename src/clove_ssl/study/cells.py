@@ -14,10 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from clove_ssl.config.regular_files import read_regular
 from clove_ssl.errors import UserError
 from clove_ssl.runs.directory import RunDirectory, held
 from clove_ssl.study.config import CellKind, FinetuningEntry, PretrainingEntry, ProbeEntry
 from clove_ssl.study.configs import StudyConfigs
+
+_LONGEST_FAILURE = 2**20  # bytes of a message
 
 
 class CellInUse(UserError):
@@ -57,6 +60,15 @@ class StudyFolder:
     def failure(self, cell: str) -> Path:
         """Why a cell failed the last time."""
         return self._about(cell, "failure.txt")
+
+    def why_failed(self, cell: str) -> str:
+        """The last line of what was written down about a failure; empty where there is none."""
+        try:
+            text = read_regular(self.failure(cell), most=_LONGEST_FAILURE)
+        except OSError:
+            return ""
+        lines = text.decode("utf-8", "backslashreplace").strip().splitlines()
+        return lines[-1] if lines else "an unknown reason"
 
     def output(self, cell: str) -> Path:
         """What a cell said in another process."""
@@ -129,8 +141,9 @@ def find_cell(cells: tuple[Cell, ...], asked: str) -> Cell:
     by_name = {cell.name: cell for cell in cells}
     if asked in by_name:
         return by_name[asked]
-    if asked.isdigit() and int(asked) < len(cells):
-        return cells[int(asked)]
+    by_number = {str(number): cell for number, cell in enumerate(cells)}
+    if asked in by_number:
+        return by_number[asked]
     raise UserError(
         f"--cell {asked} is no cell of this study, which has 0 to {len(cells) - 1}. List them with "
         "--dry-run."

@@ -182,10 +182,8 @@ def _check_known(kind: str, asked: Sequence[str], known: set[str]) -> None:
 
 
 def _failure(plan: StudyPlan, cell: Cell) -> str:
-    path = plan.folder.failure(cell.name)
-    if path.is_file():
-        return path.read_text(encoding="utf-8").strip().splitlines()[-1]
-    return ", ".join(f"needs {name}" for name in plan.missing(cell))
+    needed = ", ".join(f"needs {name}" for name in plan.missing(cell))
+    return plan.folder.why_failed(cell.name) or needed
 
 
 def _sum_up(plan: StudyPlan, outcomes: Sequence[Outcome], console: Console) -> None:

@@ -6,7 +6,6 @@ Estimates are GPU time of one device; what no measurement is known for is named,
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.config.regular_files import read_regular
 from clove_ssl.console import duration
 from clove_ssl.data.sources import open_source
 from clove_ssl.errors import UserError
@@ -26,6 +26,8 @@ from clove_ssl.study.plan import StudyPlan
 from clove_ssl.text_tables import in_columns
 
 END_TO_END = "end to end"
+LARGEST = 2**26  # bytes of a file of measurements
+FASTEST = 1e12  # images per second
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Speeds:
     def _add(self, line: dict[str, Any]) -> None:
         device = line.get("device", "unknown device")
         if {"method", "backbone", "images_per_second"} <= line.keys():
-            name, key = str(line.get("name", "")), (line["method"], line["backbone"])
+            name, key = str(line.get("name", "")), (str(line["method"]), str(line["backbone"]))
             whole = name.split(" (")[0] == END_TO_END  # with all cores
             if whole or (name == "step" and not self._knows_run(key)):
                 what = END_TO_END if whole else "steps alone"
@@ -73,7 +75,7 @@ class Speeds:
                 self._methods[key] = _Speed(speed, f"{speed:,.0f} images/s {what}, {device}")
         elif {"case", "images_per_s"} <= line.keys():
             speed = _speed(line, "images_per_s")
-            self._tasks[line["case"]] = _Speed(speed, f"{speed:,.1f} images/s, {device}")
+            self._tasks[str(line["case"])] = _Speed(speed, f"{speed:,.1f} images/s, {device}")
 
     def _knows_run(self, key: tuple[str, str]) -> bool:
         return key in self._methods and END_TO_END in self._methods[key].basis
@@ -82,7 +84,7 @@ class Speeds:
 def _speed(line: dict[str, Any], key: str) -> float:
     """The speed that a line tells."""
     value = line[key]
-    if not isinstance(value, int | float) or not 0 < value < math.inf:
+    if not isinstance(value, int | float) or not 0 < value < FASTEST:
         raise UserError(
             f"{key} is {value!r} in {json.dumps(line)[:100]}; expected images per second, above 0. "
             "Measure again: clove bench --out bench.jsonl"
@@ -246,7 +248,7 @@ class _ImageCounts:
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_regular(path, most=LARGEST).decode("utf-8")
         for line in filter(None, map(str.strip, text.splitlines())):
             content = json.loads(line)
             if isinstance(content, dict):
@@ -255,7 +257,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
         raise UserError(
             f"{path} cannot be read: {error.strerror}. Measure first: clove bench --out {path}"
         ) from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise UserError(
             f"{path} is no file of measurements: expected one JSON object per line. Measure again: "
             "clove bench --out bench.jsonl"

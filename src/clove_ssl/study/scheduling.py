@@ -134,9 +134,8 @@ class _Worker:
             return Outcome(cell, "waiting", "is being worked on by another process")
         if code == INTERRUPTED:
             raise KeyboardInterrupt
-        failure = folder.failure(cell.name)
-        if answer and failure.is_file():
-            return Outcome(cell, "failed", failure.read_text().strip().splitlines()[-1])
+        if answer and (reason := folder.why_failed(cell.name)):
+            return Outcome(cell, "failed", reason)
         message = (
             f"the process ended with code {code}; {folder.output(cell.name)} and {self._said} have "
             "what it said"

@@ -26,6 +26,7 @@ import torch
 from numpy.typing import NDArray
 
 from clove_ssl.atomic import replacing, unwritable, write_text
+from clove_ssl.config.regular_files import read_regular
 from clove_ssl.data.array_files import read_arrays
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.labels.rle import encode_mask, write_counts
@@ -37,6 +38,8 @@ LabelMap = NDArray[np.uint8]
 
 PREDICT_AGAIN = "To predict again, remove scores.json of the run and type: clove resume RUN"
 _MOST_BYTES = 4 * 2**30  # of all class maps; those of VOC 2012 have 0.3 GiB
+LARGEST_FILE = 16 * 2**30
+"""Bytes of detections; those of LVIS have two gigabytes."""
 _FOLDER = "predictions"  # of a run
 _MAPS = "maps/"  # a folder in the archive, so that an image may have any name
 
@@ -182,12 +185,15 @@ def _write_header(path: Path, data: bytes, header: Mapping[str, Any]) -> None:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        data = read_regular(path, most=LARGEST_FILE)
     except OSError as error:
         raise UserError(
             f"{path} cannot be read: {error.strerror}. Expected predictions there. "
             f"{predict_again(path)}"
         ) from None
+    if len(data) > LARGEST_FILE:
+        raise UserError(f"{path} has more than {LARGEST_FILE:,} bytes. {predict_again(path)}")
+    return data
 
 
 def _read_header(path: Path, data: bytes) -> dict[str, Any]:

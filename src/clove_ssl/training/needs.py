@@ -17,11 +17,14 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from clove_ssl.console import Console
+from clove_ssl.console import Console, duration
 from clove_ssl.errors import UserError
 from clove_ssl.runs.directory import list_checkpoints
 
 GIB = 2**30
+SHORTEST_STEP = 1e-3  # seconds
+FASTEST_IMAGES = 1e5  # images that a process sees in a second
+LONGEST_RUN = 100 * 86_400.0  # seconds
 MEMORY_FACTS = Path("/proc/meminfo")
 CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
@@ -114,6 +117,17 @@ def free_space(folder: Path) -> int | None:
         return shutil.disk_usage(existing).free if existing else None
     except OSError:
         return None
+
+
+def check_time(steps: int, images: int, *, processes: int) -> None:
+    """Refuse what would last for months on any machine: so many steps, or images in all."""
+    least = max(steps * SHORTEST_STEP, images / (FASTEST_IMAGES * processes))
+    if least > LONGEST_RUN:
+        raise UserError(
+            f"{steps:,} steps with {images:,} images take {duration(least)} at least, even on the "
+            "fastest machine. Give fewer --steps, --epochs or --iterations, or a smaller "
+            "--batch-size."
+        )
 
 
 def announce_needs(needs: Needs, space: int, console: Console) -> None:

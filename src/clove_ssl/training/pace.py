@@ -17,6 +17,7 @@ _REDRAW = 0.2  # seconds
 _SETTLED = 3.0  # seconds after which the speed of an interval says more than that of the last one
 _FIRST_WORD = 20.0  # seconds after which a CPU has to say how long it takes
 _LONG = 3600.0
+_MONTHS = 60 * 86_400.0
 
 
 class Pace:
@@ -33,6 +34,7 @@ class Pace:
         self._speed: float | None = None  # images/s of the last interval
         self._drawn = 0.0
         self._passes = 0
+        self._warned = False
         self._start = self._interval = time.perf_counter()
 
     def pass_done(self, step: int) -> None:
@@ -53,9 +55,20 @@ class Pace:
         left = f"left {duration(self._left(done) / max(self._speed, 1e-9))}"
         step, speed = f"step {done}/{self._plan.total_steps}", rate(self._speed)
         self._terms = [terms[0], epoch, wait, *terms[1:]]
+        self._warn_of_months(done)
         self.pause()
         text = "  ".join([step, epoch, *terms, speed, wait, left])
         self._console.progress(text, self._line(done))
+
+    def _warn_of_months(self, done: int) -> None:
+        """Say once, as soon as the speed is known, that nobody will see the end."""
+        seconds = self._left(done) / max(self._speed or 0.0, 1e-9)
+        if seconds > _MONTHS and not self._warned:
+            self._warned = True
+            self._console.warn(
+                f"at this speed the run takes {duration(seconds)} more. Fewer --epochs, --steps or "
+                "--iterations, or a smaller network, take less."
+            )
 
     def pause(self) -> None:
         """Something else took its time, which counts for no pass."""

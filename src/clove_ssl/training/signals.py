@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+_AGAIN = 0.05  # seconds
+
 
 class Terminated(KeyboardInterrupt):
-    """The process was asked to end: SIGTERM, or a terminal that was closed."""
+    """The process was asked to end by a signal: SIGTERM, or that of a closed terminal."""
 
 
 @contextmanager
@@ -17,14 +22,38 @@ def terminated_like_interrupted() -> Iterator[None]:
     """Let SIGTERM and SIGHUP end what is going on as Ctrl-C does, and be cleaned up behind."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise Terminated
+        raise Terminated(number)
 
     numbers = [signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which is what nohup asks for
         numbers.append(signal.SIGHUP)
     previous = {number: signal.signal(number, stop) for number in numbers}
     try:
-        yield
+        with _asking_again():
+            yield
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def _asking_again() -> Iterator[None]:
+    """Repeat a signal whose exception came where Python ignores them, as in finalizers."""
+    usual, timers = sys.unraisablehook, list[threading.Timer]()
+
+    def hook(ignored: sys.UnraisableHookArgs) -> None:
+        if not isinstance(ignored.exc_value, Terminated):
+            usual(ignored)
+            return
+        [number] = ignored.exc_value.args
+        timers.append(threading.Timer(_AGAIN, os.kill, (os.getpid(), number)))
+        timers[-1].daemon = True
+        timers[-1].start()
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = usual
+        for timer in timers:
+            timer.cancel()

@@ -16,9 +16,11 @@ from clove_ssl.config import files
 from clove_ssl.config.bases import Branch
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import BackboneConfig, PretrainConfig
+from clove_ssl.config.regular_files import read_regular
 from clove_ssl.errors import UserError
 from clove_ssl.runs.directory import RunDirectory, newest_intact, not_exported, read_config
 
+LARGEST_CONFIG = 2**20  # bytes; what is larger is no config
 HUB_WEIGHTS = "model.safetensors"
 HUB_FILES = (HUB_WEIGHTS, "pytorch_model.bin")
 """Weights of a folder in the style of Hugging Face; older ones have a pickle."""
@@ -90,7 +92,7 @@ def _of_folder(folder: Path, weights: str) -> Origin:
 def _read_config(path: Path) -> dict[str, Any]:
     """The content of a ``config.json``, if there is a readable one."""
     try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError):
+        content = json.loads(read_regular(path, most=LARGEST_CONFIG))
+    except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}

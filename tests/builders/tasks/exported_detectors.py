@@ -36,12 +36,16 @@ def write_run(
 
 
 def write_tiny_run(
-    folder: Path, task: str, *, classes: tuple[str, ...] = CLASSES
+    folder: Path,
+    task: str,
+    *,
+    classes: tuple[str, ...] = CLASSES,
+    architecture: str = "resnet18",
 ) -> tuple[RunDirectory, TaskModel]:
     """The same with narrow heads and small images, of detectors and of segmenters."""
     config = protocol(task, folder, "random")
     config = replace(config, task=tiny_task(config.task))
-    return _write(folder, config, architecture="resnet18", classes=classes)
+    return _write(folder, config, architecture=architecture, classes=classes)
 
 
 def _write(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from random import Random
 from unittest.mock import patch
@@ -15,7 +16,7 @@ from unittest.mock import patch
 import yaml
 from builders.runs.tiny_finetuning import tiny_finetuning
 from builders.runs.tiny_runs import tiny_config
-from builders.runs.tiny_studies import tiny_study
+from builders.runs.tiny_studies import saved, tiny_study
 from fuzz.formats import mostly
 from fuzz.mutations import ODD_VALUES, damaged, damaged_json, damaged_value
 from fuzz.target import Files, Limit, Target
@@ -40,18 +41,26 @@ class Refused(Exception):
 
 def run_command(*arguments: str) -> None:
     """Run a command; whatever is no sentence is raised."""
-    kept = sys.stdout, sys.stderr
-    with open(os.devnull, "w") as out, open(os.devnull, "w", errors="backslashreplace") as errors:
-        sys.stdout, sys.stderr = out, errors  # as Python opens them
+    with muted():
         try:
             code = cli.main(arguments)
         except SystemExit as error:  # of the reader of options
             code = error.code if isinstance(error.code, int) else 1
-        finally:
-            sys.stdout, sys.stderr = kept
     if code == 2:
         raise Refused
     assert code in (0, None), f"exit code {code}"
+
+
+@contextmanager
+def muted() -> Iterator[None]:
+    """Let what is said go nowhere, through files as Python opens them."""
+    kept = sys.stdout, sys.stderr
+    with open(os.devnull, "w") as out, open(os.devnull, "w", errors="backslashreplace") as errors:
+        sys.stdout, sys.stderr = out, errors
+        try:
+            yield
+        finally:
+            sys.stdout, sys.stderr = kept
 
 
 def damaged_yaml(data: bytes, chance: Random) -> bytes:
@@ -107,40 +116,53 @@ YAML = Target(
 )
 
 
-def _run_seeds() -> dict[str, Files]:
+@cache
+def _runs() -> dict[str, Files]:
+    """Finished runs of both kinds."""
     found = {}
     for name, start, config in (
         ("pretraining", pretraining.pretrain, lambda out: tiny_config(out, steps=2)),
-        ("finetuning", finetuning.finetune, lambda out: tiny_finetuning("voc-semantic", out)),
+        ("finetuning", finetuning.finetune, _small_finetuning),
     ):
         found[name] = _small(files_of(_quiet(lambda folder, s=start, c=config: s(c(folder / OUT)))))
     return found
 
 
+def _small_finetuning(out: Path) -> FinetuneConfig:
+    return replace(tiny_finetuning("voc-semantic", out), architecture="timm:test_resnet")
+
+
 def _small(run: Files) -> Files:
     """A run without what commands only write, and without weights of many megabytes."""
     written = (".png", ".html", ".lock", ".jpg", ".xml")
-    return {p: data for p, data in run.items() if not p.endswith(written) and len(data) < 2**21}
+    scenes = f"{OUT}/scenes/"
+    return {
+        path: data
+        for path, data in run.items()
+        if len(data) < 2**22 and (path.startswith(scenes) or not path.endswith(written))
+    }
 
 
 def _quiet(write: Callable[[Path], object]) -> Callable[[Path], None]:
     def quiet(folder: Path) -> None:
-        kept, sys.stdout = sys.stdout, open(os.devnull, "w")  # noqa: SIM115
-        try:
+        with muted():
             write(folder)
-        finally:
-            sys.stdout.close()
-            sys.stdout = kept
 
     return quiet
 
 
 def _use_run(folder: Path) -> None:
-    """Ask about a run, write its page, and take its backbone."""
+    """Ask about a run, write its page, score it, and take its backbone."""
+    out, target = str(folder / OUT), str(folder / "taken.safetensors")
+    commands = [("doctor", out), ("report", out, "--no-pictures"), ("import", out, "--out", target)]
+    if (folder / OUT / "scenes").is_dir():
+        commands.append(("score", out))
+    _run_all(commands)
+
+
+def _run_all(commands: Sequence[Sequence[str]]) -> None:
+    """Run commands; refused is what all of them refuse."""
     refused = 0
-    out = str(folder / OUT)
-    target = str(folder / "taken.safetensors")
-    commands = (("doctor", out), ("report", out, "--no-pictures"), ("import", out, "--out", target))
     for command in commands:
         try:
             run_command(*command)
@@ -150,14 +172,74 @@ def _use_run(folder: Path) -> None:
         raise Refused
 
 
+_DAMAGES = {".json": damaged_json, ".yaml": _any_yaml, ".jsonl": damaged}
+_WRITTEN = (".json", ".jsonl", ".yaml", ".pt", ".sha256", ".txt", ".npz")
+
 RUNS = Target(
     "run-directories",
-    _run_seeds,
+    _runs,
     _use_run,
     Limit(4.0, 128),
     turns=3,
-    damages={".json": damaged_json, ".yaml": _any_yaml, ".jsonl": damaged},
-    changed=(".json", ".jsonl", ".yaml", ".pt", ".sha256", ".txt"),
+    damages=_DAMAGES,
+    changed=_WRITTEN,
+    refusals=(Refused,),
+    may_start=True,
+)
+
+
+def _stopped() -> dict[str, Files]:
+    """The same runs, stopped before they wrote what comes at their end."""
+    last = ("/scores.json", "/backbone.safetensors", "/model_card.md", "/model.safetensors")
+    return {
+        name: {path: data for path, data in run.items() if not path.endswith(last)}
+        for name, run in _runs().items()
+    }
+
+
+RESUMED = Target(
+    "resumed-runs",
+    _stopped,
+    lambda folder: _run_all([("resume", str(folder / OUT))]),
+    Limit(10.0, 256),
+    turns=2,
+    damages=_DAMAGES,
+    changed=_WRITTEN,
+    refusals=(Refused,),
+    may_start=True,
+)
+
+
+def _study_seeds() -> dict[str, Files]:
+    def write(folder: Path) -> None:
+        saved(tiny_study(), folder)
+        run_command("study", str(folder / "study-file.yaml"), "--out", str(folder / OUT))
+        failure = folder / OUT / "cells" / "probe--dense--clove-s0.failure.txt"
+        failure.write_text("out of memory\n")
+        (folder / "bench.jsonl").write_text(_MEASURED)
+
+    return {"study": _small(files_of(write))}
+
+
+_MEASURED = """{"name": "step", "method": "clove", "backbone": "resnet18", "images_per_second": 9}
+{"case": "voc-c4", "images_per_s": 3.5, "device": "a GPU"}
+"""
+
+
+def _use_study(folder: Path) -> None:
+    """Price a study, and write its tables."""
+    study = ("study", str(folder / "study-file.yaml"), "--out", str(folder / OUT))
+    _run_all([(*study, "--dry-run", "--bench", str(folder / "bench.jsonl")), (*study, "--report")])
+
+
+STUDIES = Target(
+    "studies",
+    _study_seeds,
+    _use_study,
+    Limit(6.0, 256),
+    turns=2,
+    damages=_DAMAGES,
+    changed=_WRITTEN,
     refusals=(Refused,),
     may_start=True,
 )
@@ -251,4 +333,4 @@ LINES = Target(
     may_start=True,
 )
 
-TARGETS = (YAML, RUNS, LINES)
+TARGETS = (YAML, RUNS, RESUMED, STUDIES, LINES)

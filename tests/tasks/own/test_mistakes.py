@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from builders.labels.small_datasets import random_dataset
 from builders.labels.written_formats import WRITERS
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
+from PIL import Image
 
 from clove_ssl import cli
 from clove_ssl.config.finetuning import LabelledDataConfig
@@ -242,3 +247,77 @@ def test_the_verb_data_says_it_all_and_draws(
     assert "clove finetune detect" in said
     assert sorted(path.name for path in (tmp_path / "sheets").iterdir()) == ["train.png", "val.png"]
     assert cli.main(["data", str(tmp_path / "photos")]) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("data.yaml", "names: {0: a, b: c}\n", "numbers its classes"),
+        ("data.yaml", "names: [a]\nkpt_shape: [2, 3]\nflip_idx: ['1', 0]\n", ""),
+        ("data.yaml", "names: [a]\nkpt_shape: [2, 3]\nflip_idx: [[0], null]\n", ""),
+    ],
+)
+def test_odd_values_of_a_data_yaml_are_read_or_refused(
+    pack: Callable[[str], Path], name: str, content: str, told: str
+) -> None:
+    root = pack("yolo")
+    (root / name).write_text(f"train: images/train\nval: images/val\n{content}")
+    for labels in root.glob("labels/*/*.txt"):
+        labels.write_text("0 0.5 0.5 0.25 0.5\n")
+    if told:
+        assert told in refused(root)
+    else:
+        assert open_own(LabelledDataConfig(root=root)).keypoint_names == ("point_0", "point_1")
+
+
+@pytest.mark.parametrize("odd", ["inf", "nan", "-1e999"])
+def test_a_keypoint_that_is_no_number_leaves_its_object_out(
+    pack: Callable[[str], Path], odd: str
+) -> None:
+    root = pack("yolo")
+    head = "train: images/train\nval: images/val\nnames: [a]\nkpt_shape: [1, 3]\n"
+    (root / "data.yaml").write_text(head)
+    for labels in root.glob("labels/*/*.txt"):
+        labels.write_text(f"0 0.5 0.5 0.25 0.5 0.5 0.5 2\n0 0.5 0.5 0.25 0.5 0.5 0.5 {odd}\n")
+    assert "7 objects have coordinates that are no finite numbers" in told(root)
+
+
+def test_an_endless_width_in_an_xml_file_is_not_believed(pack: Callable[[str], Path]) -> None:
+    root = pack("voc")
+    path = next(root.glob("Annotations/*.xml"))
+    path.write_text(re.sub("<width>.*</width>", "<width>inf</width>", path.read_text()))
+    assert open_own(LabelledDataConfig(root=root)).format == "VOC"
+
+
+def test_pipes_among_labels_do_not_hang(pack: Callable[[str], Path]) -> None:
+    root = pack("coco")
+    for name in ("other.yaml", "notes.json"):
+        os.mkfifo(root / name)
+    assert open_own(LabelledDataConfig(root=root)).format == "COCO"
+    os.mkfifo(root / "pipe.json")
+    with pytest.raises(UserError, match="not a regular file"):
+        open_own(LabelledDataConfig(root=root, train_annotations=root / "pipe.json"))
+
+
+@pytest.mark.parametrize(
+    ("mask", "told"),
+    [(np.full((8, 9), 7, np.uint8), "has the class 7"), (np.ones((5, 9), np.uint8), "9 x 5")],
+)
+def test_a_mask_that_does_not_fit_is_named_when_examples_are_drawn(
+    tmp_path: Path, mask: NDArray[np.uint8], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for part, content in (("images", np.zeros((8, 9, 3), np.uint8)), ("masks", mask)):
+        (tmp_path / part).mkdir()
+        for name in ("a.png", "b.png"):
+            Image.fromarray(content).save(tmp_path / part / name)
+    (tmp_path / "classes.txt").write_text("background\nthing\n")
+    assert cli.main(["data", str(tmp_path), "--out", str(tmp_path / "sheets")]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_class_name_of_pages_is_refused(pack: Callable[[str], Path]) -> None:
+    root = pack("voc")
+    (root / "classes.txt").unlink()
+    path = next(root.glob("Annotations/*.xml"))
+    path.write_text(re.sub("<name>.*?</name>", f"<name>{'x' * 10**6}</name>", path.read_text()))
+    assert "a class with 1,000,000 characters" in refused(root)

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from clove_ssl.config.regular_files import read_regular
 from clove_ssl.data.decode import MAX_PIXELS
 from clove_ssl.data.labels.mask_files import mask_file_numbers
 from clove_ssl.data.labels.mask_folders import CITYSCAPES_CLASSES
@@ -30,6 +31,9 @@ from clove_ssl.tasks.labels.samples import Box
 
 InstanceMap = NDArray[np.int32]  # (H, W)
 Record = Mapping[str, Any]
+
+LARGEST_FILE = 2**28
+"""Bytes of the polygons of an image; what is beyond them makes a file no JSON."""
 
 THINGS = {
     name: CITYSCAPES_CLASSES[name]
@@ -105,7 +109,7 @@ def read_instance_map(path: Path) -> InstanceMap:
 def read_polygons(path: Path, *, leave_out: bool = False) -> Polygons:
     """Read a file of polygons; a faulty object is an error, unless it shall be left out."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
+        content = json.loads(read_regular(path, most=LARGEST_FILE).decode("utf-8-sig"))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}. {_AGAIN}") from None
     except (ValueError, RecursionError) as error:

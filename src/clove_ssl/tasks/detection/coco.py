@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from clove_ssl.config.regular_files import read_regular
 from clove_ssl.data.decode import MAX_PIXELS
 from clove_ssl.data.whole_files import is_file
 from clove_ssl.errors import UserError
@@ -20,6 +21,9 @@ from clove_ssl.tasks.detection.coco_annotations import Faulty, Place, read_annot
 from clove_ssl.tasks.labels.samples import Annotation, DetectionDataset, Sample, check_size
 
 Record = Mapping[str, Any]
+
+LARGEST_FILE = 4 * 2**30
+"""Bytes; the largest file of COCO has half a gigabyte."""
 
 
 def read_coco(
@@ -108,7 +112,10 @@ def _check_entry_size(image: Record, place: Place, path: Path, folder: Path) -> 
 def load_content(path: Path) -> dict[str, Any]:
     """The content of an annotation file, which has lists of images, annotations, categories."""
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8-sig"))
+        data = read_regular(path, most=LARGEST_FILE)
+        if len(data) > LARGEST_FILE:
+            raise UserError(f"{path} has more than {LARGEST_FILE:,} bytes. Give smaller files.")
+        content: dict[str, Any] = json.loads(data.decode("utf-8-sig"))
     except OSError as error:
         raise UserError(
             f"{path} cannot be read: {error.strerror}. Give the annotation file of COCO's format."

@@ -97,7 +97,7 @@ def parse_voc_lists(text: str) -> tuple[VocList, ...]:
     lists = []
     for part in text.split(","):
         year, colon, name = part.strip().partition(":")
-        if not (year.isdigit() and colon and name):
+        if not (_is_year(year) and colon and name):
             raise UserError(
                 f"{part.strip()!r} names no list of VOC. Expected years with lists, such as "
                 "2007:trainval,2012:trainval."
@@ -232,9 +232,13 @@ def _voc_lists_in(root: Path) -> set[VocList]:
     return {
         (int(folder.name[3:]), path.stem)
         for folder in years
-        if folder.name[3:].isdigit()
+        if _is_year(folder.name[3:])
         for path in (folder / "ImageSets" / "Main").glob("*.txt")
     }
+
+
+def _is_year(text: str) -> bool:
+    return len(text) == 4 and text.isascii() and text.isdigit()
 
 
 def _named(name: str | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,14 +12,13 @@ from clove_ssl.tasks.labels.samples import Sample
 from clove_ssl.tasks.own.checks import class_problems, repeated_images
 from clove_ssl.tasks.own.dataset import ALL, TEST, TRAIN, VAL, Found, OwnData, Problems
 from clove_ssl.tasks.own.readers.coco import CocoFile, one_file_per_split, read_coco_files
-from clove_ssl.tasks.own.readers.files import files_below
+from clove_ssl.tasks.own.readers.files import files_below, read_head
 from clove_ssl.tasks.own.readers.labelme import read_labelme_files
 from clove_ssl.tasks.own.readers.masks import mask_folders, read_mask_folder
 from clove_ssl.tasks.own.readers.voc import read_voc_files
 from clove_ssl.tasks.own.readers.yolo import NAMES_FILES, read_yolo
 from clove_ssl.tasks.own.splits import complete_splits, told_apart
 
-_HEAD = 2**16  # bytes of a JSON file that show what it is
 _LOOKED_AT = 20  # JSON files beside each other are of one kind
 _COCO_WORDS = (b'"images"', b'"annotations"', b'"categories"')
 EXPECTED = (
@@ -179,10 +177,7 @@ def _json_files(root: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _kind(path: Path) -> str:
-    if not os.path.isfile(path):
-        return ""
-    with path.open("rb") as file:
-        head = file.read(_HEAD)
+    head = read_head(path)
     if b'"shapes"' in head and b'"images"' not in head:
         return "LabelMe"
     return "COCO" if any(word in head for word in _COCO_WORDS) else ""
@@ -196,7 +191,7 @@ def _yolo_place(root: Path) -> Path | None:
     described = [
         path
         for path in sorted([*root.glob("*.yaml"), *root.glob("*.yml")])
-        if b"names:" in path.read_bytes()[:_HEAD]
+        if b"names:" in read_head(path)
     ]
     if described:
         return described[0]

@@ -10,6 +10,7 @@ from PIL import Image
 from clove_ssl.data.labels.mask_folders import read_mask, read_picture
 from clove_ssl.painting.predictions import paint_classes, paint_things, write_sheet
 from clove_ssl.tasks.own.dataset import Item, OwnData
+from clove_ssl.tasks.own.readers.masks import check_mask
 from clove_ssl.tasks.pictures import true_things
 
 COLUMNS = 3
@@ -18,13 +19,14 @@ COLUMNS = 3
 def write_examples(data: OwnData, folder: Path, *, count: int) -> list[Path]:
     """Draw up to ``count`` images of every split; those with objects come first."""
     return [
-        write_sheet(folder / f"{split}.png", _rows(data, split, count))
+        write_sheet(folder / f"{split}.png", example_rows(data, split, count=count))
         for split, items in data.items.items()
         if items
     ]
 
 
-def _rows(data: OwnData, split: str, count: int) -> list[list[Image.Image]]:
+def example_rows(data: OwnData, split: str, *, count: int) -> list[list[Image.Image]]:
+    """The pictures of a sheet, in rows."""
     pictures = [_paint(item, data) for item in _spread(data.items[split], count)]
     return [pictures[at : at + COLUMNS] for at in range(0, len(pictures), COLUMNS)]
 
@@ -41,6 +43,7 @@ def _paint(item: Item, data: OwnData) -> Image.Image:
     pixels = read_picture(sample.image).permute(1, 2, 0).numpy()
     if not sample.annotations and item.label_map is not None:
         names = data.map_names or tuple(map(str, range(256)))
+        check_mask(item.label_map, names, (sample.height, sample.width))
         return paint_classes(pixels, read_mask(item.label_map), names, caption=sample.image.name)
     labels = {"segmentation"} if any(t.mask for t in sample.annotations) else set()
     labels |= {"keypoints"} if data.keypoint_names else set()

@@ -28,8 +28,6 @@ from clove_ssl.tasks.own.readers.objects import (
     extent,
 )
 
-LARGEST_FILE = 4 * 2**30
-"""Bytes; the largest file of COCO has half a gigabyte."""
 NO_IMAGE = "images are listed but not there, and were left out"
 _LOOKED_AT = 50  # names, to find the folder of the images
 _PREFERRED = {"keypoints": ("keypoints",), "instances": ("instances",), "detect": ("instances",)}
@@ -55,7 +53,7 @@ def read_coco_files(files: Sequence[CocoFile], root: Path, problems: Problems) -
     folders: set[Path] = set()
     for file in files:
         split = file.split or _split_of_file(file.path, root)
-        content = load_content(_of_bearable_size(file.path))
+        content = load_content(file.path)
         folder = file.images or _find_images(content, file.path)
         folders.add(folder)
         dataset = _read_content(content, file.path, folder, problems)
@@ -102,12 +100,6 @@ def one_file_per_split(files: Sequence[Path], root: Path, task: str) -> list[Coc
 def _split_of_file(path: Path, root: Path) -> str:
     from_name = split_of(path.stem)
     return from_name if from_name != "all" else split_of_path(path, root)
-
-
-def _of_bearable_size(path: Path) -> Path:
-    if os.path.isfile(path) and path.stat().st_size > LARGEST_FILE:
-        raise UserError(f"{path} has more than {LARGEST_FILE:,} bytes. Give smaller files.")
-    return path
 
 
 def _read_content(
@@ -171,7 +163,7 @@ def _cut(
         box = [x0, y0, x1 - x0, y1 - y0]
     image = sizes.get(_whole(entry.get("image_id")), {})
     sides = [_whole(image.get(side)) for side in ("height", "width")]
-    if min(sides) < 1 or not _is_numbers(box, 4):
+    if min(sides) < 1 or max(sides) > LARGEST_NUMBER or not _is_numbers(box, 4):
         return entry
     whole = (box[0], box[1], box[0] + box[2], box[1] + box[3])
     inside = cut_box(whole, (sides[0], sides[1]))

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from clove_ssl.config.regular_files import read_regular
 from clove_ssl.data.folders import list_images
 from clove_ssl.data.names import is_image_name
 from clove_ssl.data.whole_files import open_regular
@@ -22,7 +23,11 @@ LARGEST_LABELS = 32 * 2**20
 LARGEST_TEXT = 2**20
 """Bytes of a list of names."""
 MOST_CLASSES = 10_000
+LONGEST_NAME = 200
+"""Characters of a class name, which is drawn on pictures."""
 MOST_FILES = 5_000_000
+_HEAD = 2**16
+"""Bytes that show what a file is."""
 _READERS = 16
 _LISTS = ("train", "val", "test", "trainval")
 _DEPTHS = ("", "*/", "*/*/")
@@ -51,6 +56,14 @@ def read_text(path: Path, *, largest: int = LARGEST_TEXT) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise UserError(f"{path} is no text in UTF-8. Save it as UTF-8, or take it out.") from None
+
+
+def read_head(path: Path) -> bytes:
+    """The beginning of a file; nothing of what cannot be read or is no file."""
+    try:
+        return read_regular(path, most=_HEAD)
+    except OSError:
+        return b""
 
 
 def read_json(path: Path, *, largest: int = LARGEST_LABELS) -> Any:
@@ -83,6 +96,12 @@ def check_names(names: tuple[str, ...], path: Path) -> None:
         raise UserError(
             f"{path} names {len(names):,} classes{example}; expected 1 to {MOST_CLASSES:,}, each "
             "once. Correct the file."
+        )
+    longest = max(names, key=len)
+    if len(longest) > LONGEST_NAME:
+        raise UserError(
+            f"{path} names a class with {len(longest):,} characters, {longest[:20]!r} ...; "
+            f"expected {LONGEST_NAME} at most. Correct the file."
         )
 
 

@@ -129,7 +129,7 @@ def _name(entry: ET.Element) -> str:
 def _check_said_size(tree: ET.Element, image: Path, path: Path) -> None:
     """Boxes that were drawn on an image of another size fit nothing; some tools write 0."""
     width, height = (_number(tree.findtext(f"size/{side}")) for side in ("width", "height"))
-    if width >= 1 and height >= 1:
+    if all(1 <= side < math.inf for side in (width, height)):
         check_size(image, (int(width), int(height)), origin=str(path))
 
 

@@ -23,6 +23,7 @@ from clove_ssl.tasks.own.readers.files import (
     LARGEST_LABELS,
     check_names,
     files_below,
+    read_head,
     read_names,
     read_text,
     sizes_of,
@@ -101,7 +102,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 def _class_names(content: Mapping[str, Any], path: Path) -> tuple[str, ...]:
     names = content["names"]
     if isinstance(names, dict):
-        if sorted(names) != list(range(len(names))):
+        if set(names) != set(range(len(names))):
             first = sorted(map(str, names))[:1]
             raise UserError(
                 f"{path} numbers its classes from {''.join(first)}; expected 0, 1, 2 and so on, "
@@ -136,19 +137,16 @@ def _shape(content: Mapping[str, Any], path: Path) -> Shape:
 def _keypoint_names(content: Mapping[str, Any], shape: Shape) -> tuple[str, ...]:
     """Names that say which points change places in a mirror, as ``flip_idx`` does."""
     swaps = content.get("flip_idx")
-    whole = isinstance(swaps, list) and sorted(map(str, swaps)) == sorted(
-        map(str, range(shape.points))
-    )
-    if not whole:
+    numbers = [swap for swap in swaps if type(swap) is int] if isinstance(swaps, list) else []
+    if sorted(numbers) != list(range(shape.points)):
         return tuple(f"point_{number}" for number in range(shape.points))
-    assert isinstance(swaps, list)
     return tuple(
         f"point_{number}"
         if other == number
         else f"left_{number}"
         if number < other
         else f"right_{other}"
-        for number, other in enumerate(swaps)
+        for number, other in enumerate(numbers)
     )
 
 
@@ -205,7 +203,6 @@ def _note_orphans(root: Path, known: set[Path], problems: Problems) -> None:
 
 
 def _looks_like_labels(path: Path) -> bool:
-    with path.open("rb") as file:
-        words = file.read(4096).splitlines()[:1]
+    words = read_head(path).splitlines()[:1]
     first = words[0].split() if words else []
     return "labels" in path.parts or (len(first) >= 5 and first[0].isdigit())

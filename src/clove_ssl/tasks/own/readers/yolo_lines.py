@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from clove_ssl.errors import UserError
 from clove_ssl.tasks.labels.samples import Annotation, Keypoints
 from clove_ssl.tasks.own.dataset import Problems
 from clove_ssl.tasks.own.readers.files import LARGEST_LABELS, read_text
-from clove_ssl.tasks.own.readers.objects import MOST_CORNERS, Size, make_object
+from clove_ssl.tasks.own.readers.objects import MOST_CORNERS, NO_NUMBERS, Size, make_object
 
 DECIMALS = 2
 """Places are rounded to a hundredth of a pixel."""
@@ -73,12 +74,15 @@ def _class(word: str, where: str) -> int:
 def read_object(
     row: tuple[int, list[str]], shape: Shape, size: Size, path: Path, problems: Problems
 ) -> Annotation | None:
-    """The object of a line, or None where nothing of it is in the image."""
+    """The object of a line, or None where it is no object in the image."""
     number, words = row
     where = f"line {number} of {path}"
     values = _numbers(words[1:], where)
     category = _class(words[0], where)
     height, width = size
+    if not all(map(math.isfinite, values)):
+        problems.add(NO_NUMBERS, where)
+        return None
     if shape.points and len(words) == shape.length:
         points = _keypoints(values[4:], shape, size)
         return make_object(
