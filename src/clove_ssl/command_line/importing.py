@@ -8,6 +8,7 @@ with the main process, would each get a copy of all that is looked at.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_pauses() -> Iterator[None]:
-    """Import inside; what is there at the end is never looked through again.
+    """Import inside; what is there at the end is not looked through again before the program ends.
 
     Where torch is there already nothing changes: it is the process of somebody else.
     """
@@ -29,3 +30,5 @@ def without_pauses() -> Iterator[None]:
     finally:
         gc.enable()
     gc.freeze()
+    # At the end all must be released in good order, or libraries complain of what leaked.
+    atexit.register(gc.unfreeze)
