@@ -26,7 +26,7 @@ IMAGES_PER_BATCH = 4
 """A batch is at most one in so many training images."""
 NORM_BATCHES = 50
 _MEMORY_SHARE = 0.8  # of a GPU, that a trial may take; the largest images may be yet to come
-_PASSES = {"cuda": (3, 5), "cpu": (1, 1)}  # to warm up, and to be measured
+_BATCHES = {"cuda": 8, "cpu": 2}  # that are read to measure a step
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Trial:
 
     def pace(self, batch: int) -> Pace:
         """Measure steps and predictions."""
-        warm, measured = _PASSES[self._process.device.type]
+        count = _BATCHES[self._process.device.type]
         workers, _ = choose_workers(
             self._config.data,
             processes_here=self._process.local_world_size,
@@ -84,18 +84,17 @@ class Trial:
         )
         model = self._model()
         share = max(1, batch // self._process.world_size)
-        reading = self._reading(share, warm + measured)
+        reading = self._reading(share, count)
         batches, loading = _timed_list(self._task.training_batches(self._data, reading))
-        step = self._mean_seconds(batches, warm, lambda each: self._step(model, each))
+        step = self._mean_seconds(batches, lambda each: self._step(model, each))
         step += loading / len(batches) / max(1, workers)
         norms = self._config.evaluation.precise_norm_batches and norm_batches(
             images_used(self._config, self._data), batch
         )
-        images = islice(self._task.test_batches(self._data, reading), warm + measured)
+        images = islice(self._task.test_batches(self._data, reading), count)
         tests, loading = _timed_list(images)
         model.eval()
-        warm = min(warm, len(tests) - 1)
-        image = self._mean_seconds(tests, warm, lambda each: self._predict(model, each))
+        image = self._mean_seconds(tests, lambda each: self._predict(model, each))
         image += loading / len(tests) / max(1, workers)
         share_of_test = math.ceil(self._data.test_images / self._process.world_size)
         return Pace(step, share_of_test * image + norms * step / 2)
@@ -150,15 +149,19 @@ class Trial:
         with torch.no_grad(), self._precision.autocast():
             model.predict(batch.to(self._process.device))
 
-    def _mean_seconds(self, batches: list[Any], warm: int, work: Callable[[Any], None]) -> float:
-        for batch in batches[:warm]:
+    def _mean_seconds(self, batches: list[Any], work: Callable[[Any], None]) -> float:
+        """Of a batch; a GPU sees all twice, as it plans its kernels for each size of images."""
+        known, measured = batches[:1], batches[1:] or batches
+        if self._process.device.type == "cuda":
+            known = measured = batches
+        for batch in known:
             work(batch)
         self._drain()
         start = time.perf_counter()
-        for batch in batches[warm:]:
+        for batch in measured:
             work(batch)
         self._drain()
-        return (time.perf_counter() - start) / len(batches[warm:])
+        return (time.perf_counter() - start) / len(measured)
 
     def _drain(self) -> None:
         if self._process.device.type == "cuda":
