@@ -185,7 +185,8 @@ def _run(step: Step, log: Path, work: Path) -> None:
     )
     if done.returncode:
         raise SystemExit(f"{step.command} failed:\n{done.stdout}{done.stderr}")
-    log.write_text(done.stdout, encoding="utf-8")
+    # As a reader sees it, whose folder is another one.
+    log.write_text(done.stdout.replace(f"{work}/", ""), encoding="utf-8")
     print(f"{(time.perf_counter() - start) / 60:5.1f} min  {step.command}")
 
 

@@ -38,7 +38,7 @@ def _check_out(out: Path) -> None:
     if out.suffix != ".safetensors":
         raise UserError(
             f"--out is {out}, but the file is written as safetensors. Type --out "
-            f"{out.with_suffix('.safetensors')}."
+            f"{out.parent / (out.stem or 'backbone')}.safetensors."
         )
     if out.exists():
         raise already_there(out)

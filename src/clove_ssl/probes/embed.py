@@ -155,7 +155,7 @@ def _check_output(path: Path) -> None:
     if path.suffix not in _FORMATS:
         raise UserError(
             f"--out {path} has an unknown ending; expected {' or '.join(_FORMATS)}. "
-            f"Try --out {path.with_suffix('.npz')}"
+            f"Try --out {path.parent / (path.stem or 'features')}.npz"
         )
     if not path.parent.is_dir():
         raise UserError(f"The folder {path.parent} does not exist. Make it: mkdir -p {path.parent}")
