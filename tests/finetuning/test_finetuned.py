@@ -42,6 +42,10 @@ def with_metadata(model: bytes, change: Callable[[Metadata], object]) -> bytes:
         (lambda said: said.update(vocabulary='{"class_names": "abc"}'), "is damaged"),
         (lambda said: said.update(vocabulary=vocabulary([])), "0 classes"),
         (lambda said: said.update(vocabulary=vocabulary(["a", "b"], [1])), "2 classes with 1 num"),
+        (
+            lambda said: said.update(vocabulary=vocabulary(["a", "b"], [1, 2, 1])),
+            "with 3 numbers, 2",
+        ),
         (lambda said: said.update(vocabulary=vocabulary(["a"])), "another model than the one it"),
         (lambda said: said.update(architecture="resnet18"), "another model than the one it holds"),
         (lambda said: said.update(architecture="timm:hf-hub:a/b"), "timm knows no network"),

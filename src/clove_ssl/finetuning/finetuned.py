@@ -212,10 +212,10 @@ def _read_vocabulary(text: str, path: Path) -> Vocabulary:
     except (ValueError, RecursionError) as error:
         raise UserError(f"The vocabulary of {path} is damaged: {error}. {_COPY_AGAIN}") from None
     names, numbers = tuple(known["class_names"]), tuple(known["category_ids"])
-    if not names or (numbers and len(set(numbers)) != len(names)):
+    if not names or (numbers and not len(set(numbers)) == len(numbers) == len(names)):
         raise UserError(
-            f"The vocabulary of {path} has {len(names)} classes with {len(set(numbers))} numbers. "
-            f"Expected a number for each. {_COPY_AGAIN}"
+            f"The vocabulary of {path} has {len(names)} classes with {len(numbers)} numbers, "
+            f"{len(set(numbers))} of them different. Expected one for each. {_COPY_AGAIN}"
         )
     return Vocabulary(names, numbers, tuple(known["keypoint_names"]))
 

@@ -64,9 +64,12 @@ def _model_seeds() -> dict[str, Files]:
 
 def damaged_metadata(data: bytes, chance: Random) -> bytes:
     """Change what a file says about itself; the digest of its tensors stays right."""
-    length = struct.unpack_from("<Q", data)[0]
-    header = json.loads(data[8 : 8 + length])
-    said = header["__metadata__"]
+    try:
+        length = struct.unpack_from("<Q", data)[0]
+        header = json.loads(data[8 : 8 + length])
+        said = header["__metadata__"]
+    except (struct.error, ValueError, LookupError, TypeError):  # made of parts of two files
+        return damaged(data, chance)
     name = chance.choice(["config", "config", "vocabulary", "vocabulary", *said])
     change = {"config": damaged_yaml, "vocabulary": damaged_json}.get(name, damaged)
     if chance.random() < 0.1:
