@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import tyro
 
-from clove_ssl.command_line.arguments import file_of, wants_help
+from clove_ssl.command_line.arguments import file_of, leading_name, wants_help
 from clove_ssl.config.finetuning import (
     FinetuneConfig,
     own_tasks,
@@ -32,8 +32,8 @@ _ANY_BACKBONE = ""
 def base_config(args: list[str]) -> tuple[PretrainConfig, list[str]]:
     """What command-line options are laid over: a recipe, a file, or a recipe and then a file."""
     file, args = file_of(args)
-    if args and not args[0].startswith("-"):
-        return _changed_by(file, recipe(args[0], _ANYWHERE)), args[1:]
+    if (name := leading_name(args)) is not None:
+        return _changed_by(file, recipe(name, _ANYWHERE)), args[1:]
     if file is not None:
         return _without_out(_config_from_file(PretrainConfig, file)), args
     if wants_help(args):
@@ -44,8 +44,8 @@ def base_config(args: list[str]) -> tuple[PretrainConfig, list[str]]:
 def base_protocol(args: list[str]) -> tuple[FinetuneConfig, list[str]]:
     """What command-line options are laid over: a protocol, a file, or one and then the other."""
     file, args = file_of(args)
-    if args and not args[0].startswith("-"):
-        named = _changed_by(file, protocol(args[0], _ANYWHERE, _ANY_BACKBONE))
+    if (name := leading_name(args)) is not None:
+        named = _changed_by(file, protocol(name, _ANYWHERE, _ANY_BACKBONE))
         if named.backbone == _ANY_BACKBONE:
             named = replace(named, backbone=tyro.MISSING)
         return named, args[1:]
@@ -62,7 +62,7 @@ def base_protocol(args: list[str]) -> tuple[FinetuneConfig, list[str]]:
 
 def base_labels(args: list[str]) -> tuple[LabelsConfig, list[str]]:
     """What the options of ``clove labels`` are laid over: those of a fine-tuning on own classes."""
-    named = (args and not args[0].startswith("-")) or file_of(args)[0] is not None
+    named = leading_name(args) is not None or file_of(args)[0] is not None
     if not named and not wants_help(args):
         raise UserError(
             f"clove labels needs a task: {', '.join(own_tasks())}. For example: clove "

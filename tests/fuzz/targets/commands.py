@@ -197,16 +197,13 @@ def _stopped() -> dict[str, Files]:
     }
 
 
-RESUMED = Target(
-    "resumed-runs",
-    _stopped,
-    lambda folder: _run_all([("resume", str(folder / OUT))]),
-    Limit(10.0, 256),
+RESUMED = replace(
+    RUNS,
+    name="resumed-runs",
+    seeds=_stopped,
+    read=lambda folder: _run_all([("resume", str(folder / OUT))]),
+    limit=Limit(10.0, 256),
     turns=2,
-    damages=_DAMAGES,
-    changed=_WRITTEN,
-    refusals=(Refused,),
-    may_start=True,
 )
 
 
