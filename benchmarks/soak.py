@@ -5,7 +5,10 @@ second its memory, open files, threads, shared memory, temporary files and, on a
 are recorded. After the first fifth, in which caches fill, none of them may grow: the straight line
 through the rest must be flat within its own error, or its rise be negligible.
 
+With ``--recipe`` and ``--data`` the steps are those of a real run at full speed.
+
 Run:  python -m benchmarks.soak [--steps 20000] [--device cpu] [--out soak.jsonl]
+      [--recipe clove-plus-r18-small --data "photos/{000000..000005}.tar"]
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ from clove_ssl.config.pretraining import (  # noqa: E402
     PretrainConfig,
 )
 from clove_ssl.config.views import ViewsConfig  # noqa: E402
+from clove_ssl.methods import recipes  # noqa: E402
 from clove_ssl.methods.clove.config import CLoVEConfig  # noqa: E402
 
 Sample = dict[str, float]
@@ -44,6 +48,7 @@ WARM_UP = 0.2
 NEGLIGIBLE = {
     "memory MB": 8.0,
     "GPU memory MB": 2.0,
+    "GPU tensors MB": 2.0,
     "open files": 0.9,
     "threads": 0.9,
     "shared memory MB": 1.0,
@@ -65,6 +70,17 @@ def soak_config(out: Path, *, steps: int, device: str) -> PretrainConfig:
         data=DataConfig(scenes_count=20, scenes_size=32, workers=1),
         checkpoints=CheckpointConfig(every_epochs=steps * 2 / 20 / 40, min_steps=1),  # forty
         logging=LoggingConfig(every=50),
+    )
+
+
+def full_speed_config(recipe: str, data: str, out: Path, *, steps: int) -> PretrainConfig:
+    """A run as its users start it, with forty checkpoints."""
+    config = recipes.recipe(recipe, out)
+    return replace(
+        config,
+        data=replace(config.data, source=data),
+        steps=steps,
+        checkpoints=CheckpointConfig(every_epochs=1e-3, min_steps=max(1, steps // 40)),
     )
 
 
@@ -91,6 +107,7 @@ def record(config: PretrainConfig, folder: Path, *, every: float) -> list[Sample
         except KeyboardInterrupt:  # what is there is judged
             process.terminate()
             process.wait()
+            return samples
     assert process.returncode == 0, (folder / "said.txt").read_text()[-2000:]
     return samples
 
@@ -102,8 +119,9 @@ def _look(pid: int, run: Path, temporary: Path) -> Iterator[Sample]:
     members = _session(pid)
     if not lines or not members:
         return
+    last = json.loads(lines[-1])
     sample = {
-        "step": float(json.loads(lines[-1])["step"]),
+        "step": float(last["step"]),
         "memory MB": sum(_memory(member, "Pss") for member in members),
         "open files": float(sum(_count(Path(f"/proc/{member}/fd")) for member in members)),
         "threads": float(sum(_count(Path(f"/proc/{member}/task")) for member in members)),
@@ -113,6 +131,8 @@ def _look(pid: int, run: Path, temporary: Path) -> Iterator[Sample]:
     }
     if shutil.which("nvidia-smi"):
         sample["GPU memory MB"] = _gpu_memory(members)
+    if "memory_gib" in last:
+        sample["GPU tensors MB"] = 1024 * last["memory_gib"]
     yield sample
 
 
@@ -188,24 +208,34 @@ def _line(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
     return slope, float(np.sqrt(rest @ rest / (len(x) - 2) / (centred @ centred)))
 
 
+def _config(options: argparse.Namespace, run: Path) -> PretrainConfig:
+    if options.recipe:
+        return full_speed_config(options.recipe, options.data, run, steps=options.steps)
+    return soak_config(run, steps=options.steps, device=options.device)
+
+
 def main() -> int:
     """Run, print, and say by the exit code whether everything stayed flat."""
     parser = argparse.ArgumentParser(prog="soak", description=__doc__)
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
+    parser.add_argument("--recipe", default="", help="steps of this recipe instead of tiny ones")
+    parser.add_argument("--data", default="scenes", help="what the recipe learns from")
+    parser.add_argument("--run", type=Path, default=None, help="folder of the run, which is kept")
     parser.add_argument("--every", type=float, default=1.0, help="seconds between samples")
     parser.add_argument("--out", type=Path, default=None, help="file to which a line is added")
     options = parser.parse_args()
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="clove-soak-") as name:
         folder = Path(name)
-        config = soak_config(folder / "run", steps=options.steps, device=options.device)
+        config = _config(options, options.run or folder / "run")
         samples = record(config, folder, every=options.every)
     result = slopes(samples)
     for quantity, figures in sorted(result.items()):
         print(f"{quantity:<18}", *(f"{key} {value}" for key, value in figures.items()), sep="  ")
     seconds = time.monotonic() - start
     line = {
+        "recipe": options.recipe or "tiny",
         "steps": samples[-1]["step"],
         "device": options.device,
         "seconds": round(seconds),

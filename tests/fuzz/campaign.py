@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
 from fuzz.target import Case, Files, Target
 from fuzz.worker import Outcome, Workspace, case_of, end, report_to, work
 
@@ -81,6 +82,7 @@ class Slice:
             code = 1
             try:
                 os.close(self.pipe)
+                torch.set_num_threads(1)  # the threads that torch had stayed behind
                 report_to(written, work(target, seeds, cases, self.folder))
                 code = 0
             finally:
@@ -121,9 +123,9 @@ class Campaign:
         self._keep = keep
 
     def warm_up(self) -> None:
-        """Read some good folders here, so that processes find most imports done."""
+        """Read every good folder here, so that processes find imports and tables done."""
         for name, target in self.targets.items():
-            for files in list(self.seeds[name].values())[:3]:
+            for files in self.seeds[name].values():
                 with tempfile.TemporaryDirectory() as folder, suppress(*target.refusals):
                     target.read(Workspace(Path(folder), files).folder)
 
