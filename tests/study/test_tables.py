@@ -15,11 +15,13 @@ import pytest
 from builders.runs.measured_studies import finish_finetuning, finish_pretraining, finish_probe
 
 from clove_ssl.console import Console
+from clove_ssl.errors import UserError
+from clove_ssl.study.budget_curves import open_beside
 from clove_ssl.study.command import report_study
 from clove_ssl.study.comparing import StudyComparison
-from clove_ssl.study.config import FinetuningEntry, StudyConfig, StudyDataConfig
+from clove_ssl.study.config import BudgetConfig, FinetuningEntry, StudyConfig, StudyDataConfig
 from clove_ssl.study.paper_tables import IMAGENET_IMAGES, PAPER_TABLES, PaperTable
-from clove_ssl.study.plan import StudyPlan, make_plan
+from clove_ssl.study.plan import StudyPlan, make_plan, save_study
 from clove_ssl.study.report import draw_bars
 from clove_ssl.study.results import pretraining_rows
 from clove_ssl.study.studies import paper_ablations, paper_main, quick
@@ -227,6 +229,42 @@ def test_a_study_without_a_single_result_still_has_its_tables(
     lines = list(csv.DictReader(plan.folder.tables("csv").open()))
     assert any(line["paper"] == "41.2" and line["mean"] == "" for line in lines)
     assert not list(plan.folder.plots.iterdir())
+
+
+def test_scores_of_several_budgets_become_curves(tmp_path: Path) -> None:
+    plans = []
+    for amount, score in ((300, 0.25), (100, 0.2)):
+        budget = BudgetConfig(kind="steps", amount=amount)
+        study = replace(voc_study(quick(), seeds=(0,)), probes=(), budget=budget)
+        plan = make_plan(study, tmp_path / str(amount))
+        finish(plan, "clove", {(0, 0): score, (1, 0): score + 0.02}, images=100, test=10)
+        save_study(plan)
+        plans.append(plan)
+    long, short = plans
+    budgets = open_beside(long, [short.folder.path])
+    assert [plan.config.budget.amount for plan in budgets] == [100, 300]
+    report_study(long, Console(), budgets)
+    root = ET.fromstring((long.folder.plots / "budgets-voc-c4.svg").read_text())
+    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"voc-c4, voc AP", "clove", "100", "300", "steps of pre-training (logarithmic)"} <= {
+        *texts
+    }
+    assert "slotcon" not in texts, "nothing of it is measured"
+    drawn = [e for e in root.iter("{http://www.w3.org/2000/svg}circle") if e.get("class") == "run"]
+    assert len(drawn) == 4
+    assert "Scores over the budget" in long.folder.report.read_text()
+
+
+def test_curves_refuse_what_is_no_other_budget(tmp_path: Path) -> None:
+    plan = make_plan(replace(voc_study(quick()), probes=()), tmp_path / "a")
+    with pytest.raises(UserError, match="is no folder of a study"):
+        open_beside(plan, [tmp_path / "nowhere"])
+    other = make_plan(
+        replace(plan.config, budget=BudgetConfig(kind="steps", amount=5)), tmp_path / "b"
+    )
+    save_study(other)
+    with pytest.raises(UserError, match="kind steps, this study one of kind seconds"):
+        open_beside(plan, [other.folder.path])
 
 
 @pytest.fixture

@@ -6,12 +6,21 @@ import json
 import time
 from collections.abc import Mapping
 
+from markupsafe import Markup
+
 from clove_ssl.atomic import unwritable, write_text
 from clove_ssl.console import counted
-from clove_ssl.label_curves.picture import draw_curves
 from clove_ssl.label_curves.plan import LabelPlan
-from clove_ssl.label_curves.results import LabelCurve, collect, content, table_rows, waiting
+from clove_ssl.label_curves.results import (
+    LabelCurve,
+    LabelPoint,
+    collect,
+    content,
+    table_rows,
+    waiting,
+)
 from clove_ssl.report.pages import template
+from clove_ssl.report.series import Series, SeriesPoint, draw_series
 from clove_ssl.text_tables import in_markdown
 
 
@@ -22,12 +31,25 @@ def write_results(plan: LabelPlan, failures: Mapping[str, str]) -> LabelCurve:
     try:
         write_text(folder.result("json"), json.dumps(found, indent=1, allow_nan=False) + "\n")
         write_text(folder.result("md"), as_markdown(plan, curve))
-        if (picture := draw_curves(curve, title=title(plan, curve))) is not None:
+        if (picture := draw_curve(curve, title=title(plan, curve))) is not None:
             write_text(folder.result("svg"), f"{picture}\n")
         write_text(folder.result("html"), as_page(plan, curve, failures))
     except OSError as error:
         raise unwritable("The results", folder.path, error) from None
     return curve
+
+
+def draw_curve(curve: LabelCurve, *, title: str) -> Markup | None:
+    """A line for every backbone; nothing where nothing is measured yet."""
+    series = [
+        Series(line.name, tuple(_in_percent(point) for point in line.points))
+        for line in curve.lines
+    ]
+    return draw_series(series, title=title, across="labelled images")
+
+
+def _in_percent(point: LabelPoint) -> SeriesPoint:
+    return SeriesPoint(point.images, tuple(100 * value for value in point.values))
 
 
 def title(plan: LabelPlan, curve: LabelCurve) -> str:
@@ -63,7 +85,7 @@ def as_page(plan: LabelPlan, curve: LabelCurve, failures: Mapping[str, str]) -> 
     head, *rows = table_rows(plan, curve)
     return template("labels.html.jinja").render(
         title=title(plan, curve),
-        curves=draw_curves(curve, title=title(plan, curve)),
+        curves=draw_curve(curve, title=title(plan, curve)),
         verdict=curve.verdict(),
         legend=legend(plan),
         head=head,

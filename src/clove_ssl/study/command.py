@@ -17,6 +17,7 @@ from clove_ssl.atomic import clear_leftovers
 from clove_ssl.config import files
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError, unknown_name
+from clove_ssl.study.budget_curves import budget_curves, open_beside
 from clove_ssl.study.cells import Cell, CellInUse, find_cell, state_of
 from clove_ssl.study.comparing import StudyComparison
 from clove_ssl.study.config import BudgetConfig, StudyConfig, StudyRunConfig
@@ -44,6 +45,7 @@ def run_study(config: StudyRunConfig) -> None:
             "--budget steps or --budget epochs with an --amount instead."
         )
     console = Console()
+    budgets = open_beside(plan, config.beside)
     if config.dry_run:
         costs = estimate(plan, read_speeds(config.bench), _chosen(plan, config))
         for line in describe_costs(plan, costs):
@@ -63,9 +65,9 @@ def run_study(config: StudyRunConfig) -> None:
                 "first: the same command without --report."
             )
         plan.check_unchanged(plan.cells)
-        report_study(plan, console)
+        report_study(plan, console, budgets)
     else:
-        _run_all(plan, config, console)
+        _run_all(plan, config, console, budgets)
 
 
 def resolve(config: StudyRunConfig) -> StudyConfig:
@@ -92,8 +94,8 @@ def resolve(config: StudyRunConfig) -> StudyConfig:
     return replace(study, data=data, budget=budget, pretrainings=entries, finetunings=tasks)
 
 
-def report_study(plan: StudyPlan, console: Console) -> None:
-    """Write the tables of what is done so far."""
+def report_study(plan: StudyPlan, console: Console, budgets: Sequence[StudyPlan] = ()) -> None:
+    """Write the tables of what is done so far, and curves over ``budgets`` of the same study."""
     comparison = StudyComparison(plan)
     waiting = [cell for cell in plan.cells if state_of(cell, plan.folder) != "done"]
     done = len(plan.cells) - len(waiting)
@@ -106,6 +108,7 @@ def report_study(plan: StudyPlan, console: Console) -> None:
                 f"{plan.config.budget.describe()}"
             ),
             tables=comparison.tables(),
+            curves=budget_curves(budgets),
             paired=comparison.paired(),
             runs=pretraining_rows(plan),
             unmeasured=comparison.unmeasured(),
@@ -117,7 +120,9 @@ def report_study(plan: StudyPlan, console: Console) -> None:
     console.choice("report", str(plan.folder.report))
 
 
-def _run_all(plan: StudyPlan, config: StudyRunConfig, console: Console) -> None:
+def _run_all(
+    plan: StudyPlan, config: StudyRunConfig, console: Console, budgets: Sequence[StudyPlan]
+) -> None:
     cells = _chosen(plan, config)
     plan.check_unchanged(plan.cells)
     check_data(plan, cells)
@@ -126,7 +131,7 @@ def _run_all(plan: StudyPlan, config: StudyRunConfig, console: Console) -> None:
     console.say(f"{plan.config.title}: {len(cells)} cells in {plan.folder.path}")
     with terminated_like_interrupted():
         outcomes = _start(plan, cells, config, console)
-    report_study(plan, console)
+    report_study(plan, console, budgets)
     _sum_up(plan, outcomes, console)
 
 

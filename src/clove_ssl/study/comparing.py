@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from clove_ssl.probes.suite import TITLES
-from clove_ssl.study.config import FinetuningEntry, PretrainingEntry, ProbeEntry
+from clove_ssl.study.config import FinetuningEntry, PretrainingEntry, ProbeEntry, StudyConfig
 from clove_ssl.study.paper_tables import PAPER_TABLES, PaperRow, PaperTable
 from clove_ssl.study.plan import StudyPlan
 from clove_ssl.study.results import (
@@ -62,7 +62,7 @@ class StudyComparison:
 
     @property
     def _measures(self) -> Sequence[Measure]:
-        return (*self._plan.config.probes, *self._plan.config.finetunings)
+        return measures_of(self._plan.config)
 
     @property
     def _methods(self) -> list[PretrainingEntry]:
@@ -126,7 +126,7 @@ class StudyComparison:
         if isinstance(measure, ProbeEntry):
             names = list(dict.fromkeys([measure.main_score, *names]))
         shown = tuple(names[:MOST_FIGURES]) or ("score",)
-        return _Columns(shown, tuple(_title(measure, name) for name in shown))
+        return _Columns(shown, tuple(title_of(measure, name) for name in shown))
 
     def _rows(
         self,
@@ -184,7 +184,7 @@ class StudyComparison:
         config = self._plan.config
         reference = next(e for e in self._entries if e.label == config.reference_label)
         ours = self._found(reference, measure).scores
-        name = _main_score(measure, ours)
+        name = main_score(measure, ours)
         found_all = [self._found(entry, measure).scores for entry in self._entries]
         noise = noise_of(scores[name] for scores in found_all if scores.get(name))
         for entry in self._entries:
@@ -194,7 +194,7 @@ class StudyComparison:
             found = compare(ours[name], theirs[name])
             if found is not None:
                 yield PairedRow(
-                    measure=f"{measure.label}, {_title(measure, name)}",
+                    measure=f"{measure.label}, {title_of(measure, name)}",
                     method=f"{reference.label} - {entry.label}",
                     difference=found.summary.mean,
                     standard_error=found.summary.standard_error,
@@ -206,13 +206,18 @@ class StudyComparison:
                 )
 
 
+def measures_of(study: StudyConfig) -> Sequence[Measure]:
+    """All that every backbone of a study is measured by."""
+    return (*study.probes, *study.finetunings)
+
+
 def _main_table(measure: Measure) -> PaperTable | None:
     """The paper's table of all methods for a task."""
     task = measure.task if isinstance(measure, FinetuningEntry) else ""
     return next((table for table in _MAIN if table.task == task), None)
 
 
-def _main_score(measure: Measure, found: Iterable[str]) -> str:
+def main_score(measure: Measure, found: Iterable[str]) -> str:
     """The score that counts: the paper's first one, where it has the task."""
     if isinstance(measure, ProbeEntry):
         return measure.main_score
@@ -220,7 +225,7 @@ def _main_score(measure: Measure, found: Iterable[str]) -> str:
     return table.scores[0] if table else next(iter(found), "")
 
 
-def _title(measure: Measure, name: str) -> str:
+def title_of(measure: Measure, name: str) -> str:
     """A score in words; those of probes have names of their own."""
     words = name.replace("_", " ")
     return TITLES.get(name, words) if isinstance(measure, ProbeEntry) else words

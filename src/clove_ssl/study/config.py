@@ -230,6 +230,9 @@ class StudyRunConfig(Ranged):
     """Print a script that submits the study as SLURM arrays."""
     report: bool = False
     """Only write the tables of what is done."""
+    beside: tuple[Path, ...] = ()
+    """Folders of the same study with other amounts of its budget; scores are then also drawn as
+    curves over the budget."""
     processes: Literal["auto", "one", "many"] = "auto"
     """Run cells in this process, or in one for each group of GPUs; ``auto`` takes many with a GPU,
     so that whatever befalls a cell ends no other."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -46,6 +46,7 @@ class StudyPage:
     title: str
     progress: str
     tables: Sequence[StudyTable]
+    curves: Mapping[str, Markup]  # scores over budgets, by the names of their files
     paired: Sequence[PairedRow]
     runs: Sequence[PretrainingRow]
     unmeasured: Sequence[str]  # tables of the paper that the study has no cells for
@@ -60,7 +61,7 @@ def write_study_report(folder: StudyFolder, page: StudyPage) -> None:
         write_text(folder.tables("md"), tables)
         write_text(folder.tables("csv"), csv_text(page.tables))
         write_text(folder.tables("tex"), latex(page.tables))
-        _write_plots(folder, page.tables)
+        _write_plots(folder, page)
         write_text(folder.report, render_study_report(page))
     except OSError as error:
         raise UserError(
@@ -89,13 +90,13 @@ def render_study_report(page: StudyPage) -> str:
     )
 
 
-def _write_plots(folder: StudyFolder, tables: Sequence[StudyTable]) -> None:
+def _write_plots(folder: StudyFolder, page: StudyPage) -> None:
     folder.plots.mkdir(parents=True, exist_ok=True)
-    for table in tables:
-        plot = draw_bars(table)
+    bars = {table.identity.removeprefix("study:"): draw_bars(table) for table in page.tables}
+    for name, plot in {**bars, **page.curves}.items():
         if plot is not None:
-            name = re.sub(r"[^A-Za-z0-9.+-]+", "-", table.identity.removeprefix("study:"))
-            write_text(folder.plots / f"{name}.svg", f"{plot}\n")
+            file = re.sub(r"[^A-Za-z0-9.+-]+", "-", name)
+            write_text(folder.plots / f"{file}.svg", f"{plot}\n")
 
 
 WIDTH, RIGHT, TOP, BOTTOM = 640, 96, 30, 26
