@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from chaos.commands import Command, group_members, nothing
 from chaos.disturbances import INSTALLED, KILLS, SIGNALS, small_disk, small_files, two_places
@@ -199,7 +200,10 @@ class Chaos:
     def _compare(self, job: Job, row: Row, out: Path) -> None:
         whole = self.undisturbed(job)
         try:
-            same = job.result(out) == whole.result
+            result = job.result(out)
+            same = result == whole.result
+            if not same:
+                row.notes.append(f"other result: {first_difference(result, whole.result)}")
         except Exception as error:
             same = False
             row.notes.append(f"no result: {type(error).__name__} {str(error)[:120]}")
@@ -257,6 +261,17 @@ class Chaos:
             )
             for n, (place, moment) in enumerate(zip(two_places(), moments, strict=True))
         ]
+
+
+def first_difference(found: Any, expected: Any, place: str = "result") -> str:
+    """Where two nested results first differ, and how."""
+    if isinstance(found, dict) and isinstance(expected, dict) and found.keys() == expected.keys():
+        pairs = [(f"{place}[{key!r}]", found[key], expected[key]) for key in found]
+    elif isinstance(found, list | tuple) and len(found) == len(expected):
+        pairs = [(f"{place}[{n}]", one, expected[n]) for n, one in enumerate(found)]
+    else:
+        return f"{place} is {str(found)[:300]}, expected {str(expected)[:300]}"
+    return next(first_difference(a, b, name) for name, a, b in pairs if a != b)
 
 
 def last_of_traceback(text: str) -> str:

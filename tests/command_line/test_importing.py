@@ -56,3 +56,26 @@ def test_the_process_of_somebody_else_is_left_alone(monkeypatch: pytest.MonkeyPa
     with without_pauses():
         assert gc.isenabled()
     assert gc.get_freeze_count() == 0
+
+
+def imported(program: str) -> set[str]:
+    """The modules that a program has imported at its end."""
+    told = f"{program}\nimport sys\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_the_compiler_waits_until_it_is_asked_for() -> None:
+    program = (
+        "from clove_ssl.command_line.starting import starting\n"
+        "with starting():\n"
+        "    import clove_ssl.pretraining.run\n"
+        "import torch, torchvision\n"
+        "optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)\n"
+        "optimizer.load_state_dict(optimizer.state_dict())\n"
+    )
+    found = imported(program)
+    assert "torchvision.ops.roi_align" in found
+    assert "torch._dynamo" not in found
+    asked = program + "print(torchvision.ops.roi_align.__globals__['is_compile_supported']('cpu'))"
+    assert "torch._dynamo.utils" in imported(asked)

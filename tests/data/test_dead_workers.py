@@ -6,6 +6,8 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -87,6 +89,29 @@ def test_a_dead_worker_is_named_with_what_to_do(how: str, words: str) -> None:
 def test_what_torch_says_is_put_into_words(text: str, words: str) -> None:
     with pytest.raises(UserError, match=words), explained():
         raise RuntimeError(text)
+
+
+def put_and_die(queue: Any) -> None:
+    queue.put(torch.ones(3))
+    queue.close()
+    queue.join_thread()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_worker_that_dies_with_a_batch_in_its_hands_is_told_of() -> None:
+    context = torch.multiprocessing.get_context("fork")
+    queue = context.Queue()
+    worker = context.Process(target=put_and_die, args=(queue,))
+    worker.start()
+    worker.join()
+    told = pytest.raises(UserError, match=r"A data worker ended suddenly.*clove resume run")
+    with told, explained():
+        queue.get()
+
+
+def test_a_missing_file_is_no_dead_worker(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), explained():
+        (tmp_path / "a").read_bytes()
 
 
 @pytest.mark.parametrize("error", [RuntimeError("shapes differ"), MemoryError(), KeyError("a")])

@@ -1,4 +1,8 @@
-"""Import torch, and all that needs it, without pauses: now, and later in a training step.
+"""Import torch, and all that needs it, quickly, and without pauses later in a training step.
+
+torch's compiler takes longer to import than torch itself, and most runs compile nothing. Yet
+torchvision imports it for a question that only some devices ask, and optimizers do when they are
+made, to be left alone by it. Both can do without it until it is needed.
 
 Importing makes hundreds of thousands of objects that stay until the end. Looking through them for
 garbage, again and again while they are made, takes a seventh of the time of all imports. Later one
@@ -10,9 +14,12 @@ from __future__ import annotations
 
 import atexit
 import gc
+import importlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, ClassVar
 
 
 @contextmanager
@@ -32,3 +39,50 @@ def without_pauses() -> Iterator[None]:
     gc.freeze()
     # At the end all must be released in good order, or libraries complain of what leaked.
     atexit.register(gc.unfreeze)
+
+
+def leave_out_compiler() -> None:
+    """Import torchvision without torch's compiler, and let optimizers not ask for it.
+
+    Where torch is there already nothing changes.
+    """
+    if "torch" in sys.modules:
+        return
+    stand_ins = {name: _StandIn(name) for name in ("torch._dynamo", "torch._dynamo.utils")}
+    sys.modules.update(stand_ins)
+    try:
+        importlib.import_module("torchvision")
+    finally:
+        _take_away_stand_ins()
+    from torch.optim import Optimizer
+
+    for name in ("add_param_group", "zero_grad", "state_dict", "load_state_dict"):
+        plain = getattr(getattr(Optimizer, name), "__wrapped__", None)
+        if plain is not None:
+            # Where torch keeps the function that its compiler leaves alone, once it has asked.
+            plain.__dict__.setdefault("__dynamo_disable", plain)
+
+
+class _StandIn(ModuleType):
+    """In the place of the compiler while torchvision is imported; what it is asked for is real."""
+
+    __path__: ClassVar[list[str]] = []  # as a package has one
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name == "is_compile_supported":
+            return _is_compile_supported
+        _take_away_stand_ins()
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+def _take_away_stand_ins() -> None:
+    for name in [name for name, module in sys.modules.items() if isinstance(module, _StandIn)]:
+        del sys.modules[name]
+
+
+def _is_compile_supported(device: str) -> bool:
+    """What torchvision wants to know, asked of the compiler when it is known to be needed."""
+    found = importlib.import_module("torch._dynamo.utils").is_compile_supported(device)
+    return bool(found)

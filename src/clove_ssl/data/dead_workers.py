@@ -1,15 +1,18 @@
 """Data workers that die: which one, of what, and how a run goes on.
 
 torch tells of a dead worker wherever the main process happens to be, with a ``RuntimeError``
-whose text is all that is known. A run has lost nothing then but the steps since its last
+whose text is all that is known. If it dies while it hands a batch over, the main process only
+notices that nobody is at the other end. A run has lost nothing then but the steps since its last
 checkpoint.
 """
 
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_sharer
 
 from clove_ssl.errors import UserError
 
@@ -40,6 +43,17 @@ def explained_deaths(*, workers: int, config: str, resume: str) -> Iterator[None
         if told is None:
             raise
         raise UserError(f"{told} {_remedy(workers, config, resume)}") from None
+    except (OSError, EOFError) as error:
+        if not _was_handed_over(error):
+            raise
+        told = f"A data worker ended suddenly, {_NO_MEMORY}."
+        raise UserError(f"{told} {_remedy(workers, config, resume)}") from None
+
+
+def _was_handed_over(error: Exception) -> bool:
+    """Whether a batch was being fetched from a worker when nobody answered any more."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return any(frame.filename == resource_sharer.__file__ for frame in frames)
 
 
 def _cause(error: Exception) -> str | None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from safetensors.torch import save
-
 from clove_ssl.atomic import cause, write_text
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError, already_there
@@ -20,7 +18,7 @@ from clove_ssl.weights.export.formats import FORMATS, write_checked
 from clove_ssl.weights.export.hub_folder import CARD, front_matter
 from clove_ssl.weights.export.model_card import render_model_card
 from clove_ssl.weights.export.usage import describe_usage
-from clove_ssl.weights.safetensors_file import portable_state, write_bytes
+from clove_ssl.weights.safetensors_file import portable_state, to_bytes, write_bytes
 
 _WITH_HEADS_BESIDE = ("safetensors", "hub")
 
@@ -122,7 +120,7 @@ def _write_projector(source: ExportSource, config: ExportConfig, path: Path) -> 
     heads = {name: state[name] for name in state if not name.startswith("backbone.")}
     inside, beside = path / "projector.safetensors", path.with_suffix(".projector.safetensors")
     target = inside if path.is_dir() else beside
-    write_bytes(target, save(heads, source.metadata))
+    write_bytes(target, to_bytes(heads, source.metadata))
     return {"projector": target}
 
 

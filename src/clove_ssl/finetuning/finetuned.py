@@ -7,6 +7,7 @@ meaning of its outputs, so the file alone is enough.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,7 +19,6 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from clove_ssl import __version__
@@ -29,6 +29,7 @@ from clove_ssl.config.json_files import checked
 from clove_ssl.data.decode import DecodeError, decode, pixels_of_picture
 from clove_ssl.data.whole_files import read_whole
 from clove_ssl.errors import UserError
+from clove_ssl.layers.outlines import outlined
 from clove_ssl.runs.directory import RunDirectory, find, not_exported, read_finetuning
 from clove_ssl.tasks.base import Task, TaskData, TaskModel, Vocabulary
 from clove_ssl.weights.safetensors_file import (
@@ -36,6 +37,7 @@ from clove_ssl.weights.safetensors_file import (
     portable_state,
     read_backbone_file,
     save_backbone,
+    to_bytes,
     verify,
     write_bytes,
 )
@@ -140,14 +142,14 @@ class StoredModel:
         data = task.without_data(self.vocabulary)
         if test is not None:
             data = replace(data, test=test)
-        with torch.device("meta"):  # what it says may be larger than any memory
-            self._check_fit(self._network(task, data))
-        network = self._network(task, data)
+        backbone = build_backbone(task.backbone_config(self.architecture))
+        with outlined():  # what the file says may be larger than any memory
+            self._check_fit(self._network(task, copy.deepcopy(backbone).to("meta"), data))
+        network = self._network(task, backbone, data)
         network.load_state_dict(self.state)
         return FinetunedModel(task, network.to(device), self.vocabulary)
 
-    def _network(self, task: Task, data: TaskData) -> TaskModel:
-        backbone = build_backbone(task.backbone_config(self.architecture))
+    def _network(self, task: Task, backbone: Backbone, data: TaskData) -> TaskModel:
         return task.build_model(backbone, data, seed=self.config.seed)
 
     def _check_fit(self, network: TaskModel) -> None:
@@ -235,7 +237,7 @@ def write_finetuned(
         "config": files.to_yaml(replace(config, out=Path("."))),
         "sha256": content_hash(state),
     }
-    write_bytes(run.model, save(state, metadata))
+    write_bytes(run.model, to_bytes(state, metadata))
     own = model.backbone
     # A c4 detector calls c4 its last map, but holds and trains all stages.
     whole = Backbone(own.body, name=own.name, parts=own.parts, stage=STAGES[-1])

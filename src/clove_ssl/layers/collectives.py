@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._compile import _disable_dynamo
 
 
 # Asked anew each time: a method is built before processes join, and used after that.
@@ -30,7 +31,7 @@ def _joined() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@_disable_dynamo  # torch.compiler.disable would import torch's compiler here and now
 def sum_with_gradient(values: Tensor) -> Tensor:
     """The sum over processes, never compiled: torch 2.11 would get its gradients wrong."""
     if processes() == 1:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch._dynamo
 from torch import Tensor, nn
 
 
@@ -46,6 +45,8 @@ def mark_any_length(tensor: Tensor) -> Tensor:
 
     Lengths of 0 and 1 are cases of their own for torch's compiler, and get graphs of their own.
     """
+    import torch._dynamo  # takes seconds, and most runs compile nothing
+
     if len(tensor) > 1:
         torch._dynamo.mark_dynamic(tensor, 0)
     return tensor

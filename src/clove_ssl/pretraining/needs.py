@@ -9,6 +9,7 @@ import torch
 from clove_ssl.backbones.build import build_backbone
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.data.loading import choose_workers
+from clove_ssl.layers.outlines import outlined
 from clove_ssl.pretraining.choices import PretrainPlan, plan_run
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.training.needs import (
@@ -56,9 +57,11 @@ def check_needs(config: PretrainConfig, process: Process, *, images: int) -> Pre
 
 
 def memory_needs(config: PretrainConfig, plan: PretrainPlan, process: Process) -> Needs:
-    """Bytes of a process; the networks are built without memory."""
-    with torch.device("meta"):
-        network = config.method.build(build_backbone(replace(config.backbone, weights=None)))
+    """Bytes of a process; all but the backbone, whose size its name bounds, needs no memory."""
+    with torch.random.fork_rng(devices=[]):
+        backbone = build_backbone(replace(config.backbone, weights=None)).to("meta")
+    with outlined():
+        network = config.method.build(backbone)
     states = 2 if config.optimizer.name == "adamw" else 1
     weights, checkpoint = weights_and_checkpoint(network, states if config.method.trains else 0)
     values = plan.micro_batch * sum(3 * spec.size**2 for spec in config.method.view_specs())

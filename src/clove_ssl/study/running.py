@@ -182,7 +182,8 @@ def _attempt(plan: StudyPlan, cell: Cell, gpus: int) -> Answer:
 
 def tidy_up() -> None:
     """Leave the next cell the memory of the last, and none of its compiled networks."""
-    torch.compiler.reset()
+    if "torch._dynamo" in sys.modules:  # asking for it would import the compiler
+        torch.compiler.reset()
     gc.collect()
     torch.cuda.empty_cache()  # does nothing where no GPU was opened
 

@@ -32,11 +32,6 @@ def start_repeatably(
     # Trials time kernels, and another one may win next time, with other roundings.
     torch.backends.cudnn.benchmark = not (deterministic or sizes_vary)
     _allow_fused_attention(not deterministic)
-    # Compiled kernels are chosen by timing them, and the choice may differ from start to start.
-    from torch._inductor import config as compiler  # slow to import, and of no use on a CPU
-
-    if hasattr(compiler, "deterministic"):
-        compiler.deterministic = deterministic
 
 
 @contextmanager

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-import torch
 from torch import Tensor
 
 from clove_ssl.backbones.build import CAFFE_SUFFIX, backbone_names, torchvision_body
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.errors import UserError
+from clove_ssl.layers.outlines import outlined
 from clove_ssl.weights.dialects import State
 
 Shapes = dict[str, tuple[int, ...]]
@@ -87,7 +87,7 @@ def _candidates(found: Shapes) -> list[str]:
 
 @cache
 def _network_shapes(name: str) -> Shapes:
-    with torch.device("meta"):  # shapes alone: no memory, no random numbers
+    with outlined():
         return shapes_of(torchvision_body(BackboneConfig(name=name)).state_dict())
 
 

@@ -32,6 +32,7 @@ from clove_ssl.backbones.build import (
 from clove_ssl.config.bases import Branch
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.errors import UserError
+from clove_ssl.layers.outlines import outlined
 from clove_ssl.weights.architectures import COUNTER, check_fit, find_network, fitting, shapes_of
 from clove_ssl.weights.checkpoint_files import Content, read_content
 from clove_ssl.weights.dialects import Stripped
@@ -289,5 +290,5 @@ def _flat(name: str) -> str:
 
 def _complete_names(name: str) -> set[str]:
     timm: Any = import_timm()
-    with torch.device("meta"):  # names alone: no memory, no random numbers
+    with outlined():
         return {*timm.create_model(name.removeprefix(TIMM_PREFIX)).state_dict()}

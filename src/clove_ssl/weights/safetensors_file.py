@@ -46,7 +46,21 @@ def save_backbone(backbone: Backbone, path: Path, metadata: Mapping[str, str]) -
         raise ValueError(f"metadata {doubled} are written by save_backbone itself")
     defaults = {"mean": json.dumps(IMAGENET_MEAN), "std": json.dumps(IMAGENET_STD)}
     told = {name: escaped(value) for name, value in (defaults | dict(metadata)).items()}
-    write_bytes(path, save(state, told | own))
+    write_bytes(path, to_bytes(state, told | own))
+
+
+def to_bytes(state: State, metadata: Mapping[str, str]) -> bytes:
+    """A file that has the same bytes whenever it has the same content.
+
+    The library writes metadata in an order that changes from process to process.
+    """
+    data = save(state, dict(metadata))
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:start])
+    header["__metadata__"] = dict(sorted(metadata.items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # readers want tensors at a multiple of eight
+    return b"".join((len(text).to_bytes(8, "little"), text, memoryview(data)[start:]))
 
 
 def read_backbone_file(path: Path) -> tuple[State, dict[str, str]]:

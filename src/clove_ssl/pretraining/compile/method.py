@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch._functorch.config
 from torch import nn
 
 from clove_ssl.backbones.build import Backbone
@@ -82,12 +81,20 @@ def pieces_of(method: Compilable) -> list[nn.Module]:
 
 def set_up_compiler(activation_memory: float, *, goes_back_twice: bool = False) -> None:
     """Room for all graphs, what they may keep, and which of them are found again in a later run."""
-    # Settings of torch, and so of the whole process; there are no public names for them.
+    # Settings of torch, and so of the whole process; there are no public names for them. Imported
+    # here: that takes seconds, and most runs compile nothing.
+    import torch._dynamo
+    import torch._functorch.config
+    import torch._inductor.config
+
     torch._functorch.config.activation_memory_budget = activation_memory
     if goes_back_twice:  # or the first pass would write over what it has been given
         torch._functorch.config.donated_buffer = False
     # Batch norm by view has a backward pass of its own, which is part of what graphs are found by.
     torch._functorch.config.autograd_cache_allow_custom_autograd_functions = True
+    if hasattr(torch._inductor.config, "deterministic"):
+        # Kernels are chosen by timing them, and the choice may differ from start to start.
+        torch._inductor.config.deterministic = torch.are_deterministic_algorithms_enabled()
     torch._dynamo.config.recompile_limit = max(GRAPHS, torch._dynamo.config.recompile_limit)
     torch._dynamo.config.accumulated_recompile_limit = max(
         GRAPHS, torch._dynamo.config.accumulated_recompile_limit

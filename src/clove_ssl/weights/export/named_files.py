@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torchvision
 from numpy.typing import NDArray
-from safetensors.torch import load, save
+from safetensors.torch import load
 from torch import Tensor, nn
 from torchvision.models.feature_extraction import create_feature_extractor
 
@@ -26,7 +26,7 @@ from clove_ssl.weights.convnext_names import timm_name
 from clove_ssl.weights.detectron2_names import detectron2_name
 from clove_ssl.weights.export.exported import Exported, largest_difference, refuse
 from clove_ssl.weights.load import load_backbone
-from clove_ssl.weights.safetensors_file import portable_state, write_bytes
+from clove_ssl.weights.safetensors_file import portable_state, to_bytes, write_bytes
 
 _IN_MMSEGMENTATION = (
     "MMSegmentation has the same network (ResNet with strides=(1, 2, 2, 1), dilations=(1, 1, 1, "
@@ -68,7 +68,7 @@ def write_timm(exported: Exported, path: Path) -> None:
         state = {timm_name(name): _without_cells(name, state[name]) for name in state}
     elif not (exported.is_timm or exported.is_resnet):
         raise refuse(exported, "timm", _OTHERWISE)
-    write_bytes(path, save(state, {"format": "pt"}))
+    write_bytes(path, to_bytes(state, {"format": "pt"}))
 
 
 def check_timm(exported: Exported, path: Path) -> float:

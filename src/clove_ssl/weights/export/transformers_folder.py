@@ -7,14 +7,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save
-
 from clove_ssl.atomic import write_text
 from clove_ssl.backbones.build import STAGES
 from clove_ssl.errors import UserError
 from clove_ssl.weights.export.exported import Exported, largest_difference, refuse
 from clove_ssl.weights.origins import HUB_WEIGHTS
-from clove_ssl.weights.safetensors_file import portable_state, write_bytes
+from clove_ssl.weights.safetensors_file import portable_state, to_bytes, write_bytes
 from clove_ssl.weights.transformers_names import transformers_name
 
 _DEPTHS = {
@@ -47,7 +45,7 @@ def write_transformers(exported: Exported, path: Path) -> None:
     write_text(path / "config.json", json.dumps(_config(exported), indent=2) + "\n")
     state = portable_state(exported.backbone.body)
     named = {transformers_name(name): tensor for name, tensor in state.items()}
-    write_bytes(path / HUB_WEIGHTS, save(named, {"format": "pt"} | dict(exported.metadata)))
+    write_bytes(path / HUB_WEIGHTS, to_bytes(named, {"format": "pt"} | dict(exported.metadata)))
 
 
 def check_with_transformers(exported: Exported, path: Path) -> float:
