@@ -30,6 +30,7 @@ from clove_ssl.console import Console, Work
 from clove_ssl.data.sources import open_source
 from clove_ssl.errors import UserError
 from clove_ssl.methods.base import Method
+from clove_ssl.pretraining.building import placed
 from clove_ssl.pretraining.compile.ahead import compile_ahead
 from clove_ssl.pretraining.compile.method import compile_method
 from clove_ssl.pretraining.synthetic import synthetic_batch
@@ -187,9 +188,7 @@ class Bench:
 
     def placed(self, module: M) -> M:
         """A module on the device, in the layout of training."""
-        on_gpu = self.device.type == "cuda"
-        layout = torch.channels_last if on_gpu else torch.contiguous_format
-        return module.to(memory_format=layout).to(self.device).train()
+        return placed(module, self.device).train()
 
     def _keep(self, measurement: Measurement) -> None:
         """Remember, say and write down at once, since what follows may take long or fail."""

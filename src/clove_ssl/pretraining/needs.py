@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
-from clove_ssl.backbones.build import build_backbone
 from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.console import Console
 from clove_ssl.data.loading import choose_workers
+from clove_ssl.pretraining.building import unrestored_method
 from clove_ssl.pretraining.choices import PretrainPlan, plan_run
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.training.needs import (
     Needs,
+    announce_needs,
     check_disk,
     check_memory,
     check_time,
@@ -33,6 +35,10 @@ class PretrainNeeds:
 
     memory: Needs  # of each process
     disk: int  # bytes that its checkpoints will still take
+
+    def announce(self, console: Console) -> None:
+        """Say them."""
+        announce_needs(self.memory, self.disk, console)
 
 
 def check_needs(config: PretrainConfig, process: Process, *, images: int) -> PretrainNeeds | None:
@@ -58,7 +64,7 @@ def check_needs(config: PretrainConfig, process: Process, *, images: int) -> Pre
 def memory_needs(config: PretrainConfig, plan: PretrainPlan, process: Process) -> Needs:
     """Bytes of a process; the networks are built without memory."""
     with torch.device("meta"):
-        network = config.method.build(build_backbone(replace(config.backbone, weights=None)))
+        network = unrestored_method(config)
     states = 2 if config.optimizer.name == "adamw" else 1
     weights, checkpoint = weights_and_checkpoint(network, states if config.method.trains else 0)
     values = plan.micro_batch * sum(3 * spec.size**2 for spec in config.method.view_specs())
