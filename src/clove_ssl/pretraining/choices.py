@@ -158,30 +158,15 @@ def decide(
     )
     # Before compilation, which is not worth its time where steps are captured.
     capture = _choose_capture(config, plan, precision, why_not_captured(method))
-    cache = CacheChoice("off", "no photos to look at")
-    if source is not None:
-        cache = choose_cache(
-            config.data,
-            source,
-            process,
-            specs=config.method.view_specs(),
-            renders_on_gpu=rendering.value == "on the GPU",
-            repeats=plan.total_steps * plan.batch_size > images,
-        )
+    fused = process.world_size == 1 and can_fuse_norms(method)
     return Choices(
         plan=plan,
         precision=precision,
         rendering=rendering,
-        compilation=_choose_compilation(
-            config,
-            plan,
-            device,
-            captured=capture.value,
-            fused=process.world_size == 1 and can_fuse_norms(method),
-        ),
+        compilation=_choose_compilation(config, plan, device, captured=capture.value, fused=fused),
         capture=capture,
         workers=Choice(*workers),
-        cache=cache,
+        cache=_choose_cache(config, plan, process, rendering, source),
     )
 
 
@@ -262,3 +247,23 @@ def _choose_capture(
     }
     reason = "every step runs the same kernels"
     return Choice(*decide_capture(config.capture, obstacles, reason=reason))
+
+
+def _choose_cache(
+    config: PretrainConfig,
+    plan: PretrainPlan,
+    process: Process,
+    rendering: Choice[Place],
+    source: ImageSource | None,
+) -> CacheChoice:
+    """Photos stay, by default, where they fit and are needed again."""
+    if source is None:
+        return CacheChoice("off", "no photos to look at")
+    return choose_cache(
+        config.data,
+        source,
+        process,
+        specs=config.method.view_specs(),
+        renders_on_gpu=rendering.value == "on the GPU",
+        repeats=plan.total_steps * plan.batch_size > plan.images,
+    )

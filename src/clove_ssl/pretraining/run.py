@@ -285,14 +285,8 @@ def _compile_ahead(loop: TrainingLoop, parts: Parts) -> None:
         deterministic=config.deterministic,
         activation_memory=config.activation_memory,
     )
-    if done is None:
-        return
-    facts = f"{done.graphs} graphs by {done.helpers} processes"
-    loop.console.say(f"Compiled {facts} in {time.perf_counter() - start:.0f} s")
-    if done.failed:
-        loop.console.warn(
-            f"{done.failed} of the processes failed; the first step compiles their graphs"
-        )
+    if done is not None:
+        done.announce(time.perf_counter() - start, loop.console)
 
 
 def _finish(run: RunDirectory, loop: TrainingLoop, parts: Parts, *, finished: bool) -> None:

@@ -7,7 +7,6 @@ always; tolerances are about four standard errors.
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields, replace
 
 import numpy as np
@@ -217,12 +216,6 @@ def test_a_view_that_is_not_jittered_has_neutral_factors() -> None:
     drawn = draw(10, (replace(SPECS[0], jitter_probability=0.0),))
     assert (drawn.factors == [1, 1, 1, 0]).all()
     assert (drawn.order == [0, 1, 2, 3]).all()
-
-
-def test_a_view_survives_a_log_line() -> None:
-    drawn = draw(4)
-    line = json.dumps([drawn.describe(2, view) for view in range(len(SPECS))])
-    assert_same(ViewParameters.from_descriptions(json.loads(line)), drawn.image(2))
 
 
 # --- what matching finds in such crops

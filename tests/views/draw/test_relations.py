@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields, replace
 
 import numpy as np
@@ -214,13 +213,3 @@ def test_pasted_rectangles_cover_half_to_four_fifths() -> None:
     assert areas.min() > 0.495
     assert areas.max() < 0.805
     assert areas.mean() == pytest.approx(0.65, abs=0.01)
-
-
-@pytest.mark.parametrize("specs", [tied(), pasted(), JIGSAW])
-def test_related_views_survive_a_log_line(specs: tuple[ViewSpec, ...]) -> None:
-    _, drawn = draw(3, specs)
-    line = json.dumps([drawn.describe(1, view) for view in range(len(specs))])
-    again = ViewParameters.from_descriptions(json.loads(line))
-    for each in fields(ViewParameters):
-        expected = getattr(drawn.image(1), each.name)
-        np.testing.assert_array_equal(getattr(again, each.name), expected)

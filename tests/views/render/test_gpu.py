@@ -53,7 +53,7 @@ def assert_like_the_cpu(sizes, specs, *, seed=0, mean=0.05, nearly_all=2.5, larg
                 mean=mean,
                 nearly_all=nearly_all,
                 largest=largest,
-                about=str(parameters.describe(number, view)),
+                about=f"view {view} of {parameters.image(number)}",
             )
 
 

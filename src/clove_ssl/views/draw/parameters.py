@@ -14,9 +14,8 @@ Dimensions: N images, V views of each, R >= V rows of K = ``UNIFORMS_PER_VIEW`` 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 import torch
@@ -86,22 +85,6 @@ class ViewParameters:
             flipped_vertically=torch.from_numpy(self.vertical_flip[:, view].copy()),
             image_size=torch.from_numpy(self.image_size.copy()),
         )
-
-    def describe(self, image: int, view: int) -> dict[str, Any]:
-        """One view as plain numbers and lists, fit for a log line."""
-        description = {"image_size": self.image_size[image].tolist()}
-        for name in _PER_VIEW:
-            description[name] = getattr(self, name)[image, view].tolist()
-        return description
-
-    @classmethod
-    def from_descriptions(cls, views: Sequence[Mapping[str, Any]]) -> ViewParameters:
-        """The parameters of one image, from what ``describe`` says of its views."""
-        columns = {name: np.array([[view[name] for view in views]]) for name in _PER_VIEW}
-        return cls(image_size=np.array([views[0]["image_size"]]), **columns)
-
-
-_PER_VIEW = [each.name for each in fields(ViewParameters) if each.name != "image_size"]
 
 
 def draw_views(
