@@ -66,6 +66,19 @@ class PooledEncoder(BackboneEncoder):
         return embedded
 
 
+class MapEncoder(BackboneEncoder):
+    """Pixels to one embedding per cell."""
+
+    def __init__(self, backbone: Backbone, projector: nn.Module) -> None:
+        super().__init__(backbone)
+        self.projector = projector
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) -> (B, D, h, w)."""
+        projected: Tensor = self.projector(self.backbone.features(images))
+        return projected
+
+
 Encoder = TypeVar("Encoder", bound=BackboneEncoder)
 
 
