@@ -94,6 +94,12 @@ class Bench:
         self._keep(result)
         return result
 
+    def seconds_per_call(self, name: str, work: Callable[[], object], *, warm_up: int) -> float:
+        """The time of a call, of as many as the config says, behind some that do not count."""
+        with self.working(name, calls=warm_up + self.config.steps) as shown:
+            self._seconds(work, warm_up, shown)
+            return self._seconds(work, self.config.steps, shown) / self.config.steps
+
     def _seconds(self, work: Callable[[], object], calls: int, shown: Work) -> float:
         """The time of some calls, until the device is done with them."""
         start = time.perf_counter()
