@@ -93,12 +93,10 @@ def pretrain(config: PretrainConfig, *, overwrite: bool = False) -> PretrainResu
         return _train(RunDirectory(config.out), process, parts)
 
 
-def resume(
-    path: str | Path, changes: ResumeChanges | None = None, *, micro_batch: int | None = None
-) -> PretrainResult:
+def resume(path: str | Path, changes: ResumeChanges | None = None) -> PretrainResult:
     """Continue a run from its last good checkpoint, with some changes if there are any."""
     run = directory.find(Path(path))
-    changes = changes or ResumeChanges(micro_batch=micro_batch)
+    changes = changes or ResumeChanges()
     config = read_continued(run, changes)
     with joined(config.device, share_gpus=config.share_gpus) as process:
         return _train(run, process, _prepare(config, process), changes)
