@@ -18,8 +18,7 @@ from clove_ssl.config.views import ViewSpec
 from clove_ssl.layers.view_norm import normalize_by_view
 from clove_ssl.methods import health
 from clove_ssl.methods.base import Method, Progress, StepOutput
-from clove_ssl.methods.captured import Capturable
-from clove_ssl.methods.compiled import Compilable, EncoderInputs
+from clove_ssl.methods.compiled import Capturable, Compilable, EncoderInputs
 from clove_ssl.methods.config import TeacherConfig
 from clove_ssl.methods.contrastive import Contrast
 from clove_ssl.schedules import cosine

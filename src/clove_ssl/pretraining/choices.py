@@ -19,10 +19,9 @@ from clove_ssl.data.loading import choose_workers
 from clove_ssl.data.sources import ImageSource
 from clove_ssl.errors import UserError
 from clove_ssl.methods.base import Method
-from clove_ssl.methods.captured import why_not_captured
 from clove_ssl.pretraining.caching import CacheChoice, choose_cache
 from clove_ssl.schedules import Schedule, warmup_cosine
-from clove_ssl.training.captured import decide_capture
+from clove_ssl.training.captured import decide_capture, why_not_captured
 from clove_ssl.training.plan import LARGEST_MICRO_BATCH, RunPlan, fit_micro_batch
 from clove_ssl.training.precision import Precision, choose_precision
 from clove_ssl.training.processes import Process
