@@ -402,6 +402,33 @@ def test_no_folder_has_more_than_twenty_files() -> None:
             assert len(list(folder.glob("*.py"))) <= 20, folder
 
 
+def files_of_the_walk() -> tuple[str, list[str]]:
+    """The walk of an image in the architecture, and the files that its tables name."""
+    page = (DOCS / "architecture.md").read_text()
+    walk = page.split("## The walk of an image")[1].split("\n## ")[0]
+    rows = "\n".join(line for line in walk.splitlines() if line.startswith("|"))
+    return walk, re.findall(r"`([a-z_0-9/]+\.py)`", rows)
+
+
+def test_the_walk_of_an_image_has_forty_files_at_most() -> None:
+    walk, named = files_of_the_walk()
+    assert len(named) == len(set(named)), "a file is opened once"
+    assert f"{len(named)} in all" in walk
+    assert len(named) <= 40
+    assert not [name for name in named if not (PACKAGE / name).is_file()]
+
+
+def test_every_file_of_the_walk_is_imported_by_another_one() -> None:
+    _, named = files_of_the_walk()
+    text = "\n".join((PACKAGE / name).read_text() for name in named)
+    # The verb begins the walk; a recipe is found by its folder, not imported.
+    for name in {*named} - {"cli.py", "methods/clove/recipes.py"}:
+        *folders, module = name.removesuffix(".py").split("/")
+        room = ".".join(["clove_ssl", *folders])
+        imported = rf"from {room}\.{module} import|from {room} import [^\n]*\b{module}\b"
+        assert re.search(imported, text), name
+
+
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_files_that_a_page_names_are_there(page: Path) -> None:
     named = {

@@ -11,12 +11,20 @@ from pathlib import Path
 
 import pytest
 from builders.files.odd_files import write_odd_folder
+from builders.files.photos import save_photos
 from builders.files.small_sources import contents, names, write, write_two_shards
 
 from clove_ssl.config.pretraining import DataConfig
 from clove_ssl.data.decode import DecodeError, decode
 from clove_ssl.data.names import NameTable
-from clove_ssl.data.sources import FolderSource, ImageSource, ListSource, TarSource, open_source
+from clove_ssl.data.sources import (
+    FolderSource,
+    ImageSource,
+    JoinedSource,
+    ListSource,
+    TarSource,
+    open_source,
+)
 from clove_ssl.errors import UserError
 
 
@@ -270,3 +278,15 @@ def test_a_name_table_is_a_sequence_of_its_names() -> None:
     assert joined[-1] == "z"
     with pytest.raises(IndexError):
         joined[5]
+
+
+def test_images_follow_each_other_in_the_order_of_their_sources(tmp_path: Path) -> None:
+    save_photos(tmp_path / "b", 2)
+    save_photos(tmp_path / "a", 3)
+    data = DataConfig(source=str(tmp_path / "b"), more=(str(tmp_path / "a"),))
+    source = pickle.loads(pickle.dumps(open_source(data)))  # as a worker gets it
+    assert isinstance(source, JoinedSource)
+    names = [source.name(index) for index in range(len(source))]
+    assert [Path(name).parent.name for name in names] == ["b", "b", "a", "a", "a"]
+    assert len(set(names)) == 5
+    assert all(source.read(i) == Path(name).read_bytes() for i, name in enumerate(names))

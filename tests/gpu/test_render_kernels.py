@@ -43,7 +43,7 @@ def compare(sizes, specs: tuple[ViewSpec, ...], *, seed: int = 0, channels_last=
                 mean=0.1,
                 nearly_all=2.5,
                 largest=5.0,
-                about=str(parameters.describe(number, view)),
+                about=f"view {view} of {parameters.image(number)}",
             )
 
 
@@ -85,7 +85,7 @@ def test_default_views_are_those_of_the_cpu_renderer() -> None:
                 mean=0.1,
                 nearly_all=2.5,
                 largest=6.0,
-                about=str(parameters.describe(number, view)),
+                about=f"view {view} of {parameters.image(number)}",
             )
 
 

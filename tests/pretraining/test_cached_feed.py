@@ -34,7 +34,7 @@ from clove_ssl.data.order import Draws
 from clove_ssl.data.reading import EncodedImages
 from clove_ssl.data.sources import open_source
 from clove_ssl.pretraining.caching import CacheChoice, open_store
-from clove_ssl.pretraining.photos import DevicePhotos
+from clove_ssl.pretraining.device_renderer import DevicePhotos
 from clove_ssl.training.processes import Process
 
 EPOCH = -(-PHOTOS // BATCH)

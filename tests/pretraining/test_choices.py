@@ -17,6 +17,7 @@ from clove_ssl.config.pretraining import (
     OptimizerConfig,
     PretrainConfig,
 )
+from clove_ssl.config.resuming import ResumeChanges
 from clove_ssl.errors import UserError
 from clove_ssl.methods.slotcon.config import SlotConConfig
 from clove_ssl.pretraining.choices import Choice, Choices, decide, plan_run
@@ -174,7 +175,7 @@ def test_rendering_on_a_gpu_that_is_not_there_is_refused_before_anything_is_writ
 
 def test_every_start_writes_down_what_it_decided(tmp_path: Path) -> None:
     pretrain(tiny_config(tmp_path / "run", steps=2))
-    resume(tmp_path / "run", micro_batch=4)
+    resume(tmp_path / "run", ResumeChanges(micro_batch=4))
     first, second = read_starts(RunDirectory(tmp_path / "run"))
     assert first["choices"]["workers"] == {"value": 0, "reason": "as asked"}
     assert first["choices"]["precision"] == {"value": "fp32", "reason": "on a CPU"}

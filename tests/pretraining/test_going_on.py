@@ -17,6 +17,7 @@ from clove_ssl.config import files
 from clove_ssl.config.pretraining import DataConfig, PretrainConfig
 from clove_ssl.errors import UserError
 from clove_ssl.pretraining import run as pretraining
+from clove_ssl.pretraining.going_on import located
 from clove_ssl.runs.directory import RunDirectory
 
 
@@ -102,3 +103,9 @@ def test_an_earlier_run_is_overwritten_only_on_request(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "export" / "backbone.safetensors").is_file()
     assert pretraining.pretrain(replace(config, seed=1), overwrite=True).finished
     assert files.load(PretrainConfig, tmp_path / "run" / "config.yaml").seed == 1
+
+
+def test_paths_are_made_to_hold_anywhere() -> None:
+    data = located(DataConfig(source="photos", more=("s3://bucket/{0..3}.tar", "scenes")))
+    assert data.source == str(Path.cwd() / "photos")
+    assert data.more == ("s3://bucket/{0..3}.tar", "scenes")

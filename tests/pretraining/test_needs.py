@@ -16,8 +16,8 @@ from clove_ssl.config import files
 from clove_ssl.config.pretraining import CheckpointConfig, PretrainConfig
 from clove_ssl.errors import UserError
 from clove_ssl.optimizers import build_optimizer
+from clove_ssl.pretraining.building import unrestored_method
 from clove_ssl.pretraining.needs import PretrainNeeds, check_needs
-from clove_ssl.pretraining.restore import unrestored_method
 from clove_ssl.training import needs as shared
 from clove_ssl.training.checkpoints import CheckpointStore
 from clove_ssl.training.processes import Process

@@ -21,8 +21,8 @@ from clove_ssl.doctor.command import check_capture, check_checkpoints, run_check
 from clove_ssl.errors import UserError, explained
 from clove_ssl.exporting.sources import _probes
 from clove_ssl.finetuning.starting_point import continued_backbone
+from clove_ssl.pretraining.building import unrestored_method
 from clove_ssl.pretraining.choices import decide
-from clove_ssl.pretraining.restore import unrestored_method
 from clove_ssl.report.facts import hardware_facts, score_facts
 from clove_ssl.report.finetuning import protocol_differences, score_boards
 from clove_ssl.report.page import render_report

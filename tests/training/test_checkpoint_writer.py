@@ -19,7 +19,7 @@ from torch import nn
 from clove_ssl.errors import UserError
 from clove_ssl.optimizers import build_optimizer
 from clove_ssl.pretraining import run as pretraining
-from clove_ssl.pretraining.restore import unrestored_method
+from clove_ssl.pretraining.building import unrestored_method
 from clove_ssl.runs.metrics import MetricsFile
 from clove_ssl.training import checkpoints
 from clove_ssl.training.checkpoint_writer import CheckpointWriter, Snapshot

@@ -10,8 +10,8 @@ import torch
 from torchvision.models import resnet18
 
 from clove_ssl.errors import UserError
-from clove_ssl.weights.imagenet import imagenet_file, is_imagenet
 from clove_ssl.weights.load import load_backbone
+from clove_ssl.weights.origins import imagenet_file, is_imagenet
 
 
 @pytest.fixture(autouse=True)

@@ -51,9 +51,9 @@ class Chain(nn.Module):
 
     def _step(self, module: nn.Module, running: Tensor) -> Tensor:
         even = running.shape[2] % 2 == running.shape[3] % 2 == 0
-        # One on the ladder knows sizes that are planned already.
         # By depth, the seven by seven convolution of three channels fills the matrix units of a
-        # GPU, which it leaves empty as it is; odd sides cannot be folded by two.
+        # GPU, which it leaves empty as it is; odd sides cannot be folded by two. One on the ladder
+        # is left alone, since it knows sizes that are planned already.
         if even and is_stem_convolution(module) and not isinstance(module, LadderConv2d):
             return convolve_by_depth(running, module.weight)
         result: Tensor = module(running)

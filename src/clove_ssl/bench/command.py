@@ -30,6 +30,7 @@ from clove_ssl.console import Console, Work
 from clove_ssl.data.sources import open_source
 from clove_ssl.errors import UserError
 from clove_ssl.methods.base import Method
+from clove_ssl.pretraining.building import placed
 from clove_ssl.pretraining.compile.ahead import compile_ahead
 from clove_ssl.pretraining.compile.method import compile_method
 from clove_ssl.pretraining.synthetic import synthetic_batch
@@ -92,6 +93,12 @@ class Bench:
         result = Measurement(name, images / seconds, 1e3 * seconds, self._memory(), first)
         self._keep(result)
         return result
+
+    def seconds_per_call(self, name: str, work: Callable[[], object], *, warm_up: int) -> float:
+        """The time of a call, of as many as the config says, behind some that do not count."""
+        with self.working(name, calls=warm_up + self.config.steps) as shown:
+            self._seconds(work, warm_up, shown)
+            return self._seconds(work, self.config.steps, shown) / self.config.steps
 
     def _seconds(self, work: Callable[[], object], calls: int, shown: Work) -> float:
         """The time of some calls, until the device is done with them."""
@@ -187,9 +194,7 @@ class Bench:
 
     def placed(self, module: M) -> M:
         """A module on the device, in the layout of training."""
-        on_gpu = self.device.type == "cuda"
-        layout = torch.channels_last if on_gpu else torch.contiguous_format
-        return module.to(memory_format=layout).to(self.device).train()
+        return placed(module, self.device).train()
 
     def _keep(self, measurement: Measurement) -> None:
         """Remember, say and write down at once, since what follows may take long or fail."""

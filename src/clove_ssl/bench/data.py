@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import tarfile
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -19,7 +18,7 @@ from clove_ssl.config.pretraining import DataConfig, PretrainConfig
 from clove_ssl.data.bad_files import BadFiles
 from clove_ssl.data.decode import find_batch_decoder
 from clove_ssl.data.labels.classified import only_labelled
-from clove_ssl.data.loading import choose_workers, load_batches
+from clove_ssl.data.loading import batches_of, choose_workers, load_batches
 from clove_ssl.data.order import BatchOrder, ImageOrder
 from clove_ssl.data.reading import BatchReader, EncodedImages, RenderedViews
 from clove_ssl.data.scenes import SceneSource
@@ -63,7 +62,6 @@ def measure_reading(bench: Bench, method: MethodConfig, data: DataConfig) -> Non
     source, images = open_source(data), bench.config.batch
     workers, _ = _workers(bench, data)
     warm_up = 2 * workers + 2
-    steps = warm_up + bench.config.steps
     reader: BatchReader[Any] = _reader(bench, method, data, source)
     loader = load_batches(
         reader,
@@ -77,18 +75,11 @@ def measure_reading(bench: Bench, method: MethodConfig, data: DataConfig) -> Non
         workers=workers,
         prefetch=2,
         start_step=0,
-        total_steps=steps,
+        total_steps=warm_up + bench.config.steps,
         pin_memory=bench.device.type == "cuda",
     )
-    batches: Iterator[Any] = iter(loader)
-    with bench.working("reading", calls=steps) as shown:
-        for _ in range(warm_up):
-            next(batches)
-            shown.done()
-        start = time.perf_counter()
-        for _ in batches:
-            shown.done()
-        seconds = (time.perf_counter() - start) / bench.config.steps
+    with closing(batches_of(loader)) as batches:
+        seconds = bench.seconds_per_call("reading", lambda: next(batches), warm_up=warm_up)
     bench.record(f"reading, {workers} workers", images / seconds)
 
 
@@ -129,17 +120,8 @@ def _measure_feed(bench: Bench, method: MethodConfig, data: DataConfig) -> None:
         bad_files=BadFiles(data, len(source)),
         start_step=0,
     )
-    with closing(feed), bench.working("feed", calls=warm_up + bench.config.steps) as shown:
-        for _ in range(warm_up):
-            feed.next()
-            shown.done()
-        bench.synchronize()
-        start = time.perf_counter()
-        for _ in range(bench.config.steps):
-            feed.next()
-            shown.done()
-        bench.synchronize()
-        seconds = (time.perf_counter() - start) / bench.config.steps
+    with closing(feed):
+        seconds = bench.seconds_per_call("feed", feed.next, warm_up=warm_up)
     bench.record(f"feed, photos {choices.cache.describe()}", images / seconds)
 
 

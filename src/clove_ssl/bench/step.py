@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -189,12 +190,7 @@ def _measure_parts(
             for images in inputs.teacher:
                 teacher(images)
 
-    def gradients() -> None:
-        with bench.precision.autocast():
-            output = model(batch, PROGRESS)
-        output.loss.backward()
-        model.zero_grad(set_to_none=True)
-
+    gradients = partial(_forward_and_backward, bench, model, batch)
     bench.measure("  networks with heads", networks, images=bench.config.batch)
     update = bench.device_milliseconds("teacher update", lambda: model.update_teacher(PROGRESS))
     forward = bench.device_milliseconds("teacher forward", teacher_forward)
@@ -203,6 +199,13 @@ def _measure_parts(
     bench.measure("  forward and backward", gradients, images=bench.config.batch)
     rest = max(_difference(bench, gradients, networks) - update, 0.0)
     bench.record_share("  loss, matching, predictor", rest, step=step)
+
+
+def _forward_and_backward(bench: Bench, model: Method, batch: ViewBatch) -> None:
+    with bench.precision.autocast():
+        output = model(batch, PROGRESS)
+    output.loss.backward()
+    model.zero_grad(set_to_none=True)
 
 
 def _difference(bench: Bench, whole: Callable[[], None], part: Callable[[], None]) -> float:
@@ -278,14 +281,7 @@ def _cases(bench: Bench, method: MethodConfig) -> Iterator[tuple[str, Points]]:
 
 def _step_time(bench: Bench, method: MethodConfig, images: int) -> float:
     batch = bench.batch(method, images)
-    model = bench.build(method)
-
-    def work() -> None:
-        with bench.precision.autocast():
-            output = model(batch, PROGRESS)
-        output.loss.backward()
-        model.zero_grad(set_to_none=True)
-
+    work = partial(_forward_and_backward, bench, bench.build(method), batch)
     return bench.device_milliseconds(f"steps of {images} images", work, repeats=5)
 
 

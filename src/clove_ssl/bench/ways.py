@@ -11,9 +11,8 @@ from clove_ssl.bench.step import PROGRESS
 from clove_ssl.config.bases import MethodConfig
 from clove_ssl.config.pretraining import OptimizerConfig
 from clove_ssl.methods.base import Method
-from clove_ssl.methods.captured import why_not_captured
 from clove_ssl.optimizers import build_optimizer
-from clove_ssl.training.captured import CapturedPasses
+from clove_ssl.training.captured import CapturedPasses, why_not_captured
 from clove_ssl.views.batch import ViewBatch
 
 Way = Literal["torch's kernels", "our kernels", "our kernels, captured"]

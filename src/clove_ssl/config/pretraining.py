@@ -35,12 +35,15 @@ from clove_ssl.config.ranges import (
 from clove_ssl.errors import UserError
 from clove_ssl.registry import METHODS
 
+SCENES = "scenes"
+"""Named as a source, the built-in images."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(Ranged):
     """Where images come from and how they are read."""
 
-    source: Annotated[str, tyro.conf.arg(aliases=["--data"])] = "scenes"
+    source: Annotated[str, tyro.conf.arg(aliases=["--data"])] = SCENES
     """Folder of images (searched recursively), text file with one path per line, pattern of .tar
     shards such as "shards/{000000..000099}.tar" (also behind a URL such as s3://, with the extra
     ``stream``), or ``scenes`` for the built-in images."""

@@ -17,6 +17,7 @@ import os
 from dataclasses import dataclass, field
 
 from clove_ssl.data.names import is_image_name
+from clove_ssl.data.searching import is_folder
 from clove_ssl.errors import UserError
 
 
@@ -61,7 +62,7 @@ class _Walk:
             self._visited.add(real)
             for entry in _entries(real):
                 name = os.path.join(relative, entry.name)
-                if not _is_folder(entry):
+                if not is_folder(entry):
                     self._add_file(name, is_link=entry.is_symlink())
                 elif entry.is_symlink():
                     heapq.heappush(self.folder_links, name)
@@ -97,10 +98,3 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
             f"Cannot list the folder {folder}: {error.strerror}. Its images would be missing "
             "without a word; make it readable, or give --data a folder that does not contain it."
         ) from None
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link that leads back to itself
-        return False

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Generic, Protocol, TypeVar
 
 import torch
@@ -139,7 +139,7 @@ def end_workers(batches: Iterator[object]) -> None:
             end()
 
 
-def batches_of(loader: DataLoader[Batch]) -> Iterator[Batch]:
+def batches_of(loader: DataLoader[Batch]) -> Generator[Batch]:
     """The batches of a loader, whose workers end with the iteration, however that ends."""
     batches = iter(loader)
     try:

@@ -50,7 +50,7 @@ class _Search:
                 path = os.path.join(folder, entry.name)
                 if not rest:
                     yield path
-                elif _is_folder(entry):
+                elif is_folder(entry):
                     yield from self.find(path, rest)
         else:
             path = os.path.join(folder, first)
@@ -72,7 +72,7 @@ class _Search:
             pending += [
                 (os.path.join(path, entry.name), depth + 1)
                 for entry in self._entries(path)
-                if not entry.name.startswith(".") and _is_folder(entry)
+                if not entry.name.startswith(".") and is_folder(entry)
             ]
 
     def _entries(self, folder: str) -> list[os.DirEntry[str]]:
@@ -99,7 +99,8 @@ def _fits(name: str, part: str) -> bool:
     return fnmatch.fnmatchcase(name, part)
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is a folder, or a link to one."""
     try:
         return entry.is_dir()
     except OSError:  # a link that leads back to itself

@@ -9,14 +9,14 @@ the caller can report it and go on.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
-from clove_ssl.config.pretraining import DataConfig
+from clove_ssl.config.pretraining import SCENES, DataConfig
 from clove_ssl.config.regular_files import read_regular
 from clove_ssl.data.folders import FolderListing, list_images
 from clove_ssl.data.labels.classified import LabelledImages
@@ -47,15 +47,13 @@ def open_source(config: DataConfig) -> ImageSource:
     """The source that ``--data`` means, or several as one."""
     if not config.more:
         return _open_one(config)
-    from clove_ssl.data.joined import JoinedSource  # which imports this module
-
     named = (config.source, *config.more)
     parts = [_open_one(replace(config, source=each, more=())) for each in named]
     return JoinedSource(parts, named)
 
 
 def _open_one(config: DataConfig) -> ImageSource:
-    if config.source == "scenes":
+    if config.source == SCENES:
         from clove_ssl.data.scenes import SceneSource  # heavy, and rarely needed
 
         return SceneSource(count=config.scenes_count, size=config.scenes_size)
@@ -231,3 +229,37 @@ class TarSource:
     def _shard_of(self, index: int) -> int:
         number = range(len(self))[index]
         return int(np.searchsorted(self._shard_ends, number, side="right"))
+
+
+class JoinedSource:
+    """Images of several sources as one, in the order in which these were named.
+
+    Args:
+        parts: The sources.
+        names: What each of them was called, to tell apart files of the same name.
+    """
+
+    def __init__(self, parts: Sequence[ImageSource], names: Sequence[str]) -> None:
+        self.parts = tuple(parts)
+        self._names = tuple(names)
+        self._ends = np.cumsum([len(part) for part in parts])
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def read(self, index: int) -> bytes:
+        """The encoded image."""
+        part, place = self._place(index)
+        return self.parts[part].read(place)
+
+    def name(self, index: int) -> str:
+        """The name that its source gives it, behind that of the source."""
+        part, place = self._place(index)
+        return os.path.join(self._names[part], self.parts[part].name(place))
+
+    def _place(self, index: int) -> tuple[int, int]:
+        """The source of an image, and its number there."""
+        number = range(len(self))[index]
+        part = int(np.searchsorted(self._ends, number, side="right"))
+        before = int(self._ends[part - 1]) if part else 0
+        return part, number - before

@@ -6,7 +6,7 @@ page-locked memory does not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from itertools import accumulate
@@ -89,16 +89,18 @@ def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return value
 
 
-def tensors_of(value: object) -> list[Tensor]:
-    """Every tensor in a value, deep in dataclasses and tuples, too."""
-    found: list[Tensor] = []
-
-    def note(tensor: Tensor) -> Tensor:
-        found.append(tensor)
-        return tensor
-
-    map_tensors(value, note)
-    return found
+def tensors_of(value: object) -> Iterator[Tensor]:
+    """Every tensor in a value, deep in dataclasses, mappings, lists and tuples, in their order."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from tensors_of(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from tensors_of(each)
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from tensors_of(getattr(value, field.name))
 
 
 class HostCopy:

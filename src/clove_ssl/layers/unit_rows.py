@@ -24,6 +24,7 @@ SHORTEST = 1e-12  # a row shorter than this is divided by this, as torch does
 @triton.jit
 def _places(rows, stride, G, channels, R: tl.constexpr, C: tl.constexpr):
     """Where the values of a tile lie with gaps and without, and which of them exist."""
+    # 64 bits, since rows times channels may pass 2^31.
     row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     channel = tl.arange(0, C)
     apart = (row // G) * stride + (row % G) * channels

@@ -64,7 +64,7 @@ class Method(Learner):
     """A pre-training method: what it looks at, what it learns from that, and what is kept.
 
     It may also be :class:`~clove_ssl.methods.compiled.Compilable` and
-    :class:`~clove_ssl.methods.captured.Capturable`.
+    :class:`~clove_ssl.methods.compiled.Capturable`.
     """
 
     backbone: Backbone

@@ -1,17 +1,22 @@
-"""What a method may say beyond learning, so that its networks can be compiled.
+"""What a method may say beyond learning, so that networks are compiled and steps captured.
 
-A method that does not say it trains just the same, uncompiled.
+Both stand beside :class:`~clove_ssl.methods.base.Method` among the bases of a method. One that says
+nothing of it trains just the same, uncompiled and kernel by kernel.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor, nn
 
+if TYPE_CHECKING:
+    from clove_ssl.methods.base import Progress
+
 
 class Compilable:
-    """Beside :class:`~clove_ssl.methods.base.Method` among the bases of a method."""
+    """A method whose networks can be compiled."""
 
     goes_back_twice: bool = False
     """Whether some steps go back through the encoders several times, which compiled ones allow
@@ -31,6 +36,30 @@ class Compilable:
 
     def before_compilation(self) -> None:
         """Called before anything is compiled: encoders may run in another way from then on."""
+
+
+class Capturable:
+    """A method whose steps can be captured as CUDA graphs.
+
+    A captured step is a list of kernels with fixed places in memory; Python runs once, when it is
+    recorded. So whatever Python decides in a forward pass must be the same in every step of a kind,
+    and what it keeps for the end of the step must be found again.
+
+    Between ``before_forward`` and ``after_step``, which stay Python, only the batch, parameters
+    and buffers may differ between two steps of a kind.
+    """
+
+    def why_not_captured(self) -> str:
+        """What changes from step to step with this config; empty if nothing does."""
+        return ""
+
+    def step_kind(self, progress: Progress) -> Hashable:
+        """Steps of one kind run the same kernels."""
+        return None
+
+    def left_by_forward(self) -> Sequence[list[Tensor]]:
+        """Lists that a forward pass fills and ``after_step`` empties."""
+        return ()
 
 
 class EncoderInputs(NamedTuple):

@@ -1,4 +1,4 @@
-"""What methods with queues of earlier keys share: keys in shuffled groups, and when they enter.
+"""What methods with queues of earlier keys share: keys in shuffled groups, which enter at the end.
 
 Dimensions: B images, D channels.
 """
@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from clove_ssl.layers.normalization import unit_vectors
 from clove_ssl.layers.view_norm import normalize_by_view
 from clove_ssl.methods.base import Progress
 from clove_ssl.methods.compiled import EncoderInputs
 from clove_ssl.methods.config import QueuedConfig
+from clove_ssl.methods.contrastive import Contrast, contrast
 from clove_ssl.methods.queue import KeyBank
 from clove_ssl.methods.shuffling import BatchOrders, Shuffling, forward_shuffled, groups_here
 from clove_ssl.methods.teacher_student import Encoder, TeacherStudentMethod
@@ -55,6 +57,15 @@ class QueuedMethod(TeacherStudentMethod[Encoder]):
         """How keys are shuffled in this step."""
         together = self.groups_together > 1
         return {"orders": self._orders, "groups": self.key_groups, "together": together}
+
+    def contrast_with_queue(
+        self, query: Tensor, key: Tensor, queue: KeyBank, *, temperature: float
+    ) -> Contrast:
+        """Find the key (B, D) of each query (B, D) among earlier ones, which it joins later."""
+        query, key = unit_vectors(query), unit_vectors(key)
+        if self.training:
+            queue.collect(key)
+        return contrast(query, key, queue.entries, temperature=temperature)
 
     def before_compilation(self) -> None:
         """Let all groups of keys pass together, each normalised on its own as before.

@@ -18,8 +18,7 @@ from clove_ssl.config.views import ViewSpec
 from clove_ssl.layers.view_norm import normalize_by_view
 from clove_ssl.methods import health
 from clove_ssl.methods.base import Method, Progress, StepOutput
-from clove_ssl.methods.captured import Capturable
-from clove_ssl.methods.compiled import Compilable, EncoderInputs
+from clove_ssl.methods.compiled import Capturable, Compilable, EncoderInputs
 from clove_ssl.methods.config import TeacherConfig
 from clove_ssl.methods.contrastive import Contrast
 from clove_ssl.schedules import cosine
@@ -64,6 +63,19 @@ class PooledEncoder(BackboneEncoder):
         """(B, 3, H, W) -> (B, D)."""
         embedded: Tensor = self.head(self.backbone.features(images).mean((2, 3)))
         return embedded
+
+
+class MapEncoder(BackboneEncoder):
+    """Pixels to one embedding per cell."""
+
+    def __init__(self, backbone: Backbone, projector: nn.Module) -> None:
+        super().__init__(backbone)
+        self.projector = projector
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) -> (B, D, h, w)."""
+        projected: Tensor = self.projector(self.backbone.features(images))
+        return projected
 
 
 Encoder = TypeVar("Encoder", bound=BackboneEncoder)

@@ -89,21 +89,28 @@ def choose_cache(
         return CacheChoice("off", "no photo comes twice")
     if not has_shared_memory():
         return CacheChoice("off", "this system has no memory that processes share without a name")
-
-    def stays(height: int, width: int) -> bool:
-        return renders_on_gpu or not may_be_reduced(height, width, specs)
-
-    size = estimate_decoded_size(
-        source,
-        max_pixels=config.max_pixels,
-        stays=stays,
-        most_samples=MOST_REMOTE_SAMPLES if "://" in config.source else MOST_SAMPLES,
-    )
+    size = _estimate(config, source, specs, renders_on_gpu=renders_on_gpu)
     size, free = _agreed(size, process, renders_on_gpu=renders_on_gpu)
     if asked == "auto" and 2 * size.left_out > size.samples:
         return CacheChoice("off", "most are so large that workers decode a fraction of their size")
     return decide_place(
         asked, size, free, renders_on_gpu=renders_on_gpu, processes=process.world_size
+    )
+
+
+def _estimate(
+    config: DataConfig, source: ImageSource, specs: tuple[ViewSpec, ...], *, renders_on_gpu: bool
+) -> DecodedSize:
+    """What the photos take that can stay; workers decode others at a fraction of their size."""
+
+    def stays(height: int, width: int) -> bool:
+        return renders_on_gpu or not may_be_reduced(height, width, specs)
+
+    return estimate_decoded_size(
+        source,
+        max_pixels=config.max_pixels,
+        stays=stays,
+        most_samples=MOST_REMOTE_SAMPLES if "://" in config.source else MOST_SAMPLES,
     )
 
 

@@ -19,10 +19,9 @@ from clove_ssl.data.loading import choose_workers
 from clove_ssl.data.sources import ImageSource
 from clove_ssl.errors import UserError
 from clove_ssl.methods.base import Method
-from clove_ssl.methods.captured import why_not_captured
 from clove_ssl.pretraining.caching import CacheChoice, choose_cache
 from clove_ssl.schedules import Schedule, warmup_cosine
-from clove_ssl.training.captured import decide_capture
+from clove_ssl.training.captured import decide_capture, why_not_captured
 from clove_ssl.training.plan import LARGEST_MICRO_BATCH, RunPlan, fit_micro_batch
 from clove_ssl.training.precision import Precision, choose_precision
 from clove_ssl.training.processes import Process
@@ -158,30 +157,15 @@ def decide(
     )
     # Before compilation, which is not worth its time where steps are captured.
     capture = _choose_capture(config, plan, precision, why_not_captured(method))
-    cache = CacheChoice("off", "no photos to look at")
-    if source is not None:
-        cache = choose_cache(
-            config.data,
-            source,
-            process,
-            specs=config.method.view_specs(),
-            renders_on_gpu=rendering.value == "on the GPU",
-            repeats=plan.total_steps * plan.batch_size > images,
-        )
+    fused = process.world_size == 1 and can_fuse_norms(method)
     return Choices(
         plan=plan,
         precision=precision,
         rendering=rendering,
-        compilation=_choose_compilation(
-            config,
-            plan,
-            device,
-            captured=capture.value,
-            fused=process.world_size == 1 and can_fuse_norms(method),
-        ),
+        compilation=_choose_compilation(config, plan, device, captured=capture.value, fused=fused),
         capture=capture,
         workers=Choice(*workers),
-        cache=cache,
+        cache=_choose_cache(config, plan, process, rendering, source),
     )
 
 
@@ -262,3 +246,23 @@ def _choose_capture(
     }
     reason = "every step runs the same kernels"
     return Choice(*decide_capture(config.capture, obstacles, reason=reason))
+
+
+def _choose_cache(
+    config: PretrainConfig,
+    plan: PretrainPlan,
+    process: Process,
+    rendering: Choice[Place],
+    source: ImageSource | None,
+) -> CacheChoice:
+    """Photos stay, by default, where they fit and are needed again."""
+    if source is None:
+        return CacheChoice("off", "no photos to look at")
+    return choose_cache(
+        config.data,
+        source,
+        process,
+        specs=config.method.view_specs(),
+        renders_on_gpu=rendering.value == "on the GPU",
+        repeats=plan.total_steps * plan.batch_size > plan.images,
+    )

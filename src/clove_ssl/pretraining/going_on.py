@@ -12,14 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from clove_ssl.config import files
-from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.config.pretraining import SCENES, DataConfig, PretrainConfig
 from clove_ssl.config.resuming import ResumeChanges
-from clove_ssl.data.identity import SCENES, fingerprint, located
-from clove_ssl.data.sources import ImageSource
 from clove_ssl.errors import UserError
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.provenance import read_starts
-from clove_ssl.training.checkpoints import State
 from clove_ssl.training.loop import TrainingLoop
 from clove_ssl.training.plan import RunPlan
 
@@ -32,6 +29,17 @@ def from_anywhere(config: PretrainConfig) -> PretrainConfig:
     if probed is not None and probed != SCENES and os.path.exists(probed):
         config = replace(config, probe=replace(config.probe, data=os.path.abspath(probed)))
     return replace(config, data=located(config.data))
+
+
+def located(data: DataConfig) -> DataConfig:
+    """The same images, by names that hold in whatever folder a run is resumed."""
+    return replace(data, source=_absolute(data.source), more=tuple(map(_absolute, data.more)))
+
+
+def _absolute(source: str) -> str:
+    if source == SCENES or "://" in source:
+        return source
+    return os.path.abspath(os.path.expanduser(source))
 
 
 def read_continued(run: RunDirectory, changes: ResumeChanges) -> PretrainConfig:
@@ -78,26 +86,6 @@ def _below(folder: Path | None, source: str) -> str:
     there = str(folder / source)
     known = there[: min((there.find(sign) for sign in "*?[{" if sign in there), default=None)]
     return there if os.path.exists(known) or os.path.isdir(os.path.dirname(known)) else source
-
-
-def check_same_images(config: PretrainConfig, source: ImageSource, state: State) -> None:
-    """Refuse a source whose images are others than those the run was started with."""
-    if not state:
-        return
-    if state.get("images") != len(source):
-        raise UserError(
-            f"{config.data.source} has {len(source)} images, but this run was started with "
-            f"{state.get('images')}, so their order would change. Restore the files, say where "
-            "they are now with --data, or start a new run with another --out."
-        )
-    # Checkpoints of earlier versions have no names.
-    if state.get("names") not in (None, fingerprint(source)):
-        raise UserError(
-            f"{config.data.source} has as many images as this run was started with, but other "
-            "names: some were renamed or exchanged, so their order would change. Restore the "
-            "names, say where the images are now with --data, or start a new run with another "
-            "--out."
-        )
 
 
 def take_over(

@@ -8,12 +8,14 @@ import torch
 
 from clove_ssl.backbones.build import build_backbone
 from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.console import Console
 from clove_ssl.data.loading import choose_workers
 from clove_ssl.layers.outlines import outlined
 from clove_ssl.pretraining.choices import PretrainPlan, plan_run
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.training.needs import (
     Needs,
+    announce_needs,
     check_disk,
     check_memory,
     check_time,
@@ -34,6 +36,10 @@ class PretrainNeeds:
 
     memory: Needs  # of each process
     disk: int  # bytes that its checkpoints will still take
+
+    def announce(self, console: Console) -> None:
+        """Say them."""
+        announce_needs(self.memory, self.disk, console)
 
 
 def check_needs(config: PretrainConfig, process: Process, *, images: int) -> PretrainNeeds | None:

@@ -15,50 +15,39 @@ from pathlib import Path
 
 import torch
 
-from clove_ssl.backbones.build import build_backbone, fuse_norms
+from clove_ssl.backbones.build import fuse_norms
 from clove_ssl.config import files
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.resuming import ResumeChanges
 from clove_ssl.console import Console, counted
 from clove_ssl.data.bad_files import BadFiles
 from clove_ssl.data.dead_workers import explained_deaths
-from clove_ssl.data.identity import SCENES, fingerprint
-from clove_ssl.data.image_sides import typical_shorter_side
-from clove_ssl.data.labels.classified import only_labelled
-from clove_ssl.data.sources import ImageSource, open_source, source_warnings
-from clove_ssl.layers.normalization import synchronize_norms
 from clove_ssl.methods.base import Method
 from clove_ssl.optimizers import build_optimizer
+from clove_ssl.pretraining.building import build_method
 from clove_ssl.pretraining.choices import Choices, decide
 from clove_ssl.pretraining.compile.ahead import compile_ahead
 from clove_ssl.pretraining.compile.method import compile_method
 from clove_ssl.pretraining.feed import open_feed
-from clove_ssl.pretraining.going_on import (
-    check_same_images,
-    from_anywhere,
-    read_continued,
-    take_over,
-)
+from clove_ssl.pretraining.going_on import from_anywhere, read_continued, take_over
+from clove_ssl.pretraining.images import RunImages, open_images
 from clove_ssl.pretraining.needs import PretrainNeeds, check_needs
 from clove_ssl.pretraining.synthetic import synthetic_batch
 from clove_ssl.probes.in_run import ProbedRun, RunProbes
 from clove_ssl.report.page import write_report
 from clove_ssl.report.pages import get_ready
 from clove_ssl.runs import directory
-from clove_ssl.runs.data_warnings import SHORTER_SIDE, data_warnings
+from clove_ssl.runs.data_warnings import SHORTER_SIDE
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import Metrics, last_values, read_metrics
 from clove_ssl.runs.provenance import record_bad_files, record_start
 from clove_ssl.training.captured import CapturedPasses
-from clove_ssl.training.checkpoints import CheckpointStore, State
+from clove_ssl.training.checkpoints import CheckpointStore
 from clove_ssl.training.loop import TrainingLoop
-from clove_ssl.training.needs import announce_needs
 from clove_ssl.training.observer import Observer
 from clove_ssl.training.processes import Process, joined, owned
 from clove_ssl.training.repeatability import start_repeatably
 from clove_ssl.weights.export.model_card import card_facts, write_model_card
-from clove_ssl.weights.imagenet import imagenet_file, is_imagenet
-from clove_ssl.weights.load import load_weights
 from clove_ssl.weights.safetensors_file import save_backbone
 
 
@@ -83,12 +72,11 @@ class Parts:
     """What can be built, and found wrong, before anything is written."""
 
     config: PretrainConfig  # with what follows from the data filled in
-    source: ImageSource
+    images: RunImages
     choices: Choices
     method: Method
     probes: RunProbes
     needs: PretrainNeeds | None  # of memory and disk, where that is known
-    shorter_side: int | None  # of most images, in pixels
 
 
 def pretrain(config: PretrainConfig, *, overwrite: bool = False) -> PretrainResult:
@@ -105,12 +93,10 @@ def pretrain(config: PretrainConfig, *, overwrite: bool = False) -> PretrainResu
         return _train(RunDirectory(config.out), process, parts)
 
 
-def resume(
-    path: str | Path, changes: ResumeChanges | None = None, *, micro_batch: int | None = None
-) -> PretrainResult:
+def resume(path: str | Path, changes: ResumeChanges | None = None) -> PretrainResult:
     """Continue a run from its last good checkpoint, with some changes if there are any."""
     run = directory.find(Path(path))
-    changes = changes or ResumeChanges(micro_batch=micro_batch)
+    changes = changes or ResumeChanges()
     config = read_continued(run, changes)
     with joined(config.device, share_gpus=config.share_gpus) as process:
         return _train(run, process, _prepare(config, process), changes)
@@ -121,14 +107,13 @@ def _prepare(config: PretrainConfig, process: Process) -> Parts:
     # Before anything draws a number: weights, queues and prototypes all come from this generator.
     start_repeatably(config.seed, process.device, deterministic=config.deterministic)
     with Console(speaks=process.is_first).working("Looking through the images"):
-        source = open_source(config.data)
+        images = open_images(config.data, with_classes=config.method.needs_labels)
     if config.method.needs_labels:
-        source = only_labelled(source)
-        config = replace(config, method=config.method.for_classes(len(source.class_names)))
+        config = replace(config, method=config.method.for_classes(len(images.class_names)))
     # Before the method takes memory: what cannot fit should be a sentence, not a killed process.
-    needs = check_needs(config, process, images=len(source))
-    method = _build_method(config, process)
-    choices = decide(config, process, images=len(source), method=method, source=source)
+    needs = check_needs(config, process, images=len(images))
+    method = build_method(config, process)
+    choices = decide(config, process, images=len(images), method=method, source=images.source)
     # Before compilation, which puts the precision of products into its graphs.
     choices.precision.prepare()
     if choices.compilation.value:
@@ -137,26 +122,8 @@ def _prepare(config: PretrainConfig, process: Process) -> Parts:
     elif process.device.type == "cuda":
         fuse_norms(method)
     largest = max((spec.size for spec in method.views()), default=224)
-    probes = RunProbes(config, choices.plan, source, size=largest)
-    return Parts(config, source, choices, method, probes, needs, typical_shorter_side(source))
-
-
-def _build_method(config: PretrainConfig, process: Process) -> Method:
-    backbone = build_backbone(config.backbone)
-    if config.backbone.weights is not None:
-        weights = config.backbone.weights
-        if is_imagenet(weights):
-            weights = imagenet_file(config.backbone.name)
-        load_weights(backbone, weights)
-    method = config.method.build(backbone)
-    # The teacher is part of the method by now, so its norms are synchronized, too.
-    if process.world_size > 1 and config.sync_norm:
-        synchronize_norms(method, process.device.type)
-    if process.device.type == "cuda":
-        # The layout that tensor cores want; without it every convolution would turn its maps
-        # around.
-        method = method.to(memory_format=torch.channels_last)
-    return method.to(process.device)
+    probes = RunProbes(config, choices.plan, images.source, size=largest)
+    return Parts(config, images, choices, method, probes, needs)
 
 
 def _train(
@@ -165,22 +132,12 @@ def _train(
     """From the checkpoint, if there is one, to the end of the run and what it leaves."""
     with owned(run, process) as console:
         loop = _build_loop(run, process, console, parts)
-        # The checkpoint first: it says which images the run had, and a folder that has changed
-        # since would give other images to the same positions.
-        bad_files = _known_bad_files(run, process, parts, loop.restore())
+        bad_files = _restore(run, loop, parts)
         if changes is not None:
             take_over(run, loop, parts.config, changes)
         _announce(parts, console, step=loop.step)
         if process.is_first:
-            get_ready()
-            record_start(
-                run,
-                process.device,
-                step=loop.step,
-                processes=process.world_size,
-                choices={**parts.choices.values(), SHORTER_SIDE: {"value": parts.shorter_side}},
-                bad_files=bad_files.reasons,
-            )
+            _record_start(run, loop, parts, bad_files)
         observer = _build_observer(run, loop, parts)
         deaths = explained_deaths(
             workers=parts.choices.workers.value,
@@ -218,14 +175,27 @@ def _build_loop(
     )
 
 
-def _known_bad_files(run: RunDirectory, process: Process, parts: Parts, state: State) -> BadFiles:
-    """Bad files of an earlier start; refuses a source that has changed since."""
-    data, images = parts.config.data, len(parts.source)
-    check_same_images(parts.config, parts.source, state)
-    record = partial(record_bad_files, run) if process.is_first else None
-    bad = state.get("bad_files")
-    known = {str(name): str(bad[name]) for name in bad} if isinstance(bad, dict) else {}
-    return BadFiles(data, images, known=known, record=record, names=fingerprint(parts.source))
+def _restore(run: RunDirectory, loop: TrainingLoop, parts: Parts) -> BadFiles:
+    """Go on from the checkpoint, if there is one; the bad files that are known from there."""
+    # The checkpoint first: it says which images the run had, and a folder that has changed since
+    # would give other images to the same positions.
+    state = loop.restore()
+    parts.images.check_same(state)
+    record = partial(record_bad_files, run) if loop.process.is_first else None
+    return parts.images.bad_files(state, record)
+
+
+def _record_start(run: RunDirectory, loop: TrainingLoop, parts: Parts, bad_files: BadFiles) -> None:
+    """Keep with the run what it starts with, and have ready what it needs at its end."""
+    get_ready()
+    record_start(
+        run,
+        loop.process.device,
+        step=loop.step,
+        processes=loop.process.world_size,
+        choices={**parts.choices.values(), SHORTER_SIDE: {"value": parts.images.shorter_side}},
+        bad_files=bad_files.reasons,
+    )
 
 
 def _announce(parts: Parts, console: Console, *, step: int) -> None:
@@ -237,38 +207,21 @@ def _announce(parts: Parts, console: Console, *, step: int) -> None:
         return
     console.say(f"Pre-training with {config.method.name}")
     workers = f"{counted(choices.workers.value, 'worker')}: {choices.workers.reason}"
-    _announce_data(parts, workers, console)
-    doubts = data_warnings(config, images=len(parts.source), shorter_side=parts.shorter_side)
-    for warning in (*source_warnings(parts.source), *doubts):
+    parts.images.announce(workers, console)
+    for warning in parts.images.warnings(config):
         console.warn(warning)
     say("backbone", config.backbone.name, f"stage {parts.method.backbone.stage}")
     for name, value in config.method.summary().items():
         say(name, value)
     choices.announce(config, console)
     if parts.needs is not None:
-        announce_needs(parts.needs.memory, parts.needs.disk, console)
+        parts.needs.announce(console)
     if probed := parts.probes.steps:
         when = f"{len(probed)}, the first at step {probed[0]:,}"
         say("probes", ", ".join(config.probe.names), when)
     choices.warn_of_warmup(console)
     if step:
         console.say(f"Resuming after step {step}")
-
-
-def _announce_data(parts: Parts, workers: str, console: Console) -> None:
-    """Say which images are trained on, above all where they are none of the user's."""
-    data, count = parts.config.data, f"{len(parts.source):,} images"
-    if data.source == SCENES:
-        console.choice("data", f"scenes: {count}", workers)
-        console.say("  These are generated pictures, to try things out; yours: --data PHOTOS")
-    elif data.more:
-        console.choice(
-            "data", f"{1 + len(data.more)} sources as one, in this order: {count}", workers
-        )
-        for each in (data.source, *data.more):
-            console.say(f"    {each}")
-    else:
-        console.choice("data", f"{data.source}: {count}", workers)
 
 
 def _build_observer(run: RunDirectory, loop: TrainingLoop, parts: Parts) -> Observer:
@@ -300,7 +253,7 @@ def _train_and_probe(
     _compile_ahead(loop, parts)
     feed = open_feed(
         parts.config,
-        parts.source,
+        parts.images.source,
         parts.method.views(),
         parts.choices,
         loop.process,
@@ -330,14 +283,8 @@ def _compile_ahead(loop: TrainingLoop, parts: Parts) -> None:
         deterministic=config.deterministic,
         activation_memory=config.activation_memory,
     )
-    if done is None:
-        return
-    facts = f"{done.graphs} graphs by {done.helpers} processes"
-    loop.console.say(f"Compiled {facts} in {time.perf_counter() - start:.0f} s")
-    if done.failed:
-        loop.console.warn(
-            f"{done.failed} of the processes failed; the first step compiles their graphs"
-        )
+    if done is not None:
+        done.announce(time.perf_counter() - start, loop.console)
 
 
 def _finish(run: RunDirectory, loop: TrainingLoop, parts: Parts, *, finished: bool) -> None:

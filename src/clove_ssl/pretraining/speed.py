@@ -19,6 +19,7 @@ from clove_ssl.data.reading import RenderedViews
 from clove_ssl.data.sources import ImageSource
 from clove_ssl.methods.base import Method, Progress
 from clove_ssl.optimizers import build_optimizer
+from clove_ssl.pretraining.building import placed
 from clove_ssl.pretraining.synthetic import synthetic_batch
 from clove_ssl.training.plan import LARGEST_MICRO_BATCH, fit_micro_batch
 from clove_ssl.training.precision import choose_precision
@@ -58,7 +59,7 @@ def _time_computing(config: PretrainConfig, device: torch.device) -> float:
     size = fit_micro_batch(config.micro_batch, config.batch_size, LARGEST_MICRO_BATCH[device.type])
     if device.type == "cpu":  # which is as fast with few images, and should answer soon
         size = min(size, _FEW)
-    method = _placed(config.method.build(build_backbone(config.backbone)), device)
+    method = placed(config.method.build(build_backbone(config.backbone)), device)
     method.train()
     batch = synthetic_batch(method.views(), size, device=device, dtype=torch.float32)
     step = _Step(config, method, batch, device)
@@ -68,12 +69,6 @@ def _time_computing(config: PretrainConfig, device: torch.device) -> float:
         return min(step.repeat(1) for _ in range(3)) / size
     step.repeat(5)
     return step.repeat(10) / (10 * size)
-
-
-def _placed(method: Method, device: torch.device) -> Method:
-    if device.type == "cuda":
-        method = method.to(memory_format=torch.channels_last)
-    return method.to(device)
 
 
 class _Step:

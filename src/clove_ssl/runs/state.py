@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from clove_ssl.config.finetuning import FinetuneConfig
-from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.config.pretraining import SCENES, PretrainConfig
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.provenance import last_start
 
@@ -62,7 +62,7 @@ def _images(config: PretrainConfig, last: Mapping[str, float]) -> int | None:
     epoch = last.get("epoch", 0.0)
     if math.isfinite(epoch) and epoch > 1e-12:  # not so where the log is damaged
         return round(last["step"] * config.batch_size / epoch)
-    return config.data.scenes_count if config.data.source == "scenes" else None
+    return config.data.scenes_count if config.data.source == SCENES else None
 
 
 def _status(run: RunDirectory) -> Status:

@@ -9,14 +9,13 @@ from typing import Any
 
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig, protocol
-from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.config.pretraining import SCENES, PretrainConfig
 from clove_ssl.config.probing import USUAL_SIDE, ProbeConfig
 from clove_ssl.errors import UserError, unknown_name
 from clove_ssl.methods.recipes import recipe
 from clove_ssl.probes.suite import TITLES
 from clove_ssl.study.config import FinetuningEntry, PretrainingEntry, ProbeEntry, StudyConfig
 
-SCENES = "scenes"
 _OF_CELLS = {"runs", "seed", "out", "backbone"}
 
 

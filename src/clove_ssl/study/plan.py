@@ -15,7 +15,7 @@ from clove_ssl.atomic import write_text
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.json_files import read_json
-from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.config.pretraining import SCENES, PretrainConfig
 from clove_ssl.config.probing import ProbeConfig
 from clove_ssl.errors import UserError
 from clove_ssl.pretraining import run as pretraining
@@ -25,7 +25,6 @@ from clove_ssl.runs.provenance import last_start
 from clove_ssl.study.cells import Cell, StudyFolder, list_cells, state_of
 from clove_ssl.study.config import BudgetConfig, FinetuningEntry, ProbeEntry, StudyConfig
 from clove_ssl.study.configs import (
-    SCENES,
     StudyConfigs,
     backbone_of,
     differing,

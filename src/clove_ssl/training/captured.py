@@ -23,7 +23,7 @@ from clove_ssl.errors import UserError
 from clove_ssl.layers.captured import Recorder
 from clove_ssl.layers.transfers import map_tensors, tensors_of
 from clove_ssl.methods.base import Learner, Progress, StepOutput
-from clove_ssl.methods.captured import Capturable
+from clove_ssl.methods.compiled import Capturable
 from clove_ssl.training.precision import Precision
 from clove_ssl.views.batch import ViewBatch
 
@@ -188,6 +188,13 @@ def _copy(batch: ViewBatch, place: ViewBatch) -> None:
 
 def _shapes(batch: ViewBatch) -> list[tuple[torch.Size, torch.dtype]]:
     return [(tensor.shape, tensor.dtype) for tensor in tensors_of(batch)]
+
+
+def why_not_captured(learner: object) -> str:
+    """Why the steps of a learner cannot be captured; empty if they can."""
+    if not isinstance(learner, Capturable):
+        return "the method does not say that every step runs the same kernels"
+    return learner.why_not_captured()
 
 
 def decide_capture(

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
+from clove_ssl.layers.transfers import tensors_of
 from clove_ssl.training.checkpoints import CheckpointStore, State
 
 
@@ -85,10 +86,10 @@ class Snapshot:
     def __init__(self, state: State) -> None:
         self._storages: dict[int, torch.UntypedStorage] = {}
         # Who is found in this table is not copied by deepcopy; the rest are small plain values.
-        copies = {id(tensor): self._copied(tensor) for tensor in _tensors_in(state)}
+        copies = {id(tensor): self._copied(tensor) for tensor in tensors_of(state)}
         self._state: State = copy.deepcopy(state, copies)
         self._queued: torch.cuda.Event | None = None
-        if any(tensor.is_cuda for tensor in _tensors_in(state)):
+        if any(tensor.is_cuda for tensor in tensors_of(state)):
             self._queued = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._queued.record()
 
@@ -115,15 +116,3 @@ def _on_host(storage: torch.UntypedStorage) -> torch.UntypedStorage:
         return torch.from_numpy(there.numpy().copy()).untyped_storage()
     here = torch.empty(there.shape, dtype=torch.uint8, pin_memory=True)
     return here.copy_(there, non_blocking=True).untyped_storage()
-
-
-def _tensors_in(value: object) -> Iterator[Tensor]:
-    """Every tensor of a state, deep in dicts, lists and tuples."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from _tensors_in(each)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _tensors_in(each)

@@ -170,18 +170,23 @@ class TrainingLoop:
         verdict = self._signals.verdict()
         if verdict.non_finite:
             raise self._non_finite(output)
-        # Before the norm and before LARS, whose trust ratios need gradients as they are.
-        self._scaler.unscale_(self.optimizer)
-        norm = gradient_norm(self.learner) if observer.wants(self.step) else None
-        self._scaler.step(self.optimizer)
-        self._scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
+        norm = self._update(measures_norm=observer.wants(self.step))
         self.learner.after_step(Progress(self.step, self.plan.total_steps))
         self.step += 1
         observer.step_done()
         if norm is not None:
             observer.log(self.step, self.learner, output, lr=lr, norm=norm, feed=feed)
         return verdict.stop
+
+    def _update(self, *, measures_norm: bool) -> Tensor | None:
+        """Change the weights; the length of the gradient that did it, where it is asked for."""
+        # Before the norm and before LARS, whose trust ratios need gradients as they are.
+        self._scaler.unscale_(self.optimizer)
+        norm = gradient_norm(self.learner) if measures_norm else None
+        self._scaler.step(self.optimizer)
+        self._scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        return norm
 
     def _accumulate(self, feed: Batches) -> list[StepOutput]:
         """Forward and backward over the micro-batches of a step."""

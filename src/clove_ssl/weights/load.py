@@ -224,15 +224,15 @@ def _load(
     }
     backbone.body.load_state_dict(counters | tensors, strict=not partial)
     return LoadReport(
-        len(tensors),
-        len(expected),
-        extracted.dropped,
-        extracted.title,
-        backbone.name,
-        extracted.method,
-        extracted.branch,
-        extracted.licence,
-        extracted.notes,
+        matched=len(tensors),
+        expected=len(expected),
+        dropped=extracted.dropped,
+        layout=extracted.title,
+        architecture=backbone.name,
+        method=extracted.method,
+        branch=extracted.branch,
+        licence=extracted.licence,
+        notes=extracted.notes,
     )
 
 
@@ -260,7 +260,7 @@ def _unknown(content: Content, origin: str) -> UserError:
 
 def _other_stride(backbone: Backbone, extracted: Extracted, origin: str) -> UserError:
     base = backbone.name.removesuffix(CAFFE_SUFFIX)
-    right = base + CAFFE_SUFFIX * extracted.caffe
+    right = base + CAFFE_SUFFIX if extracted.caffe else base
     return UserError(
         f"{origin} does not fit {backbone.name}: the tensors have the same shapes, but the network "
         f"({extracted.title}) strides in another convolution of its blocks, so features would be "

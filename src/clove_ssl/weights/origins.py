@@ -1,15 +1,18 @@
 """Find the file that a user means by a path, and what its surroundings tell about it.
 
 A path may be a run, finished or not, one of its checkpoints, a folder in the style
-of Hugging Face, or a file of any program.
+of Hugging Face, or a file of any program. One word, imagenet, is a file of torchvision.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from clove_ssl.backbones.build import TIMM_PREFIX
 from clove_ssl.config import files
@@ -21,6 +24,8 @@ from clove_ssl.errors import UserError
 from clove_ssl.runs.directory import RunDirectory, newest_intact, not_exported, read_config
 
 LARGEST_CONFIG = 2**20  # bytes; what is larger is no config
+IMAGENET = "imagenet"
+"""Said instead of a path: torchvision's own weights, from where torch keeps its downloads."""
 HUB_WEIGHTS = "model.safetensors"
 HUB_FILES = (HUB_WEIGHTS, "pytorch_model.bin")
 """Weights of a folder in the style of Hugging Face; older ones have a pickle."""
@@ -96,3 +101,37 @@ def _read_config(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def is_imagenet(weights: Path) -> bool:
+    """Whether the word is meant and not a file or folder of that name."""
+    return str(weights) == IMAGENET and not weights.exists()
+
+
+def imagenet_file(network: str) -> Path:
+    """The file with the first ImageNet weights of a torchvision network; downloaded if need be."""
+    from torchvision.models import get_model_weights
+
+    try:
+        weights = get_model_weights(network)
+    except ValueError:
+        raise UserError(
+            f"torchvision has no ImageNet weights for {network}. Give --backbone.weights a file, "
+            "or --backbone.name one of torchvision's networks, such as resnet50."
+        ) from None
+    chosen = getattr(weights, "IMAGENET1K_V1", None) or next(iter(weights))
+    file = Path(torch.hub.get_dir(), "checkpoints", os.path.basename(chosen.url))
+    if not file.is_file():
+        _download(chosen.url, file)
+    return file
+
+
+def _download(url: str, file: Path) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        torch.hub.download_url_to_file(url, str(file), progress=False)
+    except OSError as error:
+        raise UserError(
+            f"The ImageNet weights are not on this machine and cannot be fetched: {error}. Put "
+            f"{file.name} of torchvision at {file}, or leave out --backbone.weights."
+        ) from None

@@ -20,9 +20,9 @@ from clove_ssl.config.pretraining import BackboneConfig, PretrainConfig
 from clove_ssl.config.views import ViewsConfig
 from clove_ssl.errors import UserError
 from clove_ssl.methods.base import Method, Progress, StepOutput
-from clove_ssl.methods.clove.method import Encoder
 from clove_ssl.methods.compiled import Compilable
 from clove_ssl.methods.heads import ConvProjector
+from clove_ssl.methods.teacher_student import MapEncoder
 from clove_ssl.pretraining import run as pretraining
 from clove_ssl.pretraining.compile import ahead
 from clove_ssl.pretraining.compile.method import compile_method, compile_pieces, cut
@@ -34,10 +34,10 @@ from clove_ssl.views.batch import ViewBatch
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
-def encoder(name: str = "resnet18") -> Encoder:
+def encoder(name: str = "resnet18") -> MapEncoder:
     torch.manual_seed(0)
     backbone = build_backbone(BackboneConfig(name=name))
-    return Encoder(backbone, ConvProjector(backbone.out_channels, 16, 8)).train()
+    return MapEncoder(backbone, ConvProjector(backbone.out_channels, 16, 8)).train()
 
 
 def outputs_and_gradient(network: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:

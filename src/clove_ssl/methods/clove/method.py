@@ -28,31 +28,18 @@ from clove_ssl.methods.clove.cell_terms import (
     views_by_role,
 )
 from clove_ssl.methods.clove.config import CLoVEConfig
-from clove_ssl.methods.teacher_student import BackboneEncoder, TeacherStudentMethod
+from clove_ssl.methods.teacher_student import MapEncoder, TeacherStudentMethod
 from clove_ssl.views.batch import ViewBatch
 
 HEALTH_MAPS = 8  # images whose attention is looked at
 
 
-class Encoder(BackboneEncoder):
-    """What student and teacher have in common: pixels to local embeddings."""
-
-    def __init__(self, backbone: Backbone, projector: nn.Module) -> None:
-        super().__init__(backbone)
-        self.projector = projector
-
-    def forward(self, images: Tensor) -> Tensor:
-        """(B, 3, H, W) -> (B, D, h, w)."""
-        projected: Tensor = self.projector(self.backbone.features(images))
-        return projected
-
-
-class CLoVE(TeacherStudentMethod[Encoder]):
+class CLoVE(TeacherStudentMethod[MapEncoder]):
     """Contextualized local visual embeddings (Silva et al., 2023)."""
 
     def __init__(self, config: CLoVEConfig, backbone: Backbone) -> None:
         projector = build_projector(config.projector, backbone.out_channels)
-        super().__init__(config, Encoder(backbone, projector))
+        super().__init__(config, MapEncoder(backbone, projector))
         self.config = config
         self._terms = CellTerms(config, config.loss)
         self.attention = self._terms.attention

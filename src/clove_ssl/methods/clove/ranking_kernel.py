@@ -62,6 +62,7 @@ def _cosines(
 ):
     """Products of all query with all key cells of a tile, [Q, K]."""
     total = tl.zeros([Q, K], tl.float32)
+    # Some channels at a time, which leaves the registers to the products.
     for start in range(0, channels, C):
         channel = start + tl.arange(0, C)
         known = (channel < channels)[None, :]
@@ -84,6 +85,7 @@ def _hardest(
     cosines, pool, key, TOP: tl.constexpr, DROP: tl.constexpr, Q: tl.constexpr, K: tl.constexpr
 ):
     """Which of the pool are among the TOP largest of their row but not among the DROP first."""
+    # One maximum after the other instead of a sort: TOP is about ten, and nothing leaves registers.
     left = tl.where(pool, cosines, float("-inf"))
     picked = tl.zeros([Q, K], tl.int32)
     for turn in tl.static_range(TOP):
@@ -150,14 +152,18 @@ def _rank(
     negative = tl.sum(tl.where(picked > 0, cosines, 0.0), 1) / tl.maximum(used, 1)
     # Times zero: not-a-number that no match and no negative shows must reach the loss all the same.
     positive = tl.sum(tl.where(matched, cosines, cosines * 0.0), 1)
+    # A row of SUMS for every program, added up by torch in a fixed order; atomic additions would
+    # round differently from run to run. Kernels cannot see SUMS, hence the number.
     row = sums + (pair * tl.num_programs(1) + tl.program_id(1)) * 6
     tl.store(row, tl.sum(tl.where(query < queries, positive, 0.0), 0))
-    tl.store(row + 2, tl.sum(tl.sum(matched.to(tl.int32), 1), 0).to(tl.float32))
     tl.store(row + 1, tl.sum(tl.where(used > 0, negative, 0.0), 0))
+    tl.store(row + 2, tl.sum(tl.sum(matched.to(tl.int32), 1), 0).to(tl.float32))
     tl.store(row + 3, tl.sum((used > 0).to(tl.int32), 0).to(tl.float32))
     alone = (query < queries) & (has_match == 0)
     tl.store(row + 4, tl.sum(alone.to(tl.int32), 0).to(tl.float32))
     tl.store(row + 5, tl.sum((concerned & (free < TOP)).to(tl.int32), 0).to(tl.float32))
+    # Not just that a key was picked, but among how many: the backward pass divides by that, and
+    # needs nothing else of this one. A byte is enough, as TOP is far below 256.
     tl.store(chosen + at, (picked * used[:, None]).to(tl.uint8), mask=there)
 
 
@@ -200,6 +206,7 @@ def _pull(
     key = tl.arange(0, K)
     known = (key < keys)[:, None] & (channel < channels)[None, :]
     total = tl.zeros([Q, C], tl.float32)
+    # All terms of a student view in one program: its gradient is written once, not added up.
     for teacher in tl.static_range(teachers):
         rows = target + ((teacher * images + image) * keys + key)[:, None] * channels
         rows += channel[None, :]

@@ -18,7 +18,7 @@ from clove_ssl.backbones.build import Backbone
 from clove_ssl.layers.normalization import unit_vectors
 from clove_ssl.methods.base import Progress, StepOutput
 from clove_ssl.methods.config import HeadConfig
-from clove_ssl.methods.contrastive import Contrast, contrast, most_similar_cells
+from clove_ssl.methods.contrastive import contrast, most_similar_cells
 from clove_ssl.methods.densecl.config import DenseCLConfig
 from clove_ssl.methods.heads import ConvHead, MLPHead
 from clove_ssl.methods.queue import KeyBank
@@ -85,10 +85,11 @@ class DenseCL(QueuedMethod[DenseEncoder]):
         self.before_targets(progress)
         key = self._key(second.pixels)
         query = self.encoder.embeddings(first.pixels)
-        images = self._contrast(query.image, key.image, self.queue)
+        images = self.contrast_with_queue(
+            query.image, key.image, self.queue, temperature=self.config.temperature
+        )
         cells = self.compare_cells(query, key, batch)
         if self.training:
-            self.queue.collect(unit_vectors(key.image))
             self.dense_queue.collect(unit_vectors(key.cells.mean(1)))
         share, between_images = self.dense_weight(progress), images.loss.mean()
         metrics = {
@@ -104,7 +105,12 @@ class DenseCL(QueuedMethod[DenseEncoder]):
         """Contrast every cell with the one that is most like it; other methods compare others."""
         matched = most_similar_cells(query.feature_map, key.feature_map)  # (B, L)
         partners = key.cells.take_along_dim(matched[:, :, None], dim=1)  # (B, L, D)
-        result = self._contrast(query.cells, partners, self.dense_queue)
+        result = contrast(
+            unit_vectors(query.cells),
+            unit_vectors(partners),
+            self.dense_queue.entries,
+            temperature=self.config.temperature,
+        )
         metrics = {f"{name}_dense": value for name, value in contrast_metrics(result).items()}
         return DenseTerm(result.loss.mean(), metrics)
 
@@ -120,7 +126,3 @@ class DenseCL(QueuedMethod[DenseEncoder]):
     @torch.no_grad()
     def _key(self, images: Tensor) -> Embedded:
         return self.teacher.module.embed(self.keys_of(images))
-
-    def _contrast(self, query: Tensor, positive: Tensor, queue: KeyBank) -> Contrast:
-        query, positive = unit_vectors(query), unit_vectors(positive)
-        return contrast(query, positive, queue.entries, temperature=self.config.temperature)

@@ -21,7 +21,7 @@ from clove_ssl.layers.collectives import mean_over_processes
 from clove_ssl.layers.normalization import unit_vectors
 from clove_ssl.methods.base import Progress, StepOutput
 from clove_ssl.methods.compiled import EncoderInputs
-from clove_ssl.methods.contrastive import Contrast, contrast, mean_of_counted
+from clove_ssl.methods.contrastive import mean_of_counted
 from clove_ssl.methods.densecl.method import DenseEncoder, DenseTerm, Embedded
 from clove_ssl.methods.inscon.config import InsConConfig
 from clove_ssl.methods.inscon.loss import (
@@ -63,7 +63,9 @@ class InsCon(QueuedMethod[DenseEncoder]):
         self.before_targets(progress)
         key = self._key(second.pixels, progress)
         query = self._query(first.pixels)
-        photos = self._contrast_photos(query.image, key.image)
+        photos = self.contrast_with_queue(
+            query.image, key.image, self.queue, temperature=self.config.temperature
+        )
         cells = self.compare_cells(query, key, batch)
         share, between_photos = self.config.dense_weight, photos.loss.mean()
         metrics = {
@@ -113,12 +115,6 @@ class InsCon(QueuedMethod[DenseEncoder]):
         shift = self.shift_at(progress)
         maps = self.keys_of(self.images_of(pixels, shift))
         return self.teacher.module.embed(split_regions(maps, self.layout, shift=shift))
-
-    def _contrast_photos(self, query: Tensor, key: Tensor) -> Contrast:
-        query, key = unit_vectors(query), unit_vectors(key)
-        if self.training:
-            self.queue.collect(key)
-        return contrast(query, key, self.queue.entries, temperature=self.config.temperature)
 
 
 def cell_metrics(result: PullAndPush) -> dict[str, Tensor]:

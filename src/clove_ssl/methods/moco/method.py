@@ -10,9 +10,7 @@ Dimensions: B images, D channels.
 from __future__ import annotations
 
 from clove_ssl.backbones.build import Backbone
-from clove_ssl.layers.normalization import unit_vectors
 from clove_ssl.methods.base import Progress, StepOutput
-from clove_ssl.methods.contrastive import contrast
 from clove_ssl.methods.heads import MLPHead
 from clove_ssl.methods.moco.config import MoCoConfig
 from clove_ssl.methods.queue import KeyBank
@@ -36,11 +34,10 @@ class MoCo(QueuedMethod[PooledEncoder]):
         """Loss of a micro-batch."""
         first, second = batch.views
         self.before_targets(progress)
-        keys = unit_vectors(self.keys_of(second.pixels))  # (B, D)
+        keys = self.keys_of(second.pixels)  # (B, D)
         embedded = self.encoder(first.pixels)  # (B, D)
-        negatives, temperature = self.queue.entries, self.config.temperature
-        result = contrast(unit_vectors(embedded), keys, negatives, temperature=temperature)
-        if self.training:
-            self.queue.collect(keys)
+        result = self.contrast_with_queue(
+            embedded, keys, self.queue, temperature=self.config.temperature
+        )
         samples = {"embeddings": embedded.detach()}
         return StepOutput(result.loss.mean(), contrast_metrics(result), samples)

@@ -20,7 +20,7 @@ from clove_ssl.errors import UserError
 from clove_ssl.layers.collectives import gather_rows, mean_over_processes
 from clove_ssl.layers.normalization import unit_vectors
 from clove_ssl.methods.base import Progress, StepOutput
-from clove_ssl.methods.contrastive import Contrast, contrast, mean_of_counted
+from clove_ssl.methods.contrastive import Contrast, mean_of_counted
 from clove_ssl.methods.heads import MLPHead
 from clove_ssl.methods.queue import KeyBank
 from clove_ssl.methods.queued import QueuedMethod
@@ -83,7 +83,9 @@ class ReSim(QueuedMethod[WindowEncoder]):
         # The teacher first, then its maps are all that stays of it.
         key = self._key(second.pixels)
         query = self.encoder(first.pixels)
-        images = self._contrast_images(query.image, key.image)
+        images = self.contrast_with_queue(
+            query.image, key.image, self.queue, temperature=self.config.temperature
+        )
         loss, metrics = images.loss.mean(), contrast_metrics(images)
         metrics["loss_global"] = loss.detach()
         for level, options, maps in (
@@ -101,12 +103,6 @@ class ReSim(QueuedMethod[WindowEncoder]):
     def _key(self, images: Tensor) -> Embedded:
         teacher = self.teacher.module
         return Embedded(*forward_parts_shuffled(teacher, images, **self.shuffling()))
-
-    def _contrast_images(self, query: Tensor, key: Tensor) -> Contrast:
-        query, key = unit_vectors(query), unit_vectors(key)
-        if self.training:
-            self.queue.collect(key)
-        return contrast(query, key, self.queue.entries, temperature=self.config.temperature)
 
     def _windows(self, options: WindowConfig, first: View, second: View) -> WindowPair:
         size, device = self.config.views.global_size, first.pixels.device

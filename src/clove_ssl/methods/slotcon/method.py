@@ -46,7 +46,7 @@ from clove_ssl.methods.slotcon.loss import (
     winners,
 )
 from clove_ssl.methods.slotcon.networks import conv_head, linear_head
-from clove_ssl.methods.teacher_student import BackboneEncoder, TeacherStudentMethod
+from clove_ssl.methods.teacher_student import MapEncoder, TeacherStudentMethod
 from clove_ssl.methods.two_views import swap_views
 from clove_ssl.views.batch import ViewBatch
 from clove_ssl.views.overlap import area_share, place_in_view, resample, shared_rectangle
@@ -76,19 +76,14 @@ class Compared(NamedTuple):
     keys: Tensor  # (2, R, D) the teacher's
 
 
-class Encoder(BackboneEncoder):
+class Encoder(MapEncoder):
     """What student and teacher have in common: backbone, projector and prototypes."""
 
     def __init__(self, backbone: Backbone, config: SlotConConfig) -> None:
-        super().__init__(backbone)
-        self.projector = conv_head(backbone.out_channels, config.head.hidden, config.head.out)
+        head = config.head
+        super().__init__(backbone, conv_head(backbone.out_channels, head.hidden, head.out))
         # Of the encoder, not beside it: the teacher averages prototypes along with weights.
-        self.prototypes = nn.Parameter(torch.randn(config.prototypes, config.head.out))
-
-    def forward(self, images: Tensor) -> Tensor:
-        """(B, 3, H, W) -> (B, D, h, w)."""
-        projected: Tensor = self.projector(self.backbone.features(images))
-        return projected
+        self.prototypes = nn.Parameter(torch.randn(config.prototypes, head.out))
 
 
 def scores_of(projection: Tensor, prototypes: Tensor) -> Tensor:

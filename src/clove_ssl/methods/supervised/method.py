@@ -16,8 +16,7 @@ from clove_ssl.config.views import ViewSpec
 from clove_ssl.errors import UserError
 from clove_ssl.methods import health
 from clove_ssl.methods.base import Method, Progress, StepOutput
-from clove_ssl.methods.captured import Capturable
-from clove_ssl.methods.compiled import Compilable
+from clove_ssl.methods.compiled import Capturable, Compilable
 from clove_ssl.methods.supervised.config import SupervisedConfig
 from clove_ssl.views.batch import ViewBatch
 

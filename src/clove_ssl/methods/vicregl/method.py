@@ -20,8 +20,7 @@ from clove_ssl.config.views import ViewSpec
 from clove_ssl.layers.collectives import gather_with_gradient
 from clove_ssl.methods import health
 from clove_ssl.methods.base import Method, Progress, StepOutput
-from clove_ssl.methods.captured import Capturable
-from clove_ssl.methods.compiled import Compilable
+from clove_ssl.methods.compiled import Capturable, Compilable
 from clove_ssl.methods.heads import build_expander
 from clove_ssl.methods.teacher_student import BackboneEncoder
 from clove_ssl.methods.variance import VarianceTerms, global_terms, local_terms

@@ -19,6 +19,7 @@ from pickle import PicklingError
 
 import torch
 
+from clove_ssl.console import Console
 from clove_ssl.cores import available_cores
 from clove_ssl.methods.base import Method
 from clove_ssl.methods.compiled import Compilable
@@ -38,6 +39,14 @@ class Outcome:
     graphs: int
     helpers: int
     failed: int
+
+    def announce(self, seconds: float, console: Console) -> None:
+        """Say how much was compiled, and whether a helper failed."""
+        console.say(f"Compiled {self.graphs} graphs by {self.helpers} processes in {seconds:.0f} s")
+        if self.failed:
+            console.warn(
+                f"{self.failed} of the processes failed; the first step compiles their graphs"
+            )
 
 
 def compile_ahead(

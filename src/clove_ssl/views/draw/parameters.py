@@ -111,14 +111,8 @@ def draw_views(
     specs: Sequence[ViewSpec],  # V of them
 ) -> ViewParameters:
     """Turn uniform numbers into the parameters of all views of all images."""
-    rows = uniforms.reshape(-1, *uniforms.shape[-2:])  # (N, R, K)
-    if rows.shape[1:] != (rows_of_numbers(specs), UNIFORMS_PER_VIEW):
-        raise ValueError(
-            f"uniforms have the shape {uniforms.shape}; expected (images, {rows_of_numbers(specs)} "
-            f"rows for {len(specs)} views, {UNIFORMS_PER_VIEW})"
-        )
     size = np.stack([np.ravel(heights), np.ravel(widths)], axis=-1).astype(np.int64)  # (N, 2)
-    rows, further = split_rows(rows, specs)  # (N, V, K)
+    rows, further = split_rows(_by_image(uniforms, specs), specs)  # (N, V, K)
     flips, colors = alike(specs)
 
     def occurs(place: int, probability: str) -> Booleans:
@@ -141,6 +135,17 @@ def draw_views(
         solarize=occurs(_SOLARIZE, "solarize_probability")[:, colors],
         paste=paste_rectangles(further, specs, len(size)),
     )
+
+
+def _by_image(uniforms: Floats, specs: Sequence[ViewSpec]) -> Floats:
+    """The numbers with an axis of images, (N, R, K), if there are as many as the views take."""
+    rows = uniforms.reshape(-1, *uniforms.shape[-2:])
+    if rows.shape[1:] != (rows_of_numbers(specs), UNIFORMS_PER_VIEW):
+        raise ValueError(
+            f"uniforms have the shape {uniforms.shape}; expected (images, {rows_of_numbers(specs)} "
+            f"rows for {len(specs)} views, {UNIFORMS_PER_VIEW})"
+        )
+    return rows
 
 
 def _draw_jitter(
