@@ -19,7 +19,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
 
 @contextmanager
@@ -66,7 +66,9 @@ def leave_out_compiler() -> None:
 class _StandIn(ModuleType):
     """In the place of the compiler while torchvision is imported; what it is asked for is real."""
 
-    __path__: ClassVar[list[str]] = []  # as a package has one
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__ = []  # as a package has one
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
