@@ -82,7 +82,7 @@ def _target(config: ExportConfig, source: ExportSource) -> Path:
 def _how_to_get_all(config: ExportConfig) -> str:
     if config.to in GRAPHS:
         return "without --backbone-only and --stage the whole model"
-    if config.to in ("detectron2", "mmdetection"):
+    if config.to in ("detectron2", "mmdetection", "torchvision"):
         return "with --heads the whole detector"
     return "export/model.safetensors of the run is the whole model"
 
