@@ -7,7 +7,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from typing import Generic, Protocol, TypeVar
 
 import torch
@@ -139,7 +140,16 @@ def end_workers(batches: Iterator[object]) -> None:
             end()
 
 
-def batches_of(loader: DataLoader[Batch]) -> Iterator[Batch]:
+@contextmanager
+def ended(batches: Iterator[Batch]) -> Iterator[Iterator[Batch]]:
+    """Batches whose workers end with the block, where errors can still be raised."""
+    try:
+        yield batches
+    finally:
+        end_workers(batches)
+
+
+def batches_of(loader: DataLoader[Batch]) -> Generator[Batch]:
     """The batches of a loader, whose workers end with the iteration, however that ends."""
     batches = iter(loader)
     try:
