@@ -140,11 +140,21 @@ class StoredModel:
         data = task.without_data(self.vocabulary)
         if test is not None:
             data = replace(data, test=test)
-        with torch.device("meta"):  # what it says may be larger than any memory
-            self._check_fit(self._network(task, data))
+        self._check_fit(self._outline(task, data))
         network = self._network(task, data)
         network.load_state_dict(self.state)
         return FinetunedModel(task, network.to(device), self.vocabulary)
+
+    def _outline(self, task: Task, data: TaskData) -> TaskModel:
+        """The network without its weights: heads, if not all, may be larger than any memory."""
+        meta = torch.device("meta")
+        try:
+            with meta:
+                return self._network(task, data)
+        except NotImplementedError:  # RegNets read their widths from tensors
+            backbone = build_backbone(task.backbone_config(self.architecture))
+            with meta:
+                return task.build_model(backbone, data, seed=self.config.seed)
 
     def _network(self, task: Task, data: TaskData) -> TaskModel:
         backbone = build_backbone(task.backbone_config(self.architecture))
