@@ -208,3 +208,5 @@ _WRITERS: dict[str, Callable[[_Exported], dict[str, Path]]] = {
     "mmdetection": _write_mmdetection,
     "torchvision": _write_torchvision,
 }
+WHOLE_DETECTORS = tuple(_WRITERS)
+"""Formats that take a detector with its heads."""

@@ -67,6 +67,13 @@ def test_no_labels_are_refused(tmp_path: Path, pack: Callable[[str], Path]) -> N
     assert "does not exist" in refused(tmp_path / "nowhere")
 
 
+def test_data_without_a_single_object_are_refused(pack: Callable[[str], Path]) -> None:
+    root = pack("yolo")
+    for path in (root / "labels").rglob("*.txt"):
+        path.write_text("")
+    assert "(YOLO) has 7 images, but nobody has labelled an object" in refused(root)
+
+
 def test_nobody_searches_the_whole_disk(pack: Callable[[str], Path]) -> None:
     """A slip in a file would take minutes, and find the photos of others."""
     description = pack("yolo") / "data.yaml"
