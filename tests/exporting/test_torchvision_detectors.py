@@ -29,6 +29,7 @@ from clove_ssl.tasks.own.config import own_detector
 from clove_ssl.tasks.rcnn.detector import build_detector
 from clove_ssl.tasks.rcnn.pixels import resized_shape
 from clove_ssl.tasks.rcnn.torchvision_names import torchvision_state
+from clove_ssl.weights.load import read_backbone
 
 SHAPES = [(150, 201), (97, 64)]  # neither is a multiple of the coarsest stride, nor seen as it is
 
@@ -61,6 +62,8 @@ def test_torchvision_finds_what_the_detector_finds(task: str, kind: str, tmp_pat
     assert export(run) == 0
     there = program(run)
     theirs, mine = there["build"](), load_finetuned(run.path)
+    backbone, report = read_backbone(run.model.with_name("model.torchvision.pth"))
+    assert (backbone.name, report.layout) == ("resnet18", "torchvision (detector)")
     assert type(theirs) is getattr(torchvision.models.detection, kind)
     assert there["CLASSES"] == ["background", *mine.class_names]
     card = run.model.with_name("model.torchvision.pth.md").read_text()

@@ -116,4 +116,4 @@ def _signal(name: str) -> str:
 
 
 def _fewer(workers: int) -> int:
-    return max(1, workers // 2)
+    return workers // 2  # with none the main process reads by itself

@@ -9,6 +9,7 @@ Dimensions: K classes, C channels.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -48,6 +49,14 @@ def torchvision_state(detector: Detector) -> dict[str, Tensor]:
     return {
         torchvision_name(name, detector.config.box): _background_first(name, tensor)
         for name, tensor in state.items()
+    }
+
+
+def heads_from_torchvision(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of a detector of torchvision by today's names, with the background last."""
+    return {
+        name: _background_last(name, tensor)
+        for name, tensor in ((_todays_name(name), tensor) for name, tensor in state.items())
     }
 
 
@@ -111,3 +120,26 @@ def _background_first(name: str, tensor: Tensor) -> Tensor:
     if layer == "mask_head.predictor":
         return torch.cat([torch.zeros_like(tensor[:1]), tensor])  # (K+1, ...)
     return tensor
+
+
+def _background_last(name: str, tensor: Tensor) -> Tensor:
+    """Rows of classes in our order: the way back."""
+    layer = name.rpartition(".")[0]
+    if layer == "roi_heads.box_predictor.cls_score":
+        return tensor.roll(-1, dims=0)
+    if layer == "roi_heads.box_predictor.bbox_pred":
+        return tensor[4:]
+    return tensor[1:] if layer == "roi_heads.mask_predictor.mask_fcn_logits" else tensor
+
+
+def _todays_name(name: str) -> str:
+    """The name that a file of the first versions, as all released ones are, would have now.
+
+    >>> _todays_name("roi_heads.mask_head.mask_fcn1.weight")
+    'roi_heads.mask_head.0.0.weight'
+    """
+    name = re.sub(r"(fpn\.(?:inner|layer)_blocks\.\d+)\.(weight|bias)$", r"\1.0.\2", name)
+    name = re.sub(r"(rpn\.head\.conv)\.(weight|bias)$", r"\1.0.0.\2", name)
+    if match := re.fullmatch(r"roi_heads\.mask_head\.mask_fcn(\d+)\.(.+)", name):
+        return f"roi_heads.mask_head.{int(match[1]) - 1}.0.{match[2]}"
+    return name
