@@ -218,7 +218,5 @@ def test_a_folder_without_images_says_what_can_be_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no images \(1 other files\).*name another folder"):
         Inputs([tmp_path])
     (tmp_path / "shard.tar").write_bytes(b"")
-    with pytest.raises(
-        UserError, match=r"1 tar files but.*name the files: .*\*\.tar"
-    ):
+    with pytest.raises(UserError, match=r"1 tar files but.*name the files: .*\*\.tar"):
         Inputs([tmp_path])
