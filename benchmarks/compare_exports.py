@@ -1,12 +1,14 @@
-"""One detector, five ways: do its exports find the same objects in real photos?
+"""One model, six ways: do its exports find the same in real photos?
 
-Run:  python -m benchmarks.compare_exports RUN --photos FOLDER [--count 50]
-RUN is a finished run of clove finetune with a detector. Compared with the Python call,
+Run:  python -m benchmarks.compare_exports RUN... --photos FOLDER [--count 50]
+RUN is a finished run of clove finetune. Compared with the Python call,
 clove_ssl.load_finetuned(RUN)(photo), are: what clove predict writes, the ONNX file (by onnxruntime,
-with images resized as in the script beside the file), the torch.export file, and the Detectron2
-export, read back key for key into a fresh detector; benchmarks/compare_detectron2.py runs
-Detectron2 itself on the same file. Prints one JSON line per way: detections that were paired,
-detections without a partner, and the largest differences of boxes (pixels of the photo) and scores.
+with images resized as in the script beside the file) and the torch.export file; of detectors also
+the Detectron2 export, read back key for key into a fresh detector (benchmarks/compare_detectron2.py
+runs Detectron2 itself on the same file), and torchvision's own detector, built by the program
+beside its file. Prints one JSON line per way. Detectors: detections that were paired, detections
+without a partner, and the largest differences of boxes (pixels of the photo) and scores.
+Segmenters: the share of pixels with the same class, in the photo where they are least.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ from __future__ import annotations
 import argparse
 import json
 import pickle
+import runpy
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +28,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 from torch import Tensor
+from torchvision.transforms.functional import to_tensor
 
 from clove_ssl.config.predicting import PredictConfig
 from clove_ssl.exporting.agreement import Agreement, compare_detections
@@ -34,7 +38,12 @@ from clove_ssl.predicting.command import predict
 from clove_ssl.tasks.detection.model import DetectionNetwork
 from clove_ssl.tasks.detection.task import DetectionTask
 from clove_ssl.tasks.rcnn.detectron2_names import detectron2_name
-from clove_ssl.weights.config import ExportConfig
+from clove_ssl.tasks.rcnn.pixels import resized_shape
+from clove_ssl.tasks.semantic.task import SemanticTask
+from clove_ssl.weights.config import ExportConfig, FormatName
+
+PIXELS_ALIKE = 0.999
+"""Share of the pixels of a photo that must have the same class: ties fall either way."""
 
 
 class Objects(NamedTuple):
@@ -86,11 +95,10 @@ def by_graph(path: Path, model: FinetunedModel) -> Way:
     side, longest = model.task.config.test_side, model.task.config.longest
 
     def find_one(path: Path) -> Objects:
-        photo = ImageOps.exif_transpose(Image.open(path)).convert("RGB")
-        scale = min(side / min(photo.size), longest / max(photo.size))
-        size = [max(1, int(scale * each + 0.5)) for each in photo.size]
-        seen = photo.resize(size, Image.Resampling.BILINEAR)
-        pixels = np.ascontiguousarray(np.asarray(seen).transpose(2, 0, 1)[None])
+        photo = upright(path)
+        shape = resized_shape(photo.height, photo.width, short_side=side, longest=longest)
+        seen = photo.resize(shape[::-1], Image.Resampling.BILINEAR)
+        pixels = as_batch(seen)
         outputs = run(pixels, np.array([pixels.shape[2:]]))
         boxes, scores, classes, counts = (torch.as_tensor(each) for each in outputs[:4])
         count = int(counts[0])
@@ -101,14 +109,25 @@ def by_graph(path: Path, model: FinetunedModel) -> Way:
     return lambda photos: [find_one(photo) for photo in photos]
 
 
-def _open_graph(path: Path) -> Callable[[Any, Any], Any]:
+def upright(path: Path) -> Image.Image:
+    """A photo as people see it."""
+    return ImageOps.exif_transpose(Image.open(path)).convert("RGB")
+
+
+def as_batch(photo: Image.Image) -> Any:
+    """The pixels of a photo as NumPy's uint8 (1, 3, H, W)."""
+    return np.ascontiguousarray(np.asarray(photo).transpose(2, 0, 1)[None])
+
+
+def _open_graph(path: Path) -> Callable[..., Any]:
     if path.suffix == ".onnx":
         import onnxruntime
 
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        return lambda images, sizes: session.run(None, {"images": images, "sizes": sizes})
+        names = [each.name for each in session.get_inputs()]
+        return lambda *inputs: session.run(None, dict(zip(names, inputs, strict=True)))
     program = torch.export.load(path).module()
-    return lambda images, sizes: program(torch.from_numpy(images), torch.from_numpy(sizes))
+    return lambda *inputs: program(*map(torch.from_numpy, inputs))
 
 
 def by_detectron2(run: Path, path: Path) -> Way:
@@ -129,6 +148,19 @@ def by_detectron2(run: Path, path: Path) -> Way:
     return by_python(model)
 
 
+def by_torchvision(path: Path) -> Way:
+    """torchvision's detector, built by the program beside the file."""
+    (program,) = path.parent.glob(f"{path.stem}*_torchvision.py")
+    detector = runpy.run_path(str(program))["build"]()
+
+    @torch.no_grad()
+    def find_one(path: Path) -> Objects:
+        (found,) = detector([to_tensor(upright(path))])
+        return Objects(found["boxes"], found["scores"], found["labels"] - 1)
+
+    return lambda photos: [find_one(photo) for photo in photos]
+
+
 def compare(mine: Sequence[Objects], theirs: Sequence[Objects]) -> Agreement:
     """All photos together."""
     total = Agreement()
@@ -137,43 +169,94 @@ def compare(mine: Sequence[Objects], theirs: Sequence[Objects]) -> Agreement:
     return total
 
 
+def exported(run: Path, formats: Sequence[FormatName], folder: Path) -> dict[str, Path]:
+    """The files of a run in some formats."""
+    files = {to: folder / to / f"model{_SUFFIXES[to]}" for to in formats}
+    for to, path in files.items():
+        path.parent.mkdir()
+        heads = to not in ("onnx", "torch-export")  # which always have them
+        export_backbone(ExportConfig(source=run, to=to, out=path, heads=heads))
+    return dict(files)
+
+
+def compare_detector(
+    run: Path, model: FinetunedModel, photos: Sequence[Path], folder: Path
+) -> Iterator[dict[str, Any]]:
+    """How far every way agrees with the Python call about boxes and scores."""
+    files = exported(run, ("onnx", "torch-export", "detectron2", "torchvision"), folder)
+    ways: dict[str, Way] = {
+        "clove predict": by_command(run, model, folder),
+        "onnx": by_graph(files["onnx"], model),
+        "torch-export": by_graph(files["torch-export"], model),
+        "detectron2 export": by_detectron2(run, files["detectron2"]),
+        "torchvision": by_torchvision(files["torchvision"]),
+    }
+    mine = by_python(model)(photos)
+    for way, find in ways.items():
+        start = time.perf_counter()
+        agreement = compare(mine, find(photos))
+        seconds = round(time.perf_counter() - start, 1)
+        yield {"way": way, **vars(agreement), "holds": agreement.holds, "seconds": seconds}
+
+
+def compare_segmenter(
+    run: Path, model: FinetunedModel, photos: Sequence[Path], folder: Path
+) -> Iterator[dict[str, Any]]:
+    """How many pixels have the same class in every way; graphs get photos as they see them."""
+    predict(PredictConfig(model=run, images=tuple(photos), out=folder / "predicted", draw=False))
+    written = {path.stem: path for path in (folder / "predicted").rglob("masks/**/*.png")}
+    shares = [
+        _alike(model(photo), torch.as_tensor(np.array(Image.open(written[photo.stem]))))
+        for photo in photos
+    ]
+    yield {"way": "clove predict", "alike": min(shares), "holds": min(shares) == 1}
+    assert isinstance(model.task, SemanticTask)
+    longest = model.task.config.test_longest
+    for way, path in exported(run, ("onnx", "torch-export"), folder).items():
+        graph = _open_graph(path)
+        shares = []
+        for photo in photos:
+            seen = upright(photo)
+            seen.thumbnail((longest, longest), Image.Resampling.BILINEAR)
+            (classes,) = graph(as_batch(seen))
+            shares.append(_alike(model(seen), torch.as_tensor(classes[0])))
+        yield {"way": way, "alike": min(shares), "holds": min(shares) >= PIXELS_ALIKE}
+
+
+def _alike(mine: Tensor, theirs: Tensor) -> float:
+    return float((mine == theirs).double().mean())
+
+
+def compare_run(run: Path, photos: Sequence[Path], folder: Path) -> Iterator[dict[str, Any]]:
+    """How far every way agrees with the Python call; files go to ``folder``."""
+    model = load_finetuned(run)
+    is_detector = isinstance(model.network, DetectionNetwork)
+    results = (compare_detector if is_detector else compare_segmenter)(run, model, photos, folder)
+    for result in results:
+        yield {"run": run.name, "photos": len(photos), **result}
+
+
 def main() -> None:
     """Compare all ways on the photos of a folder."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("run", type=Path)
+    parser.add_argument("runs", type=Path, nargs="+")
     parser.add_argument("--photos", type=Path, required=True)
     parser.add_argument("--count", type=int, default=50)
     arguments = parser.parse_args()
     photos = sorted(arguments.photos.glob("*.jpg"))
     photos = photos[:: max(1, len(photos) // arguments.count)][: arguments.count]
-    model = load_finetuned(arguments.run)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        run = arguments.run
-        files = {to: folder / f"model.{to}" for to in ("onnx", "torch-export", "detectron2")}
-        files = {to: path.with_suffix(_SUFFIXES[to]) for to, path in files.items()}
-        for to, path in files.items():
-            export_backbone(ExportConfig(source=run, to=to, out=path, heads=True))  # type: ignore[arg-type]
-        ways: dict[str, Way] = {
-            "clove predict": by_command(run, model, folder),
-            "onnx": by_graph(files["onnx"], model),
-            "torch-export": by_graph(files["torch-export"], model),
-            "detectron2 export": by_detectron2(run, files["detectron2"]),
-        }
-        mine = by_python(model)(photos)
-        for way, find in ways.items():
-            start = time.perf_counter()
-            agreement = compare(mine, find(photos))
-            seconds = time.perf_counter() - start
-            print(
-                json.dumps(
-                    {"way": way, "photos": len(photos), **vars(agreement)}
-                    | {"holds": agreement.holds, "seconds": round(seconds, 1)}
-                )
-            )
+    for run in arguments.runs:
+        with tempfile.TemporaryDirectory() as folder:
+            for result in compare_run(run, photos, Path(folder)):
+                print(json.dumps(result))
 
 
-_SUFFIXES = {"onnx": ".onnx", "torch-export": ".pt2", "detectron2": ".pkl"}
+_SUFFIXES: dict[FormatName, str] = {
+    "onnx": ".onnx",
+    "torch-export": ".pt2",
+    "detectron2": ".pkl",
+    "torchvision": ".pth",
+}
 
 if __name__ == "__main__":
     main()

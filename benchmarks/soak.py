@@ -122,7 +122,7 @@ def _look(pid: int, run: Path, temporary: Path) -> Iterator[Sample]:
     last = json.loads(lines[-1])
     sample = {
         "step": float(last["step"]),
-        "memory MB": sum(_memory(member, "Pss") for member in members),
+        "memory MB": sum(_memory(member, "Pss_Anon", "Pss_Shmem") for member in members),
         "open files": float(sum(_count(Path(f"/proc/{member}/fd")) for member in members)),
         "threads": float(sum(_count(Path(f"/proc/{member}/task")) for member in members)),
         "shared memory MB": sum(_memory(member, "Pss_Shmem") for member in members),
@@ -151,16 +151,17 @@ def _session(leader: int) -> list[int]:
     return found
 
 
-def _memory(pid: int, kind: str) -> float:
-    """Megabytes of a process: those it shares with nobody, and its part of what it shares."""
+def _memory(pid: int, *kinds: str) -> float:
+    """Megabytes of a process: those it shares with nobody, and its part of what it shares.
+
+    Those of files are never asked for: a library counts more when others stop using it.
+    """
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:
         return 0.0
-    return (
-        sum(int(line.split()[1]) for line in text.splitlines() if line.startswith(f"{kind}:"))
-        / 1024
-    )
+    sizes = dict(line.split(":", 1) for line in text.splitlines()[1:])
+    return sum(int(sizes[kind].split()[0]) for kind in kinds) / 1024
 
 
 def _count(folder: Path) -> int:

@@ -85,7 +85,7 @@ def test_what_only_a_fine_tuned_run_has_is_told(
         assert cli.main(arguments) == 2
         message = capsys.readouterr().err
         assert "is a pre-training run" in message
-        assert f"clove finetune coco-fpn --backbone {run}" in message
+        assert f"clove finetune detect --backbone {run}" in message
     with pytest.raises(UserError, match="is a pre-training run"):
         load_finetuned(run)
 

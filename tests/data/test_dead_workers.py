@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,11 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from clove_ssl.data.dead_workers import explained_deaths
+from clove_ssl.data import loading
+from clove_ssl.data.dead_workers import explained_deaths, explained_deaths_of_reading
 from clove_ssl.data.loading import batches_of, start_worker
 from clove_ssl.errors import UserError
+from clove_ssl.tasks.loading.batches import LoadedBatches
 
 pytestmark = pytest.mark.forks
 
@@ -118,3 +122,59 @@ def test_a_missing_file_is_no_dead_worker(tmp_path: Path) -> None:
 def test_other_errors_keep_their_traceback(error: Exception) -> None:
     with pytest.raises(type(error)), explained():
         raise error
+
+
+def test_where_there_is_no_run_the_command_is_repeated() -> None:
+    with (
+        pytest.raises(UserError, match=r"--data.workers \(now 4, try 2\).*repeat the command"),
+        explained_deaths_of_reading(workers=4),
+    ):
+        list(batches("code"))
+
+
+class Dropped:
+    """Something that fails where Python can only print it."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __del__(self) -> None:
+        raise self._error
+
+
+def test_a_death_that_cannot_be_raised_is_not_printed_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    printed: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda told: printed.append(told.exc_value))
+    other = ValueError("something else")
+    with explained():
+        Dropped(RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "))
+        Dropped(other)
+    assert printed == [other]
+    Dropped(RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "))
+    assert len(printed) == 2
+
+
+def test_workers_end_where_a_death_can_be_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those behind a generator inside another one, which nobody holds but the outer one."""
+    dataset = list(range(8))
+    loader = DataLoader(dataset, batch_size=None, num_workers=1, worker_init_fn=start_worker)
+    stream = iter(LoadedBatches(loader))  # type: ignore[arg-type]
+    assert next(stream) == 0
+    (worker,) = multiprocessing.active_children()
+    killed = RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. ")
+    monkeypatch.setattr(loading, "end_workers", raising(killed))
+    try:
+        with pytest.raises(UserError, match="process number 7"), explained():
+            stream.close()
+    finally:
+        worker.kill()
+        worker.join()
+
+
+def raising(error: Exception) -> Callable[[object], None]:
+    def fail(_: object) -> None:
+        raise error
+
+    return fail

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from builders.tasks.exported_detectors import write_tiny_run
 
 from clove_ssl import load_finetuned
@@ -75,3 +76,10 @@ def test_a_version_of_many_digits_is_no_number(model: bytes, tmp_path: Path) -> 
 
 def vocabulary(names: list[str], numbers: list[int] | None = None) -> str:
     return json.dumps({"class_names": names, "category_ids": numbers or [], "keypoint_names": []})
+
+
+def test_a_regnet_comes_back(tmp_path: Path) -> None:
+    """torchvision computes its widths with tensors, which have to have values."""
+    run, built = write_tiny_run(tmp_path / "run", "detect", architecture="regnet_y_400mf")
+    state = load_finetuned(run.path).network.state_dict()
+    assert all(torch.equal(state[name], tensor) for name, tensor in built.state_dict().items())

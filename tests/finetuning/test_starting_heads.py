@@ -19,8 +19,13 @@ from clove_ssl.finetuning import seeds as finetuning
 from clove_ssl.finetuning.starting_heads import load_heads
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.tasks.base import TaskModel
+from clove_ssl.tasks.rcnn.torchvision_names import heads_from_torchvision
 
-SUFFIXES = {"detectron2": ".detectron2.pkl", "mmdetection": ".mmdetection.pth"}
+SUFFIXES = {
+    "detectron2": ".detectron2.pkl",
+    "mmdetection": ".mmdetection.pth",
+    "torchvision": ".torchvision.pth",
+}
 
 
 def heads_of(model: TaskModel) -> dict[str, torch.Tensor]:
@@ -47,7 +52,7 @@ def written(folder: Path, program: str, task: str = "coco-fpn") -> tuple[Path, T
     return run.model.with_name(f"model{SUFFIXES[program]}"), model
 
 
-@pytest.mark.parametrize("program", ["clove-ssl", "detectron2", "mmdetection"])
+@pytest.mark.parametrize("program", ["clove-ssl", *SUFFIXES])
 def test_heads_of_the_same_detector_fit_completely(program: str, tmp_path: Path) -> None:
     path, original = written(tmp_path / "one", program)
     _, model = small_run(tmp_path / "other", "coco-fpn")
@@ -61,7 +66,7 @@ def test_heads_of_the_same_detector_fit_completely(program: str, tmp_path: Path)
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in heads_of(model).items())
 
 
-@pytest.mark.parametrize("program", ["detectron2", "mmdetection"])
+@pytest.mark.parametrize("program", [*SUFFIXES])
 def test_what_does_not_fit_is_told(program: str, tmp_path: Path) -> None:
     path, _ = written(tmp_path / "one", program)
     _, model = small_run(tmp_path / "other", "coco-fpn", classes=("thing",))
@@ -78,6 +83,23 @@ def test_what_does_not_fit_is_told(program: str, tmp_path: Path) -> None:
     other = load_heads(pointed, path)
     assert any("keypoint_head" in name for name in other.missing)
     assert any("mask_head" in name for name in other.unused)
+
+
+def test_names_of_torchvisions_released_files_are_known() -> None:
+    """They were written before its convolutions became blocks."""
+    old = {
+        "backbone.fpn.inner_blocks.1.weight": "backbone.fpn.inner_blocks.1.0.weight",
+        "backbone.fpn.layer_blocks.0.bias": "backbone.fpn.layer_blocks.0.0.bias",
+        "rpn.head.conv.weight": "rpn.head.conv.0.0.weight",
+        "roi_heads.mask_head.mask_fcn4.bias": "roi_heads.mask_head.3.0.bias",
+        "roi_heads.box_head.fc6.weight": "roi_heads.box_head.fc6.weight",
+    }
+    rows = torch.arange(12.0)
+    assert list(heads_from_torchvision(dict.fromkeys(old, rows))) == list(old.values())
+    scores = heads_from_torchvision({"roi_heads.box_predictor.cls_score.bias": rows[:3]})
+    assert next(iter(scores.values())).tolist() == [1, 2, 0]
+    offsets = heads_from_torchvision({"roi_heads.box_predictor.bbox_pred.bias": rows})
+    assert next(iter(offsets.values())).tolist() == [*range(4, 12)]
 
 
 def test_files_without_heads_are_refused(tmp_path: Path) -> None:

@@ -16,7 +16,9 @@ from PIL import Image
 
 from clove_ssl import cli, load_finetuned
 from clove_ssl.data.scenes import SceneSource
+from clove_ssl.errors import UserError
 from clove_ssl.finetuning.finetuned import FinetunedModel
+from clove_ssl.predicting.inputs import Inputs
 
 SIZES = ((64, 64), (64, 64), (80, 52))  # width, height
 
@@ -209,3 +211,12 @@ def test_a_folder_with_other_things_is_not_written_to(
 ) -> None:
     assert predict(runs["coco-fpn"], photos, out=photos) == 2
     assert "is not empty" in capsys.readouterr().err
+
+
+def test_a_folder_without_images_says_what_can_be_named(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("nothing to see")
+    with pytest.raises(UserError, match=r"no images \(1 other files\).*name another folder"):
+        Inputs([tmp_path])
+    (tmp_path / "shard.tar").write_bytes(b"")
+    with pytest.raises(UserError, match=r"1 tar files but.*name the files: .*\*\.tar"):
+        Inputs([tmp_path])

@@ -160,8 +160,8 @@ class FinetuneConfig(Ranged):
     allow_partial: bool = False
     """Start even if the file lacks tensors of the network or some do not fit."""
     heads: bool = False
-    """Start from the heads of the backbone's file, too: a whole detector of Detectron2 or
-    MMDetection, or a run of clove finetune. What does not fit starts afresh and is listed."""
+    """Start from the heads of the backbone's file, too: a whole detector of Detectron2, MMDetection
+    or torchvision, or a run of clove finetune. What does not fit starts afresh and is listed."""
     epochs: Epochs | None = None
     """Own classes: how often every training image is seen; by default it follows their number."""
     minutes: Minutes | None = None

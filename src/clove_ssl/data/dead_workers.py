@@ -9,6 +9,7 @@ checkpoint.
 from __future__ import annotations
 
 import re
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,24 +37,66 @@ def explained_deaths(*, workers: int, config: str, resume: str) -> Iterator[None
         config: The file in which they can be lowered; results do not depend on their number.
         resume: What continues the run.
     """
-    try:
+    with _told_deaths(
+        "Nothing is lost but the steps since the last checkpoint. Where memory was short, lower "
+        f"data.workers (now {workers}, try {_fewer(workers)}), data.prefetch or data.max_pixels in "
+        f"{config}; the result does not depend on them, but for images above max_pixels. Go on "
+        f"with: {resume}"
+    ):
         yield
+
+
+@contextmanager
+def explained_deaths_of_reading(*, workers: int) -> Iterator[None]:
+    """The same where there is no run to go on with, and the command is repeated."""
+    with _told_deaths(
+        f"Where memory was short, give fewer with --data.workers (now {workers}, try "
+        f"{_fewer(workers)}) or --data.prefetch 1, and repeat the command."
+    ):
+        yield
+
+
+@contextmanager
+def _told_deaths(remedy: str) -> Iterator[None]:
+    try:
+        with _nothing_printed():
+            yield
     except (RuntimeError, MemoryError) as error:
         told = _cause(error)
         if told is None:
             raise
-        raise UserError(f"{told} {_remedy(workers, config, resume)}") from None
+        raise UserError(f"{told} {remedy}") from None
     except (OSError, EOFError) as error:
         if not _was_handed_over(error):
             raise
-        told = f"A data worker ended suddenly, {_NO_MEMORY}."
-        raise UserError(f"{told} {_remedy(workers, config, resume)}") from None
+        raise UserError(f"A data worker ended suddenly, {_NO_MEMORY}. {remedy}") from None
 
 
 def _was_handed_over(error: Exception) -> bool:
     """Whether a batch was being fetched from a worker when nobody answered any more."""
     frames = traceback.extract_tb(error.__traceback__)
     return any(frame.filename == resource_sharer.__file__ for frame in frames)
+
+
+@contextmanager
+def _nothing_printed() -> Iterator[None]:
+    """Keep a death from the terminal that torch tells of where nothing can be raised.
+
+    Its signal handler runs between any two instructions, also in what is done when an object is
+    dropped, and Python then prints a traceback and goes on. Nothing is missed: whoever waits for
+    the next batch of that worker is told again.
+    """
+    usual = sys.unraisablehook
+
+    def hook(told: sys.UnraisableHookArgs) -> None:
+        if not (isinstance(told.exc_value, RuntimeError) and _cause(told.exc_value)):
+            usual(told)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = usual
 
 
 def _cause(error: Exception) -> str | None:
@@ -85,10 +128,5 @@ def _signal(name: str) -> str:
     return f"{name.strip()} ({reason})" if reason else name.strip()
 
 
-def _remedy(workers: int, config: str, resume: str) -> str:
-    fewer = max(1, workers // 2)
-    return (
-        "Nothing is lost but the steps since the last checkpoint. Where memory was short, lower "
-        f"data.workers (now {workers}, try {fewer}), data.prefetch or data.max_pixels in {config}; "
-        f"the result does not depend on them, but for images above max_pixels. Go on with: {resume}"
-    )
+def _fewer(workers: int) -> int:
+    return workers // 2  # with none the main process reads by itself

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from typing import Generic, Protocol, TypeVar
 
 import torch
@@ -137,6 +138,15 @@ def end_workers(batches: Iterator[object]) -> None:
         end = getattr(batches, name, None)
         if end is not None:
             end()
+
+
+@contextmanager
+def ended(batches: Iterator[Batch]) -> Iterator[Iterator[Batch]]:
+    """Batches whose workers end with the block, where errors can still be raised."""
+    try:
+        yield batches
+    finally:
+        end_workers(batches)
 
 
 def batches_of(loader: DataLoader[Batch]) -> Generator[Batch]:

@@ -8,10 +8,11 @@ from pathlib import Path
 from clove_ssl.atomic import cause, write_text
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError, already_there
-from clove_ssl.exporting.detectors import export_detector
+from clove_ssl.exporting.detectors import WHOLE_DETECTORS, export_detector
 from clove_ssl.exporting.sources import ExportSource, open_source
 from clove_ssl.exporting.whole_models import GRAPHS, export_whole
-from clove_ssl.finetuning.finetuned import holds_finetuned
+from clove_ssl.finetuning.finetuned import holds_finetuned, read_finetuned
+from clove_ssl.tasks.detection.config import DetectionConfig
 from clove_ssl.weights.config import ExportConfig
 from clove_ssl.weights.export.exported import Exported
 from clove_ssl.weights.export.formats import FORMATS, write_checked
@@ -80,7 +81,8 @@ def _target(config: ExportConfig, source: ExportSource) -> Path:
 def _how_to_get_all(config: ExportConfig) -> str:
     if config.to in GRAPHS:
         return "without --backbone-only and --stage the whole model"
-    if config.to in ("detectron2", "mmdetection"):
+    task = read_finetuned(config.source).config.task
+    if config.to in WHOLE_DETECTORS and isinstance(task, DetectionConfig):
         return "with --heads the whole detector"
     return "export/model.safetensors of the run is the whole model"
 

@@ -1,4 +1,4 @@
-"""``clove export RUN --heads``: a whole detector for Detectron2 or MMDetection, with its config."""
+"""``clove export RUN --heads``: a whole detector for Detectron2, MMDetection or torchvision."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from clove_ssl.exporting.detectron2_config import (
     needs_extra_norm,
 )
 from clove_ssl.exporting.mmdetection_config import mmdetection_config
+from clove_ssl.exporting.torchvision_detectors import say_usage, write_torchvision
 from clove_ssl.finetuning.finetuned import FinetunedModel, load_finetuned
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.tasks.densepose.branch import densepose_name
@@ -57,17 +58,11 @@ class _Exported:
 
 def export_detector(config: ExportConfig) -> Path:
     """Write the detector of a finished run and the config that builds it; gives the path."""
-    if config.to == "torchvision":
-        raise UserError(
-            "torchvision has no detector that computes the same: its anchors are rounded, and its "
-            "RoIAlign is shifted by half a cell. Leave out --heads for the backbone, or give --to "
-            "onnx, torch-export or detectron2."
-        )
     if config.to not in _WRITERS:
         raise UserError(
             f"--heads cannot go to {config.to}. Leave it out for the backbone, give --to "
-            "onnx, torch-export, detectron2 or mmdetection, or take export/model.safetensors of "
-            "the run as it is."
+            "onnx, torch-export, detectron2, mmdetection or torchvision, or take "
+            "export/model.safetensors of the run as it is."
         )
     model = load_finetuned(config.source)
     if not isinstance(model.network, DetectionNetwork):
@@ -95,6 +90,8 @@ def export_detector(config: ExportConfig) -> Path:
         mean, std = (" ".join(map(str, values)) for values in (PIXEL_MEAN, PIXEL_STD))
         console.choice("input", f"RGB, mean {mean}, std {std}")
         console.choice("classes", ", ".join(model.class_names[:8]))
+        if "program" in written:
+            say_usage(written["program"], console)
     return path
 
 
@@ -202,7 +199,14 @@ def _by_mm_names(detector: Detector) -> dict[str, Tensor]:
     return counters | state
 
 
+def _write_torchvision(exported: _Exported) -> dict[str, Path]:
+    return write_torchvision(exported.model, exported.detector, exported.task, exported.path)
+
+
 _WRITERS: dict[str, Callable[[_Exported], dict[str, Path]]] = {
     "detectron2": _write_detectron2,
     "mmdetection": _write_mmdetection,
+    "torchvision": _write_torchvision,
 }
+WHOLE_DETECTORS = tuple(_WRITERS)
+"""Formats that take a detector with its heads."""

@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+RESIZING = """\
+{indent}low, wanted, longest = min(photo.size), {short_side}, {longest}
+{indent}exact = [wanted if side == low else wanted / low * side for side in photo.size]
+{indent}limit = min(1, longest / max(exact))
+{indent}size = [max(1, int(limit * side + 0.5)) for side in exact]
+"""
+"""The ``size`` that detectors see of a ``photo``, to the pixel: in another order of operations some
+photos, many of those that are twice as wide as high among them, would be rounded another way."""
+
 
 def detector_script(file: str, settings: Mapping[str, int]) -> str:
     """A program that prints the objects of a photo."""
@@ -13,9 +22,7 @@ import numpy as np, onnxruntime
 from PIL import Image, ImageOps
 
 photo = ImageOps.exif_transpose(Image.open(sys.argv[1])).convert("RGB")
-scale = min({settings["short_side"]} / min(photo.size), {settings["longest"]} / max(photo.size))
-size = [max(1, int(scale * side + 0.5)) for side in photo.size]
-seen = photo.resize(size, Image.Resampling.BILINEAR)
+{RESIZING.format(indent="", **settings)}seen = photo.resize(size, Image.Resampling.BILINEAR)
 pixels = np.asarray(seen).transpose(2, 0, 1)[None]
 session = onnxruntime.InferenceSession(sys.argv[2] if len(sys.argv) > 2 else "{file}")
 names = json.loads(session.get_modelmeta().custom_metadata_map["classes"])

@@ -21,6 +21,7 @@ from torch import nn
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.console import Console
+from clove_ssl.data.loading import ended
 from clove_ssl.finetuning.finetuned import write_finetuned
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.tasks.base import Reading, Task, TaskData, TaskModel
@@ -81,10 +82,11 @@ class Evaluation:
         passes_per_step = reading.batch_size // (reading.processes * reading.micro_batch)
         steps = -(-count // passes_per_step)
         batches = self.task.training_batches(self.data, reading.between(total, total + steps))
-        for batch in islice(batches, count):
-            with self.precision.autocast():
-                model.losses(batch.to(self.process.device, non_blocking=True), step=total)
-            yield
+        with ended(iter(batches)) as stream:
+            for batch in islice(stream, count):
+                with self.precision.autocast():
+                    model.losses(batch.to(self.process.device, non_blocking=True), step=total)
+                yield
 
     def _predictions(self, model: TaskModel) -> list[Any]:
         """Workers read ahead, this thread feeds the device, another one codes what was found."""
@@ -97,8 +99,9 @@ class Evaluation:
             torch.no_grad(),
             self.precision.autocast(),
             ThreadPoolExecutor(1) as coder,
+            ended(iter(self.task.test_batches(self.data, self.reading))) as batches,
         ):
-            for batch in self.task.test_batches(self.data, self.reading):
+            for batch in batches:
                 here = batch.to(self.process.device, non_blocking=True)
                 begun.append(coder.submit(model.begin_prediction(here)))
                 if len(begun) > _BEGUN:

@@ -23,13 +23,13 @@ from torch import Tensor
 
 from clove_ssl import __version__
 from clove_ssl.backbones.build import STAGES, Backbone, build_backbone
+from clove_ssl.backbones.outlines import outlined
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.json_files import checked
 from clove_ssl.data.decode import DecodeError, decode, pixels_of_picture
 from clove_ssl.data.whole_files import read_whole
 from clove_ssl.errors import UserError
-from clove_ssl.layers.outlines import outlined
 from clove_ssl.runs.directory import RunDirectory, find, not_exported, read_finetuning
 from clove_ssl.tasks.base import Task, TaskData, TaskModel, Vocabulary
 from clove_ssl.weights.safetensors_file import (

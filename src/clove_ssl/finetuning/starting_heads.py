@@ -22,6 +22,7 @@ from clove_ssl.tasks.detection.model import DetectionNetwork
 from clove_ssl.tasks.rcnn.detector import Detector
 from clove_ssl.tasks.rcnn.detectron2_names import detectron2_name
 from clove_ssl.tasks.rcnn.mmdetection_names import mmdetection_name
+from clove_ssl.tasks.rcnn.torchvision_names import heads_from_torchvision, torchvision_name
 from clove_ssl.weights.checkpoint_files import read_content
 from clove_ssl.weights.layouts import unwrap
 
@@ -43,6 +44,12 @@ class _Program:
 
 _PROGRAMS = (
     _Program("clove-ssl", ("detector.proposer.",), ("detector.",), (f"detector.{_BACKBONE}",)),
+    _Program(
+        "torchvision",
+        ("rpn.head.",),
+        ("rpn.head.", "roi_heads.", "backbone.fpn."),
+        ("backbone.body.",),
+    ),
     _Program(
         "Detectron2",
         ("proposal_generator.", "roi_heads."),
@@ -112,17 +119,18 @@ def _read(path: Path) -> tuple[_Program, dict[str, Tensor]]:
     """The program that wrote a detector, and its tensors."""
     if not path.is_file():
         raise UserError(
-            f"{path} holds no detector. For --heads give a checkpoint of Detectron2 or "
-            "MMDetection, or a finished run of clove finetune."
+            f"{path} holds no detector. For --heads give a checkpoint of Detectron2, MMDetection "
+            "or torchvision, or a finished run of clove finetune."
         )
     for state in read_content(path).states.values():
         tensors = unwrap(state)
         for program in _PROGRAMS:
             if any(name.startswith(program.marks) for name in tensors):
-                return program, tensors
+                is_torchvision = program.title == "torchvision"
+                return program, heads_from_torchvision(tensors) if is_torchvision else tensors
     raise UserError(
-        f"{path} holds no heads of a detector of Detectron2, MMDetection or clove-ssl. Leave out "
-        "--heads to start from its backbone alone."
+        f"{path} holds no heads of a detector of Detectron2, MMDetection, torchvision or "
+        "clove-ssl. Leave out --heads to start from its backbone alone."
     )
 
 
@@ -135,6 +143,8 @@ def _names(program: _Program, detector: Detector) -> Name:
         try:
             if program.title == "MMDetection":
                 return mmdetection_name(name)
+            if program.title == "torchvision":
+                return torchvision_name(name, detector.config.box)
             if isinstance(detector, DensePoseDetector):
                 return densepose_name(name)
             return detectron2_name(name, detector.config.kind)

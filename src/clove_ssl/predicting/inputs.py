@@ -18,6 +18,7 @@ from torch import Tensor
 
 from clove_ssl.cores import available_cores
 from clove_ssl.data.decode import DecodeError, decode
+from clove_ssl.data.folders import list_images
 from clove_ssl.data.names import is_image_name
 from clove_ssl.data.sources import FolderSource, ImageSource, TarSource
 from clove_ssl.data.whole_files import read_whole
@@ -143,10 +144,29 @@ def _fail(error: DecodeError) -> Tensor:
     raise error
 
 
+def _folder(path: str) -> FolderSource:
+    """The images of a folder; without any, say what else could be named."""
+    try:
+        return FolderSource(path)
+    except UserError:
+        listing = list_images(path)
+        if listing.images:
+            raise
+    if listing.tars:
+        raise UserError(
+            f"The folder {path} holds {listing.tars} tar files but no loose images. To look at the "
+            f"images inside them, name the files: {os.path.join(path, '*.tar')}"
+        )
+    raise UserError(
+        f"The folder {path} holds no images ({listing.others} other files). Expected .jpg, .png, "
+        ".webp, .tif or the like at any depth; name another folder, or a video file."
+    )
+
+
 def _open(path: Path, *, every: int) -> _Part:
     text = os.path.expanduser(str(path))
     if os.path.isdir(text):
-        return _Images(FolderSource(text), lambda name: str(PurePosixPath(name).with_suffix("")))
+        return _Images(_folder(text), lambda name: str(PurePosixPath(name).with_suffix("")))
     lower = text.lower()
     if lower.endswith((".tar", ".tgz")) or ".tar." in lower:
         return _Images(TarSource(text), _place_of_member)

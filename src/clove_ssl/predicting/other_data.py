@@ -11,7 +11,8 @@ import torch
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.config.predicting import EvaluateConfig
 from clove_ssl.console import Console, Work, counted
-from clove_ssl.data.loading import choose_workers
+from clove_ssl.data.dead_workers import explained_deaths_of_reading
+from clove_ssl.data.loading import choose_workers, ended
 from clove_ssl.errors import UserError
 from clove_ssl.finetuning.finetuned import FinetunedModel, StoredModel, read_finetuned
 from clove_ssl.finetuning.score import say_scores, score_and_write, scores_of
@@ -137,8 +138,13 @@ def _predictions(
         chosen = choose_precision("bf16", device)
     chosen.prepare()
     found: list[Any] = []
-    with torch.no_grad(), chosen.autocast():
-        for batch in task.test_batches(data, reading):
+    with (
+        torch.no_grad(),
+        chosen.autocast(),
+        explained_deaths_of_reading(workers=reading.workers),
+        ended(iter(task.test_batches(data, reading))) as batches,
+    ):
+        for batch in batches:
             found += model.network.predict(batch.to(device, non_blocking=True))
             work.done()
     return found

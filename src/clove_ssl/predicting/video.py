@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
@@ -91,6 +92,8 @@ class Video:
         return container
 
     def _open_cv2(self) -> Any:
+        # What its FFmpeg has to say about a bad file would stand between our lines.
+        os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
         capture = import_module("cv2").VideoCapture(str(self.path))
         if not capture.isOpened():
             raise self._unreadable("OpenCV does not open it")

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from clove_ssl.backbones.build import build_backbone
+from clove_ssl.backbones.outlines import outlined
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.console import Console
 from clove_ssl.data.loading import choose_workers
-from clove_ssl.layers.outlines import outlined
 from clove_ssl.pretraining.choices import PretrainPlan, plan_run
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.training.needs import (

@@ -220,7 +220,7 @@ def read_finetuning(run: RunDirectory) -> FinetuneConfig:
         return config
     raise UserError(
         f"{run.path} is a pre-training run: it has a backbone, but nothing that predicts or could "
-        f"be scored. Fine-tune it first: clove finetune coco-fpn --backbone {run.path} --data DATA "
+        f"be scored. Fine-tune it first: clove finetune detect --backbone {run.path} --data DATA "
         f"--out {run.path}-finetuned; its features are measured by: clove probe {run.path}"
     )
 

@@ -12,9 +12,9 @@ from functools import cache
 from torch import Tensor
 
 from clove_ssl.backbones.build import CAFFE_SUFFIX, backbone_names, torchvision_body
+from clove_ssl.backbones.outlines import outlined
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.errors import UserError
-from clove_ssl.layers.outlines import outlined
 from clove_ssl.weights.dialects import State
 
 Shapes = dict[str, tuple[int, ...]]

@@ -66,9 +66,10 @@ class ExportConfig:
     """Also export the heads of pre-training: as a second file (safetensors, hub), or as the
     outputs of the graph (onnx, torch-export)."""
     heads: bool = False
-    """The whole detector of a fine-tuning run instead of its backbone, with the config that builds
-    it (detectron2, mmdetection; our own file of it is export/model.safetensors). Graphs (onnx,
-    torch-export) of a fine-tuning run always hold the whole model."""
+    """The whole detector of a fine-tuning run instead of its backbone, with the config or program
+    that builds it (detectron2, mmdetection, torchvision; our own file of it is
+    export/model.safetensors). Graphs (onnx, torch-export) of a fine-tuning run always hold the
+    whole model."""
     backbone_only: bool = False
     """The backbone of a fine-tuning run without its heads (onnx, torch-export)."""
     stage: Literal["all", "c2", "c3", "c4", "c5"] = "all"

@@ -68,6 +68,13 @@ LAYOUTS = (
         teacher=("teacher.module.backbone.body.",),
         transfers="ask",
     ),
+    Layout(
+        "torchvision (detector)",
+        "torchvision",
+        "backbone.body.",
+        evidence=("rpn.head.",),
+        twins=" for torchvision's own",
+    ),
     Layout("clove-ssl (plug-in)", OWN, "backbone.body."),
     Layout(
         "DINO", "dino", "student.backbone.", teacher=("teacher.backbone.",), transfers="teacher"

@@ -29,10 +29,10 @@ from clove_ssl.backbones.build import (
     build_backbone,
     import_timm,
 )
+from clove_ssl.backbones.outlines import outlined
 from clove_ssl.config.bases import Branch
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.errors import UserError
-from clove_ssl.layers.outlines import outlined
 from clove_ssl.weights.architectures import COUNTER, check_fit, find_network, fitting, shapes_of
 from clove_ssl.weights.checkpoint_files import Content, read_content
 from clove_ssl.weights.dialects import Stripped

@@ -41,10 +41,14 @@ def write_tiny_run(
     *,
     classes: tuple[str, ...] = CLASSES,
     architecture: str = "resnet18",
+    test_side: int | None = None,
 ) -> tuple[RunDirectory, TaskModel]:
     """The same with narrow heads and small images, of detectors and of segmenters."""
     config = protocol(task, folder, "random")
-    config = replace(config, task=tiny_task(config.task))
+    tiny = tiny_task(config.task)
+    if test_side is not None:
+        tiny = replace(tiny, test_side=test_side)  # type: ignore[call-arg]
+    config = replace(config, task=tiny)
     return _write(folder, config, architecture=architecture, classes=classes)
 
 

@@ -67,6 +67,24 @@ def test_no_labels_are_refused(tmp_path: Path, pack: Callable[[str], Path]) -> N
     assert "does not exist" in refused(tmp_path / "nowhere")
 
 
+def test_data_without_a_single_object_are_refused(pack: Callable[[str], Path]) -> None:
+    root = pack("yolo")
+    for path in (root / "labels").rglob("*.txt"):
+        path.write_text("")
+    assert "(YOLO) has 7 images, but nobody has labelled an object" in refused(root)
+
+
+def test_nobody_searches_the_whole_disk(pack: Callable[[str], Path]) -> None:
+    """A slip in a file would take minutes, and find the photos of others."""
+    description = pack("yolo") / "data.yaml"
+    description.write_text("path: /\ntrain: .\nval: images/val\nnames: [cat]\n")
+    message = refused(description)
+    assert f"{description} names /" in message
+    assert "Expected the folder of the data alone; correct the file." in message
+    assert "give that one with --data" in refused(Path("/"))
+    assert "give that one with --data" in refused(Path.home().resolve().parents[0])
+
+
 def test_a_class_that_training_lacks_and_an_empty_one_are_named(
     pack: Callable[[str], Path],
 ) -> None:

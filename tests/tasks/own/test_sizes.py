@@ -46,6 +46,7 @@ def test_the_side_follows_images_objects_and_device(
     assert min(config.train_sides) < expected < max(config.train_sides)
     assert max(config.train_sides) <= config.longest <= 2 * max(config.train_sides)
     assert (config.detector.box.regions_per_image < 256) == (not on_gpu)
+    assert (config.detector.keypoint.width < 512) == (not on_gpu)
     again = config.build().adapted(data(side, object_side), on_gpu=on_gpu)
     assert again == config
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 
 import torch
 from torch.utils.data import DataLoader, Sampler
@@ -25,11 +26,14 @@ class LoadedBatches(Iterable[DetectionBatch]):
     def __len__(self) -> int:
         return len(self._loader)
 
-    def __iter__(self) -> Iterator[DetectionBatch]:
-        for batch in batches_of(self._loader):
-            if isinstance(batch, Refusal):
-                raise UserError(batch.message)
-            yield batch
+    def __iter__(self) -> Generator[DetectionBatch]:
+        # Closed here: an inner generator that is only dropped ends its workers where an error, such
+        # as that of a worker which was killed, can be printed but not raised.
+        with closing(batches_of(self._loader)) as batches:
+            for batch in batches:
+                if isinstance(batch, Refusal):
+                    raise UserError(batch.message)
+                yield batch
 
 
 class _OrderedPositions(Sampler[range]):

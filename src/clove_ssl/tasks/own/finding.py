@@ -36,7 +36,7 @@ def open_own(config: LabelledDataConfig, *, task: str = "") -> OwnData:
     root, found = _read(config, task, problems)
     items, notes = complete_splits(found, share=config.validation_share, seed=config.split_seed)
     whole = [*class_problems(items, found.class_names), *repeated_images(items)]
-    return OwnData(
+    data = OwnData(
         format=found.format,
         root=root,
         items=items,
@@ -47,6 +47,15 @@ def open_own(config: LabelledDataConfig, *, task: str = "") -> OwnData:
         notes=(*found.notes, *notes),
         problems=(*problems.lines(), *whole),
     )
+    if not (data.has_boxes or data.has_maps):
+        count = sum(map(len, items.values()))
+        first = next((f" {line}." for line in problems.lines()), "")
+        raise UserError(
+            f"{root} ({found.format}) has {count:,} images, but nobody has labelled an "
+            f"object in any of them.{first} Expected at least one object; label some, or give "
+            "--data another folder."
+        )
+    return data
 
 
 def open_to_judge(config: LabelledDataConfig, known: Sequence[str], *, task: str = "") -> OwnData:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clove_ssl.config.bases import TaskConfig
-from clove_ssl.config.detection import DetectorConfig
+from clove_ssl.config.detection import DetectorConfig, KeypointHeadConfig
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.data.labels.pixels import SomeLabels
 from clove_ssl.errors import UserError
@@ -43,6 +43,8 @@ CPU_REGIONS = 64
 """Regions of an image that a box head learns from on a CPU."""
 CPU_PROPOSALS = 200
 """Regions of an image that are looked at on a CPU."""
+CPU_KEYPOINTS = KeypointHeadConfig(convs=4, width=256)
+"""An eighth of the work of the published head."""
 _KINDS: dict[Labels, tuple[Kind, ...]] = {
     "boxes": ("box",),
     "masks": ("mask", "box"),
@@ -151,7 +153,10 @@ class OwnDetectionTask(DetectionTask):
         )
 
     def _detector(self, *, on_gpu: bool) -> DetectorConfig:
-        """The detector; on a CPU with fewer regions, which take most of the time there."""
+        """The detector; on a CPU with fewer regions, and a lighter head for keypoints.
+
+        These take most of the time there: the published head needs seconds for a crowded image.
+        """
         given, usual = self.config.detector, type(self.config)().detector
         if on_gpu or (given.box, given.proposals) != (usual.box, usual.proposals):
             return given
@@ -159,6 +164,7 @@ class OwnDetectionTask(DetectionTask):
             given,
             box=replace(given.box, regions_per_image=CPU_REGIONS),
             proposals=replace(given.proposals, test_after_nms=CPU_PROPOSALS),
+            keypoint=CPU_KEYPOINTS if given.keypoint == usual.keypoint else given.keypoint,
         )
 
     def _anchors(self, samples: Sequence[Sample], side: int) -> tuple[float, ...]:

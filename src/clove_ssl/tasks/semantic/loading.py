@@ -8,7 +8,8 @@ Dimensions: B images, S side of a crop, H x W pixels of a test image.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -99,11 +100,14 @@ class SemanticBatches(Iterable[SemanticBatch]):
     def __init__(self, loader: DataLoader[SemanticBatch | Refusal]) -> None:
         self._loader = loader
 
-    def __iter__(self) -> Iterator[SemanticBatch]:
-        for batch in batches_of(self._loader):
-            if isinstance(batch, Refusal):
-                raise UserError(batch.message)
-            yield batch
+    def __iter__(self) -> Generator[SemanticBatch]:
+        # Closed here: an inner generator that is only dropped ends its workers where an error, such
+        # as that of a worker which was killed, can be printed but not raised.
+        with closing(batches_of(self._loader)) as batches:
+            for batch in batches:
+                if isinstance(batch, Refusal):
+                    raise UserError(batch.message)
+                yield batch
 
 
 def load_crops(source: DenseLabels, config: VOCSemanticConfig, reading: Reading) -> SemanticBatches:

@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from clove_ssl.data.folders import list_images
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.detection.coco import load_content, read_content
 from clove_ssl.tasks.labels.samples import DetectionDataset, Sample
 from clove_ssl.tasks.loading.images import size_of_file
 from clove_ssl.tasks.own.dataset import Found, Item, Problems
-from clove_ssl.tasks.own.readers.files import check_names, split_of, split_of_path
+from clove_ssl.tasks.own.readers.files import check_names, images_below, split_of, split_of_path
 from clove_ssl.tasks.own.readers.objects import (
     CUT,
     LARGEST_NUMBER,
@@ -69,11 +68,7 @@ def read_coco_files(files: Sequence[CocoFile], root: Path, problems: Problems) -
 def _note_unlisted(found: Found, folders: set[Path], problems: Problems) -> None:
     """Images that lie with the others but are in no file."""
     listed = {os.path.normpath(i.sample.image) for each in found.items.values() for i in each}
-    beside = {
-        os.path.normpath(folder / name)
-        for folder in folders
-        for name in list_images(str(folder)).images
-    }
+    beside = {os.path.normpath(image) for folder in folders for image in images_below(folder)}
     for path in sorted(beside - listed):
         problems.add("images are in no annotation file and were left out", path)
 

@@ -139,8 +139,28 @@ def read_lists(root: Path, kind: str) -> dict[str, list[str]]:
     return lists
 
 
+def refuse_whole_disk(folder: Path, *, named_in: Path | None = None) -> None:
+    """Refuse to search a folder that holds the whole disk, or the home folders of all users."""
+    real = folder.resolve()
+    if real != Path(real.anchor) and real not in Path.home().resolve().parents:
+        return
+    where = f"{named_in} names {folder}" if named_in else f"The data is to be searched in {folder}"
+    raise UserError(
+        f"{where}, which holds much more than images and labels, and would be searched to its last "
+        "file. Expected the folder of the data alone; "
+        + ("correct the file." if named_in else "give that one with --data.")
+    )
+
+
+def images_below(root: Path, *, named_in: Path | None = None) -> list[Path]:
+    """All images below a folder, which a file may have named."""
+    refuse_whole_disk(root, named_in=named_in)
+    return [root / name for name in list_images(str(root)).images]
+
+
 def files_below(root: Path, *suffixes: str) -> list[Path]:
     """Files with these suffixes below a folder, sorted; hidden ones are left alone."""
+    refuse_whole_disk(root)
     found: list[Path] = []
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -157,7 +177,7 @@ class Images:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.paths = [root / name for name in list_images(str(root)).images]
+        self.paths = images_below(root)
         self._by_stem: dict[str, list[Path]] = {}
         for path in self.paths:
             self._by_stem.setdefault(path.stem, []).append(path)

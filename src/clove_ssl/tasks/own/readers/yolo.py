@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from clove_ssl.config.plain_yaml import parse_yaml
-from clove_ssl.data.folders import list_images
 from clove_ssl.data.names import is_image_name
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.labels.samples import Sample
@@ -23,6 +22,7 @@ from clove_ssl.tasks.own.readers.files import (
     LARGEST_LABELS,
     check_names,
     files_below,
+    images_below,
     read_head,
     read_names,
     read_text,
@@ -51,8 +51,7 @@ def read_yolo(place: Path, problems: Problems) -> Found:
                 "data.yaml with `names: [...]`, or a classes.txt with one name a line."
             )
         content, names, shape = {}, read_names(listed), Shape()
-        paths = [place / name for name in list_images(str(place)).images]
-        images = {path: split_of_path(path, place) for path in paths}
+        images = {path: split_of_path(path, place) for path in images_below(place)}
     found = Found("YOLO", names, category_ids=tuple(range(len(names))))
     found.keypoint_names = _keypoint_names(content, shape)
     _read_items(found, images, shape, problems)
@@ -162,8 +161,8 @@ def _listed_images(content: Mapping[str, Any], path: Path) -> Iterator[tuple[Pat
                 named = True
                 yield from ((image, split) for image in _images_of(entry, bases, path))
     if not named:
-        for name in list_images(str(path.parent)).images:
-            yield path.parent / name, split_of_path(path.parent / name, path.parent)
+        for image in images_below(path.parent):
+            yield image, split_of_path(image, path.parent)
 
 
 def _images_of(entry: str, bases: Sequence[Path], path: Path) -> list[Path]:
@@ -174,7 +173,7 @@ def _images_of(entry: str, bases: Sequence[Path], path: Path) -> list[Path]:
     places = [base / each for each in (entry, stripped) for base in bases]
     for place in places:
         if os.path.isdir(place):
-            return [place / name for name in list_images(str(place)).images]
+            return images_below(place, named_in=path)
         if os.path.isfile(place) and place.suffix == ".txt":
             lines = read_text(place, largest=LARGEST_LABELS).splitlines()
             names = [line.strip() for line in lines if is_image_name(line.strip())]
