@@ -189,12 +189,27 @@ def judge_entry(entry: Entry, entries: Sequence[Entry]) -> RunVerdict | None:
             text,
             "It has begun to learn: train longer, or on more images.",
         )
+    if entry.get("started_from") is not None:
+        return _after_a_start(entry, text)
     return RunVerdict(
         "good",
         "It has learned",
         text,
         f"Use it: clove finetune TASK --backbone {entry['backbone']}. Longer training may still "
         "help.",
+    )
+
+
+def _after_a_start(entry: Entry, text: str) -> RunVerdict:
+    """Random weights are no measure for a run that began with trained ones."""
+    start, name = str(entry["started_from"]), entry["backbone"]
+    compare = "fine-tune both" if start == "imagenet" else f"clove probe {name} {start}"
+    return RunVerdict(
+        "look",
+        "Better than random weights",
+        f"{text} But it began with trained weights ({start}), which are no worse than random ones "
+        "either.",
+        f"To see what its own training has added, compare it with those: {compare}",
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from clove_ssl.console import Console
 from clove_ssl.errors import UserError
 
 IMAGENET = "imagenet"
@@ -38,7 +39,8 @@ def imagenet_file(network: str) -> Path:
 def _download(url: str, file: Path) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        torch.hub.download_url_to_file(url, str(file), progress=False)
+        with Console().working(f"Fetching {file.name}"):
+            torch.hub.download_url_to_file(url, str(file), progress=False)
     except OSError as error:
         raise UserError(
             f"The ImageNet weights are not on this machine and cannot be fetched: {error}. Put "
