@@ -9,6 +9,7 @@ from typing import Any
 
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.console import counted
 from clove_ssl.report.facts import (
     Facts,
     finetuning_facts,
@@ -129,7 +130,7 @@ def _finetuning_progress(run: RunDirectory, config: FinetuneConfig, step: int) -
     if scored.is_file():
         # A run may end early, when its scores no longer rise; repetitions log on their own.
         ended = step or config.total_iterations
-        return f"finished after {repeated}{ended:,} steps"
+        return f"finished after {repeated}{counted(ended, 'step')}"
     return f"at step {step:,} of {repeated}{config.total_iterations:,} steps"
 
 
@@ -140,7 +141,7 @@ def _progress(state: RunState) -> str:
     if state.step == 0:
         return f"{state.status}, no step logged yet"
     if state.status == "finished":
-        return f"finished after {state.step:,} steps"
+        return f"finished after {counted(state.step, 'step')}"
     return f"{state.status} at step {state.step:,}{total}"
 
 
