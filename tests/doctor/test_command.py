@@ -60,7 +60,11 @@ def check_called(name: str, run: RunDirectory) -> Check:
     [
         (machine.judge_version("torch", "2.15.0+cu128", (2, 11)), "ok", "2.15.0+cu128"),
         (machine.judge_version("torch", "2.9.1", (2, 11)), "problem", "torch>=2.11"),
-        (machine.judge_no_gpu(has_driver=False, built_for_cuda=False), "look", "some hundred photos"),
+        (
+            machine.judge_no_gpu(has_driver=False, built_for_cuda=False),
+            "look",
+            "some hundred photos",
+        ),
         (machine.judge_no_gpu(has_driver=True, built_for_cuda=False), "problem", "CUDA build"),
         (machine.judge_no_gpu(has_driver=True, built_for_cuda=True), "problem", "nvidia-smi"),
         (machine.judge_gpu(1, "Big", 80 * GIB, has_bf16=True), "ok", "Big, 80 GiB, bf16"),
