@@ -95,6 +95,18 @@ complete_words clove resume runs/a --ep
 
 def test_every_verb_has_words() -> None:
     assert all(words_after(verb) for verb in cli.VERBS)
+    assert "smoke" in words_after("study")
+    assert "features" in words_after("show")
+
+
+@pytest.mark.parametrize("verb", ["predict", "evaluate", "data", "probe", "show", "export"])
+def test_every_completed_option_exists(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([verb, "--help"])
+    there = set(re.findall(r"--[\w.-]+", capsys.readouterr().out))
+    named = {word for word in words_after(verb) if word.startswith("-")}
+    assert len(named) > 1
+    assert named <= there
 
 
 def test_all_kinds_are_listed_and_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:

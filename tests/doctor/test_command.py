@@ -289,7 +289,7 @@ def test_the_hints_of_a_run_are_printed(
     assert "problem  Spread of embeddings" in printed
     last = printed.splitlines()[-1]
     assert "Something is wrong. It shows in the spread of embeddings." in last
-    assert "smaller --optimizer.lr" in last
+    assert "smaller --lr" in last
 
 
 def test_a_short_run_is_called_short_and_not_healthy(

@@ -180,7 +180,7 @@ def judge_entry(entry: Entry, entries: Sequence[Entry]) -> RunVerdict | None:
             "bad",
             "Worse than random weights",
             text,
-            "Look at the warnings of the run; then try a smaller --optimizer.lr, and train longer.",
+            "Look at the warnings of the run; then try a smaller --lr, and train longer.",
         )
     if gain < _CLEAR_GAIN:
         return RunVerdict(

@@ -114,7 +114,7 @@ class TrainingLoop:
     console: Console
     captured: CapturedPasses | None = None
     recorder: Recorder | None = None  # of a learner that captures parts of its steps itself
-    advice: str = "Try a smaller --optimizer.lr or --precision fp32 in a new run."
+    advice: str = "Try a smaller --lr or --precision fp32 in a new run."
     step: int = 0
     _stop: StopRequest = field(default_factory=StopRequest)
 

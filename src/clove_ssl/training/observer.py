@@ -143,7 +143,7 @@ class CollapseWatch:
             if low and name not in self._warned:
                 self._console.warn(
                     f"step {step}: {name} is {metrics[name]:.3g}, under {limit}: the features may "
-                    "be collapsing. See docs/health.md; often a smaller --optimizer.lr helps."
+                    "be collapsing. See docs/health.md; often a smaller --lr helps."
                 )
             # Forgotten once the metric recovers: a second collapse is news again.
             self._warned = self._warned | {name} if low else self._warned - {name}

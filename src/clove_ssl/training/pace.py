@@ -95,8 +95,8 @@ class Pace:
         if seconds > _MONTHS and not self._warned:
             self._warned = True
             self._console.warn(
-                f"at this speed the run takes {duration(seconds)} more. Fewer --epochs, --steps or "
-                "--iterations, or a smaller network, take less."
+                f"at this speed the run takes {duration(seconds)} more. Fewer --epochs or "
+                "--steps, or a smaller network, take less."
             )
 
     def pause(self) -> None:
