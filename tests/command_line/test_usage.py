@@ -16,6 +16,14 @@ from clove_ssl.methods.recipes import all_recipes
 BEFORE_THE_CONFIG = {"--minutes", "--config", "--overwrite"}
 
 
+def test_the_list_of_verbs_fits_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 25
+    assert max(map(len, lines)) <= 80
+    assert set(cli.VERBS) <= {line.split()[0] for line in lines if line}
+
+
 @pytest.mark.parametrize("verb", ["pretrain", "finetune", "labels"])
 def test_help_fits_two_screens(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([verb, "--help"]) == 0
