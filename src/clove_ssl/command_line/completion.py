@@ -91,9 +91,10 @@ def words_after(verb: str) -> list[str]:
         return [*own_tasks(), *own, "--steps", *_SHORT, *options]
     if verb == "list":
         return ["methods", "backbones", "recipes", "tasks", "formats"]
-    first = {"show": PICTURES, "study": STUDIES, "bench": all_recipes()}.get(verb, {})
-    options = _flat_options(_CLASSES[verb]) if verb in _CLASSES else ()
-    return [*first, "--help", *options]
+    names: dict[str, Iterable[str]] = {"show": PICTURES, "study": STUDIES, "bench": all_recipes()}
+    first = names.get(verb, ())
+    typed = _flat_options(_CLASSES[verb]) if verb in _CLASSES else iter(())
+    return [*first, "--help", *typed]
 
 
 def _flat_options(cls: type) -> Iterator[str]:
