@@ -146,7 +146,8 @@ def _build_method(config: PretrainConfig, process: Process) -> Method:
     if config.backbone.weights is not None:
         weights = config.backbone.weights
         if is_imagenet(weights):
-            weights = imagenet_file(config.backbone.name)
+            with Console(speaks=process.is_first).working("Fetching ImageNet weights"):
+                weights = imagenet_file(config.backbone.name)
         load_weights(backbone, weights)
     method = config.method.build(backbone)
     # The teacher is part of the method by now, so its norms are synchronized, too.

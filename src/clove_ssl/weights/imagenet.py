@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 
-from clove_ssl.console import Console
 from clove_ssl.errors import UserError
 
 IMAGENET = "imagenet"
@@ -39,8 +38,7 @@ def imagenet_file(network: str) -> Path:
 def _download(url: str, file: Path) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with Console().working(f"Fetching {file.name}"):
-            torch.hub.download_url_to_file(url, str(file), progress=False)
+        torch.hub.download_url_to_file(url, str(file), progress=False)
     except OSError as error:
         raise UserError(
             f"The ImageNet weights are not on this machine and cannot be fetched: {error}. Put "
