@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from clove_ssl.__main__ import entry
 from clove_ssl.interrupts import STOPPING, STOPPING_NOW, answered_with, answering
 
 
@@ -87,3 +88,20 @@ def test_every_verb_answers_a_real_signal_within_a_second() -> None:
         assert time.monotonic() - sent < 1
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=30) == 130
+
+
+def test_it_is_answered_while_the_command_line_is_being_loaded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupted:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "clove_ssl.cli":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "clove_ssl.cli", raising=False)
+    monkeypatch.delattr("clove_ssl.cli", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
+    with pytest.raises(SystemExit) as ended:
+        entry()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "clove: interrupted\n"

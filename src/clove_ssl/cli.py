@@ -374,13 +374,19 @@ def entry() -> None:
 
 
 def _usage() -> str:
-    lines = [f"  {name:<10} {(verb.__doc__ or '').splitlines()[0]}" for name, verb in VERBS.items()]
+    lines = [f"  {name:<10} {_in_short(verb)}" for name, verb in VERBS.items()]
     return "\n".join(
         [
             "usage: clove <verb> [options]",
             "",
             *lines,
             "",
+            "Begin with: clove pretrain --data PHOTOS --out RUN",
             "clove <verb> --help for more; clove --version; clove --print-completion bash|zsh",
         ]
     )
+
+
+def _in_short(verb: Callable[[Arguments], None]) -> str:
+    """What a verb does, in one line of 80 columns; its own help says what to type."""
+    return (verb.__doc__ or "").splitlines()[0].partition(": clove ")[0].rstrip(".")

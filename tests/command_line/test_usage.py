@@ -16,6 +16,14 @@ from clove_ssl.methods.recipes import all_recipes
 BEFORE_THE_CONFIG = {"--minutes", "--config", "--overwrite"}
 
 
+def test_the_list_of_verbs_fits_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 25
+    assert max(map(len, lines)) <= 80
+    assert set(cli.VERBS) <= {line.split()[0] for line in lines if line}
+
+
 @pytest.mark.parametrize("verb", ["pretrain", "finetune", "labels"])
 def test_help_fits_two_screens(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([verb, "--help"]) == 0
@@ -95,6 +103,18 @@ complete_words clove resume runs/a --ep
 
 def test_every_verb_has_words() -> None:
     assert all(words_after(verb) for verb in cli.VERBS)
+    assert "smoke" in words_after("study")
+    assert "features" in words_after("show")
+
+
+@pytest.mark.parametrize("verb", ["predict", "evaluate", "data", "probe", "show", "export"])
+def test_every_completed_option_exists(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([verb, "--help"])
+    there = set(re.findall(r"--[\w.-]+", capsys.readouterr().out))
+    named = {word for word in words_after(verb) if word.startswith("-")}
+    assert len(named) > 1
+    assert named <= there
 
 
 def test_all_kinds_are_listed_and_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:

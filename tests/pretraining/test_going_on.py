@@ -42,7 +42,7 @@ def test_a_moved_run_with_moved_images_ends_as_it_would_have(
     moved = torn.rename(tmp_path / "archive" / "b")
     (tmp_path / "photos").rename(tmp_path / "archive" / "pictures")
     monkeypatch.chdir("/")
-    with pytest.raises(UserError, match="does not exist"):
+    with pytest.raises(UserError, match=f"where they are now: clove resume {moved} --data"):
         whole_runs.resume(moved)
     assert whole_runs.resume(moved, data=tmp_path / "archive" / "pictures", max_bad=0.5).finished
     assert_same(final_state(moved), final_state(tmp_path / "runs" / "whole"))

@@ -126,7 +126,9 @@ def test_stages_are_stacked_at_the_finest_size(backbone: Backbone) -> None:
     images = torch.stack([Patches(1).load(0)[0]])
     stacked = extract(images)
     assert stacked.shape == (1, 128 + 64 + 512, 16, 16)
-    alone = FrozenFeatures(backbone, ("c2",), device="cpu")(images)
+    told: list[int] = []  # what a terminal shows meanwhile
+    alone = FrozenFeatures(backbone, ("c2",), device="cpu", seen=told.append)(images)
+    assert told == [len(images)]
     torch.testing.assert_close(stacked[:, 128:192], alone)
     coarse = FrozenFeatures(backbone, ("c5",), device="cpu")(images)
     torch.testing.assert_close(

@@ -17,6 +17,7 @@ from clove_ssl.config.pretraining import DataConfig
 from clove_ssl.config.probing import ProbeConfig
 from clove_ssl.probes.own_images import random_config, with_baseline, with_defaults
 from clove_ssl.probes.scores import gain, share
+from clove_ssl.report.verdict import judge_entry
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.weights.safetensors_file import save_backbone
@@ -53,6 +54,18 @@ def test_a_run_is_probed_on_its_own_images_beside_random_weights(
     said = " ".join(capsys.readouterr().out.split())
     assert "random weights do so" in said
     assert "than random weights" in run.report.read_text()
+
+
+def test_a_run_that_began_with_trained_weights_is_not_praised_for_them() -> None:
+    alike = {"figure": "correspondence", "data": "photos", "seed": 0, "is_share": True}
+    floor = alike | {"backbone": "random:resnet18", "value": 0.3}
+    trained = alike | {"backbone": "runs/a", "value": 0.5}
+    learned = judge_entry(trained, [floor])
+    started = judge_entry(trained | {"started_from": "/w.pth"}, [floor])
+    assert learned is not None
+    assert started is not None
+    assert (learned.headline, started.headline) == ("It has learned", "Better than random weights")
+    assert started.next_step.endswith("clove probe runs/a /w.pth")
 
 
 def test_what_is_named_is_left_as_it_is(run: RunDirectory) -> None:

@@ -54,6 +54,25 @@ def test_what_cannot_be_measured_does_not_spoil_a_finished_run(
     assert run.report.is_file()
 
 
+@pytest.mark.parametrize(("measured", "verb"), [(False, "probe"), (True, "report")])
+def test_ctrl_c_leaves_out_the_rest_and_says_how_to_do_it_later(
+    measured: bool,
+    verb: str,
+    run: RunDirectory,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        if measured:
+            run.probes.write_text("[]")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("clove_ssl.report.command._measure_and_paint", interrupted)
+    run.backbone.write_bytes(b"weights")
+    conclude(run.path)
+    assert f"To do it later: clove {verb} {run.path}" in capsys.readouterr().out
+
+
 def test_an_interrupted_run_is_left_alone(run: RunDirectory) -> None:
     shutil.rmtree(run.backbone.parent)
     conclude(run.path)

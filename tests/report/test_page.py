@@ -465,9 +465,9 @@ def test_a_fine_tuning_run_without_scores_says_so(tmp_path: Path) -> None:
 
 def test_fine_tunings_of_a_task_stand_side_by_side(tmp_path: Path) -> None:
     runs = []
-    for name, score in (("random", 0.2), ("mine", 0.3)):
+    for name, score, start in (("random", 0.2, "random"), ("mine", 0.3, "runs/a")):
         tuned = directory.create(tmp_path / name)
-        files.save(protocol("voc-c4", tuned.path, "runs/a"), tuned.config)
+        files.save(protocol("voc-c4", tuned.path, start), tuned.config)
         table = ScoreTable("box", "COCO average precision", {"AP": score}, {"cat": {"AP": score}})
         write_scores(tuned.scores, Scores((table,), images=7))
         runs.append(tuned)
@@ -476,6 +476,10 @@ def test_fine_tunings_of_a_task_stand_side_by_side(tmp_path: Path) -> None:
     assert "Run AP random 20.00 mine 30.00" in text
     assert "AP by class random mine cat 20.00 30.00" in text
     assert re.findall(r'class="best">([^<]+)', page) == ["30.00"]
+    assert "It began with random weights: the floor" in text
+    assert "Random weights, trained as long, reach 20.0" in text
+    assert "fine-tune random weights, too" not in text  # they are here
+    assert "fine-tune random weights, too" in text_of(render_report(runs[1:]))
 
 
 @pytest.mark.parametrize("key", ["scores", "figures"])  # the second is that of older runs

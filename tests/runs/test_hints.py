@@ -67,6 +67,7 @@ def config_of(method: MethodConfig, **changes: Any) -> PretrainConfig:
         ("cells_short_of_negatives", 0.0, "good", "has the 10 negatives"),
         ("cells_short_of_negatives", 0.004, "good", "too few to matter"),
         ("cells_short_of_negatives", 0.5, "look", "fewer than the 10 negatives"),
+        ("cells_short_of_negatives", 1.0, "good", "averages those there are"),
         ("accuracy", 0.4, "good", "40 % come out first"),
         ("accuracy", 0.0, "look", "Nothing comes out first"),
         ("accuracy_dense", 0.0, "look", "Nothing comes out first"),

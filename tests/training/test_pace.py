@@ -60,6 +60,19 @@ def test_a_terminal_of_80_columns_shows_speed_loss_and_time(
         assert fact in line
 
 
+def test_a_terminal_shows_a_long_pass_before_it_has_ended(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("clove_ssl.training.pace._SILENCE", 0.0)
+    monkeypatch.setattr("clove_ssl.training.pace._REDRAW", 0.01)
+    with Console() as console, pace(100, console).kept_shown(3):
+        said = ""
+        while "step 3/100  working 0 s" not in said:  # a pass that does not end
+            said += capsys.readouterr().out
+
+
 def test_a_run_of_years_is_told_once_as_soon_as_its_speed_is_known(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -94,7 +94,7 @@ def check_spelling(args: Sequence[str]) -> None:
 
 
 _FULL_NAMES = {
-    "--learning-rate": "--optimizer.lr",
+    "--learning-rate": "--lr",
     "--weight-decay": "--optimizer.weight-decay",
     "--optimizer": "--optimizer.name",
     "--backbone": "--backbone.name",

@@ -9,21 +9,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
+
+import tyro
 
 from clove_ssl.bench.config import BenchConfig
 from clove_ssl.config.finetuning import own_tasks, protocol, task_summaries
 from clove_ssl.config.label_curves import LabelsConfig
+from clove_ssl.config.own_data import DataConfig
+from clove_ssl.config.predicting import EvaluateConfig, PredictConfig
 from clove_ssl.config.probing import EmbedConfig, ProbeConfig
 from clove_ssl.config.resuming import ResumeChanges
-from clove_ssl.config.showing import ReportConfig, ShowConfig, WatchConfig
+from clove_ssl.config.showing import PICTURES, ReportConfig, ShowConfig, WatchConfig
 from clove_ssl.errors import UserError
 from clove_ssl.methods.recipes import all_recipes, recipe
 from clove_ssl.study.config import StudyRunConfig
+from clove_ssl.study.studies import STUDIES
 from clove_ssl.weights.config import ExportConfig, ImportConfig
 
 SHELLS = ("bash", "zsh")
 _CLASSES: dict[str, type] = {
+    "predict": PredictConfig,
+    "evaluate": EvaluateConfig,
+    "data": DataConfig,
     "resume": ResumeChanges,
     "probe": ProbeConfig,
     "embed": EmbedConfig,
@@ -83,10 +91,18 @@ def words_after(verb: str) -> list[str]:
         return [*own_tasks(), *own, "--steps", *_SHORT, *options]
     if verb == "list":
         return ["methods", "backbones", "recipes", "tasks", "formats"]
-    if verb not in _CLASSES:
-        return ["--help"]
-    names = [each.name for each in fields(_CLASSES[verb])]
-    return ["--help", *(f"--{_dashed(name)}" for name in names)]
+    names: dict[str, Iterable[str]] = {"show": PICTURES, "study": STUDIES, "bench": all_recipes()}
+    first = names.get(verb, ())
+    typed = _flat_options(_CLASSES[verb]) if verb in _CLASSES else iter(())
+    return [*first, "--help", *typed]
+
+
+def _flat_options(cls: type) -> Iterator[str]:
+    """The options of a config without others inside; what is typed by its place is none."""
+    types = get_type_hints(cls, include_extras=True)
+    for each in fields(cls):
+        if tyro.conf.Positional not in getattr(types[each.name], "__metadata__", ()):
+            yield f"--{_dashed(each.name)}"
 
 
 def _options(config: Any, prefix: str = "") -> Iterator[str]:

@@ -60,7 +60,7 @@ LABELS_OPTIONS = {
     "--out OUT": "folder for runs, table and curves; what is done is not done again",
     "--runs N": "repeat with several seeds, which draw other images",
     "--minutes N, --epochs N": "length of one run; the same for all backbones of a fraction",
-    "--steps N": "the same in iterations, for all fractions",
+    "--steps N": "the same in steps, for all fractions",
     "--score NAME": "the score to draw, such as box_AP50",
     "--dry-run": "only show what would be run, and how long it takes",
     "--workers N": "processes that read images",

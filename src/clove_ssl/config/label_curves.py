@@ -64,7 +64,7 @@ class LabelsConfig(Ranged):
 def shared_by_all(config: FinetuneConfig) -> FinetuneConfig:
     """A fine-tuning without what differs from run to run.
 
-    None ends early: all backbones are to take as many iterations, whichever learns sooner.
+    None ends early: all backbones are to take as many steps, whichever learns sooner.
     """
     whole = replace(config.evaluation, patience=None)
     return replace(config, backbone=RANDOM, fraction=1.0, evaluation=whole)

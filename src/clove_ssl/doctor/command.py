@@ -13,7 +13,7 @@ from pathlib import Path
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig
-from clove_ssl.console import Console
+from clove_ssl.console import Console, counted
 from clove_ssl.doctor.machine import Check, State, machine_checks, verdict
 from clove_ssl.doctor.self_test import self_tests
 from clove_ssl.errors import UserError
@@ -96,7 +96,7 @@ def finetuning_checks(run: RunDirectory, config: FinetuneConfig) -> Iterator[Che
     metrics = read_metrics(run)
     state = read_finetuning_state(run, config, metrics)
     if state.status == "finished":
-        yield Check("State", "ok", f"finished after {state.step:,} steps: {run.scores}")
+        yield Check("State", "ok", f"finished after {counted(state.step, 'step')}: {run.scores}")
     else:
         yield check_progress(run, state)
     yield check_checkpoints(run, state)
@@ -149,7 +149,7 @@ def check_progress(run: RunDirectory, state: RunState) -> Check:
     total = f" of {state.total_steps:,}" if state.total_steps else ""
     if state.status == "finished":
         return Check(
-            "State", "ok", f"finished after {state.step:,} steps; backbone: {run.backbone}"
+            "State", "ok", f"finished after {counted(state.step, 'step')}; backbone: {run.backbone}"
         )
     if state.status == "running":
         return Check("State", "ok", f"running, step {state.step:,}{total}")

@@ -135,7 +135,7 @@ def judge_no_gpu(*, has_driver: bool, built_for_cuda: bool) -> Check:
         return Check(
             "GPU", "problem", "torch sees none. Look at nvidia-smi and CUDA_VISIBLE_DEVICES."
         )
-    return Check("GPU", "look", "none; a CPU is enough for clove-demo, not for real pre-training")
+    return Check("GPU", "look", "none; a CPU is enough for some hundred photos, not for more")
 
 
 def judge_gpu(index: int, name: str, memory: int, *, has_bf16: bool) -> Check:

@@ -158,6 +158,11 @@ def _tell(fit: Fit, data: TaskData, pace: Pace, console: Console) -> None:
     console.choice(
         "time",
         f"about {duration(fit.seconds)}",
-        f"{pace.step:.2g} s a step, {pace.evaluation:.2g} s an evaluation; change it with "
+        f"{_brief(pace.step)} a step, {_brief(pace.evaluation)} an evaluation; change it with "
         "--minutes or --epochs",
     )
+
+
+def _brief(seconds: float) -> str:
+    """A short time with its fraction, a long one without."""
+    return f"{seconds:.2g} s" if seconds < 10 else duration(seconds)

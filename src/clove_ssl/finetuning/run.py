@@ -15,7 +15,7 @@ import torch
 
 from clove_ssl.backbones.build import fuse_norms
 from clove_ssl.config.finetuning import FinetuneConfig
-from clove_ssl.console import Console
+from clove_ssl.console import Console, counted
 from clove_ssl.data.dead_workers import explained_deaths
 from clove_ssl.data.loading import choose_workers
 from clove_ssl.errors import UserError
@@ -167,7 +167,7 @@ def _finish(run: RunDirectory, evaluation: Evaluation, console: Console, *, step
         with console.working("Drawing test images"):
             evaluation.task.paint(run.predictions, test, run.pictures, count=count)
     write_report(run)
-    console.say(f"Done: {step} steps.")
+    console.say(f"Done: {counted(step, 'step')}.")
     console.choice("scores", str(run.scores))
     console.choice("report", str(run.report))
     console.choice("model", str(run.model))

@@ -88,11 +88,11 @@ def _compare_matches(
         early = f"{readable(positive.early)} and {readable(negative.early)}"
         return "look", (
             f"Not there yet: {pair}, after {early} early on. The matches should come to lead as "
-            "the run goes on; if they do not, try another --optimizer.lr."
+            "the run goes on; if they do not, try another --lr."
         )
     return "bad", (
         f"Not learning: {pair}. Matches should be more alike. Check the images and the matching "
-        "metrics, then try another --optimizer.lr."
+        "metrics, then try another --lr."
     )
 
 
@@ -131,7 +131,7 @@ def judge_accuracy(share: Series, history: History, limits: Limits) -> Verdict:
         return "good", f"{percent(share.recent_mean)} come out first, of late."
     return "look", (
         "Nothing comes out first. Early in a run this can be so; if it stays, look at the "
-        "similarities and try another --optimizer.lr."
+        "similarities and try another --lr."
     )
 
 

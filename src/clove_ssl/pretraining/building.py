@@ -10,6 +10,7 @@ from torch import nn
 
 from clove_ssl.backbones.build import build_backbone
 from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.console import Console
 from clove_ssl.errors import UserError
 from clove_ssl.layers.normalization import synchronize_norms
 from clove_ssl.methods.base import Method
@@ -27,8 +28,10 @@ def build_method(config: PretrainConfig, process: Process) -> Method:
     backbone = build_backbone(config.backbone)
     weights = config.backbone.weights
     if weights is not None:
-        file = imagenet_file(config.backbone.name) if is_imagenet(weights) else weights
-        load_weights(backbone, file)
+        if is_imagenet(weights):
+            with Console(speaks=process.is_first).working("Fetching ImageNet weights"):
+                weights = imagenet_file(config.backbone.name)
+        load_weights(backbone, weights)
     method = config.method.build(backbone)
     # The teacher is part of the method by now, so its norms are synchronized, too.
     if process.world_size > 1 and config.sync_norm:

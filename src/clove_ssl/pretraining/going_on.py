@@ -51,6 +51,8 @@ def read_continued(run: RunDirectory, changes: ResumeChanges) -> PretrainConfig:
         first, *more = changes.data
         moved = located(replace(config.data, source=first, more=tuple(more)))
         config = replace(config, data=moved)
+    else:
+        _check_still_there(run, config)
     if changes.max_bad is not None:
         config = replace(config, data=replace(config.data, max_bad=changes.max_bad))
     if changes.epochs is not None:
@@ -58,6 +60,16 @@ def read_continued(run: RunDirectory, changes: ResumeChanges) -> PretrainConfig:
     if changes.steps is not None:
         config = replace(config, steps=changes.steps)
     return config
+
+
+def _check_still_there(run: RunDirectory, config: PretrainConfig) -> None:
+    """Ask where the images are now, if a folder or file of them was moved."""
+    for source in (config.data.source, *config.data.more):
+        if os.path.isabs(source) and not set("*?[{") & set(source) and not os.path.exists(source):
+            raise UserError(
+                f"The images of this run were at {source}, where nothing is any more. Say where "
+                f"they are now: clove resume {run.path} --data FOLDER"
+            )
 
 
 def _found_again(run: RunDirectory, config: PretrainConfig) -> PretrainConfig:

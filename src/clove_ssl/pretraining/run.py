@@ -302,6 +302,6 @@ def _finish(run: RunDirectory, loop: TrainingLoop, parts: Parts, *, finished: bo
     )
     write_model_card(run.model_card, facts)
     write_report(run)
-    loop.console.say(f"Done: {loop.step} steps.")
+    loop.console.say(f"Done: {counted(loop.step, 'step')}.")
     loop.console.choice("backbone", str(run.backbone))
     loop.console.choice("report", str(run.report))

@@ -22,7 +22,13 @@ from clove_ssl.config.probing import ProbeConfig, ProbeName
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError
 from clove_ssl.probes.data import open_probe_data
-from clove_ssl.probes.own_images import RANDOM, random_config, with_baseline, with_defaults
+from clove_ssl.probes.own_images import (
+    RANDOM,
+    random_config,
+    trained_runs,
+    with_baseline,
+    with_defaults,
+)
 from clove_ssl.probes.scores import Score, gain
 from clove_ssl.probes.suite import TITLES, Amounts, ProbeSuite
 from clove_ssl.report.page import write_report
@@ -158,10 +164,13 @@ def _table(config: ProbeConfig, results: Results) -> Table:
 def _entries(config: ProbeConfig, results: Results) -> list[dict[str, Any]]:
     """What is recorded: every score, and by how much it is ahead of random weights."""
     baseline = next((name for name in results if name.startswith(RANDOM)), None)
+    starts = {run.name: run.config.backbone.weights for run in trained_runs(config.backbones)}
     entries = []
     for name, scores in results.items():
         for kind, score in scores.items():
             entry = _entry(name, kind, score, config)
+            if starts.get(name) is not None:
+                entry["started_from"] = str(starts[name])
             if baseline is not None and name != baseline:
                 ahead = gain(score, results[baseline][kind])
                 interval = None if ahead.interval is None else list(ahead.interval)

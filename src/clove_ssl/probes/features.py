@@ -134,12 +134,19 @@ class FrozenFeatures:
         backbone: Left as it is; the work happens on a copy.
         stages: Maps of several stages are scaled up to the finest and stacked.
         device: Where the copy works.
+        seen: Is told after every batch how many images the copy has seen by then.
     """
 
     def __init__(
-        self, backbone: Backbone, stages: Sequence[str], *, device: torch.device | str
+        self,
+        backbone: Backbone,
+        stages: Sequence[str],
+        *,
+        device: torch.device | str,
+        seen: Callable[[int], None] = lambda count: None,
     ) -> None:
         _check_stages(backbone, stages)
+        self._seen, self._count = seen, 0
         # A copy: probes run in the middle of a training, which must not notice.
         frozen = _plain(copy.deepcopy(backbone)).to(device, torch.float32).eval()
         self._backbone = frozen.to(memory_format=torch.channels_last)
@@ -167,6 +174,12 @@ class FrozenFeatures:
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
         """uint8 (B, 3, H, W) -> (B, D, h, w)."""
+        features = self._features(images)
+        self._count += len(images)
+        self._seen(self._count)
+        return features
+
+    def _features(self, images: Tensor) -> Tensor:
         pixels = normalize(images.to(self.device), torch.float32, channels_last=True)
         # Trying kernels out would take longer than all else that a probe does.
         with without_trials(), _fast_numbers(self.device):

@@ -17,7 +17,7 @@ keypoints          keypoints               persons with keypoints
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -25,7 +25,7 @@ import torch
 
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.probing import ProbeName
-from clove_ssl.console import Console
+from clove_ssl.console import Console, Work, counted
 from clove_ssl.errors import UserError
 from clove_ssl.probes import dense as probes
 from clove_ssl.probes.classifiers import Classified, knn, linear, load_classified
@@ -80,6 +80,10 @@ class Amounts:
     persons: tuple[int, int] = (400, 500)
 
 
+def _telling(work: Work) -> Callable[[int], None]:
+    return lambda count: work.doing(f"{counted(count, 'image')} seen")
+
+
 class ProbeSuite:
     """The probes of one set of images.
 
@@ -121,7 +125,6 @@ class ProbeSuite:
         self, backbone: Backbone, stages: Sequence[str], *, device: torch.device | str
     ) -> dict[str, Score]:
         """The scores of a backbone, which is left as it is."""
-        extract = FrozenFeatures(backbone, stages, device=device)
         scores: dict[str, Score] = {}
         for need, measure in (
             ("images", self._look_at_views),
@@ -131,7 +134,8 @@ class ProbeSuite:
         ):
             wanted = [name for name in self.names if _NEEDS[name] == need]
             if wanted:
-                with Console().working(f"Probing {', '.join(wanted)}"):
+                with Console().working(f"Probing {', '.join(wanted)}") as work:
+                    extract = FrozenFeatures(backbone, stages, device=device, seen=_telling(work))
                     scores |= measure(extract, wanted)
         return scores
 

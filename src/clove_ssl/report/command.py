@@ -60,7 +60,9 @@ def conclude(path: Path) -> None:
     try:
         _measure_and_paint(run, config, console)
     except KeyboardInterrupt:
-        console.say(f"Left out; the run is complete. To do it later: clove probe {run.path}")
+        # Probing writes the page, too; what is missing after it are pictures at most.
+        verb = "report" if run.probes.is_file() else "probe"
+        console.say(f"Left out; the run is complete. To do it later: clove {verb} {run.path}")
         return
     except (UserError, RuntimeError, OSError) as error:  # such as a GPU without enough memory
         console.warn(f"not all could be measured and drawn: {error}")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clove_ssl.config.finetuning import FinetuneConfig
+from clove_ssl.config.finetuning import RANDOM, FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.console import counted
 from clove_ssl.report.facts import (
     Facts,
     finetuning_facts,
@@ -96,10 +97,23 @@ def read_runs(runs: Sequence[RunDirectory]) -> list[ReportedRun]:
         name if short.count(name) == 1 else str(run.path)
         for name, run in zip(short, runs, strict=True)
     ]
-    return [
+    read = [
         read_run(run, name=name, number=number)
         for number, (run, name) in enumerate(zip(runs, names, strict=True))
     ]
+    return [_beside_random_weights(run, read) for run in read]
+
+
+def _beside_random_weights(run: ReportedRun, others: Sequence[ReportedRun]) -> ReportedRun:
+    """A fine-tuning with a verdict that knows the same one of random weights on this page."""
+    own = run.finetuning
+    for other in others:
+        its = other.finetuning
+        if own is None or its is None or its.backbone != RANDOM:
+            continue
+        if (own.task, own.total_iterations) == (its.task, its.total_iterations):
+            return replace(run, verdict=finetuning_verdict(run.run, own, floor=other.run))
+    return run
 
 
 def _read_finetuning(
@@ -129,7 +143,7 @@ def _finetuning_progress(run: RunDirectory, config: FinetuneConfig, step: int) -
     if scored.is_file():
         # A run may end early, when its scores no longer rise; repetitions log on their own.
         ended = step or config.total_iterations
-        return f"finished after {repeated}{ended:,} steps"
+        return f"finished after {repeated}{counted(ended, 'step')}"
     return f"at step {step:,} of {repeated}{config.total_iterations:,} steps"
 
 
@@ -140,7 +154,7 @@ def _progress(state: RunState) -> str:
     if state.step == 0:
         return f"{state.status}, no step logged yet"
     if state.status == "finished":
-        return f"finished after {state.step:,} steps"
+        return f"finished after {counted(state.step, 'step')}"
     return f"{state.status} at step {state.step:,}{total}"
 
 

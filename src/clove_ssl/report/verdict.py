@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from clove_ssl.config.finetuning import RANDOM as FROM_SCRATCH
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.runs.directory import RunDirectory
@@ -22,6 +23,8 @@ from clove_ssl.tasks.scoring.scores import read_scores
 
 Standing = Literal["good", "early", "look", "bad"]
 Entry = Mapping[str, Any]
+Scored = tuple[str, float, str]
+"""The name of a score, its value from 0 to 1, and on what it was found."""
 
 RANDOM = "random:"
 FEW_STEPS = 100
@@ -73,9 +76,14 @@ def pretraining_verdict(
     return _unmeasured(run, state)
 
 
-def finetuning_verdict(run: RunDirectory, config: FinetuneConfig) -> RunVerdict:
-    """The verdict on a fine-tuning run, or on several that differ in their seed alone."""
-    scored = _repeated_score(run) if config.runs > 1 else _score(run)
+def finetuning_verdict(
+    run: RunDirectory, config: FinetuneConfig, *, floor: RunDirectory | None = None
+) -> RunVerdict:
+    """The verdict on a fine-tuning run, or on several that differ in their seed alone.
+
+    ``floor`` is the same fine-tuning of random weights, where there is one.
+    """
+    scored = _headline_score(run)
     if scored is None:
         return RunVerdict(
             "early",
@@ -100,16 +108,42 @@ def finetuning_verdict(run: RunDirectory, config: FinetuneConfig) -> RunVerdict:
             f"It scores {shown} of 100 {where}.",
             "Train longer, or with more labelled images.",
         )
-    return RunVerdict(
-        "good",
-        f"{shown[:1].upper()}{shown[1:]} of 100 {where}",
-        "The pictures show where the model is right and where it is not.",
-        "To know what pre-training brings, fine-tune random weights, too, and put both runs on one "
-        "page: clove report RUN RUN",
+    text, next_step = _beside_the_floor(
+        run, config, None if floor is None else _headline_score(floor)
+    )
+    return RunVerdict("good", f"{shown[:1].upper()}{shown[1:]} of 100 {where}", text, next_step)
+
+
+def _beside_the_floor(
+    run: RunDirectory, config: FinetuneConfig, floor: Scored | None
+) -> tuple[str, str]:
+    """What a score means, as far as random weights tell, and what to do next."""
+    pictures = "The pictures show where the model is right and where it is not."
+    if config.backbone == FROM_SCRATCH:
+        return (
+            f"It began with random weights: the floor for pre-trained ones. {pictures}",
+            "Fine-tune a pre-trained backbone in the same way, and put both runs on one page: "
+            "clove report RUN RUN",
+        )
+    if floor is None:
+        return pictures, (
+            "To know what pre-training brings, fine-tune random weights, too, and put both runs on "
+            "one page: clove report RUN RUN"
+        )
+    return (
+        f"Random weights, trained as long, reach {100 * floor[1]:.1f}; chance is part of the "
+        f"difference. {pictures}",
+        f"Use it: clove predict {run.path} IMAGES --out FOLDER. To be sure of the difference, "
+        "repeat both with --runs 3.",
     )
 
 
-def _score(run: RunDirectory) -> tuple[str, float, str] | None:
+def _headline_score(run: RunDirectory) -> Scored | None:
+    """The first score of a run, or its mean over several."""
+    return _repeated_score(run) if run.summary.is_file() else _score(run)
+
+
+def _score(run: RunDirectory) -> Scored | None:
     """The first score of a run, and on what it was found."""
     scores = read_scores(run.scores) if run.scores.is_file() else None
     if scores is None or not scores.by_name():
@@ -118,10 +152,8 @@ def _score(run: RunDirectory) -> tuple[str, float, str] | None:
     return *scores.headline, f"on {images}"
 
 
-def _repeated_score(run: RunDirectory) -> tuple[str, float, str] | None:
+def _repeated_score(run: RunDirectory) -> Scored | None:
     """The mean of the first score of several runs."""
-    if not run.summary.is_file():
-        return None
     content = read_summary(run)
     for name, spread in content["scores"].items():
         return name, spread["mean"], f"on average over {content['runs']} runs"
@@ -180,7 +212,7 @@ def judge_entry(entry: Entry, entries: Sequence[Entry]) -> RunVerdict | None:
             "bad",
             "Worse than random weights",
             text,
-            "Look at the warnings of the run; then try a smaller --optimizer.lr, and train longer.",
+            "Look at the warnings of the run; then try a smaller --lr, and train longer.",
         )
     if gain < _CLEAR_GAIN:
         return RunVerdict(
@@ -189,12 +221,27 @@ def judge_entry(entry: Entry, entries: Sequence[Entry]) -> RunVerdict | None:
             text,
             "It has begun to learn: train longer, or on more images.",
         )
+    if entry.get("started_from") is not None:
+        return _after_a_start(entry, text)
     return RunVerdict(
         "good",
         "It has learned",
         text,
         f"Use it: clove finetune TASK --backbone {entry['backbone']}. Longer training may still "
         "help.",
+    )
+
+
+def _after_a_start(entry: Entry, text: str) -> RunVerdict:
+    """Random weights are no measure for a run that began with trained ones."""
+    start, name = str(entry["started_from"]), entry["backbone"]
+    compare = "fine-tune both" if start == "imagenet" else f"clove probe {name} {start}"
+    return RunVerdict(
+        "look",
+        "Better than random weights",
+        f"{text} But it began with trained weights ({start}), which are no worse than random ones "
+        "either.",
+        f"To see what its own training has added, compare it with those: {compare}",
     )
 
 

@@ -19,7 +19,7 @@ def judge_fall(series: Series, history: History, limits: Limits) -> Verdict:
         return "good", f"Went {span}; the learning rate is still warming up, so give it time."
     return "look", (
         f"Went {span} and has not fallen. Look at the similarities and at the effective rank; if "
-        "they stand still too, try another --optimizer.lr."
+        "they stand still too, try another --lr."
     )
 
 
@@ -39,7 +39,7 @@ def _judge_floor(series: Series, floor: float, ideal: str) -> Verdict:
     if series.recent < floor:
         return "bad", (
             f"{now} is under {readable(floor)}: different things get the same embedding, the "
-            "features collapse. Stop the run and start one with a smaller --optimizer.lr or a "
+            "features collapse. Stop the run and start one with a smaller --lr or a "
             "longer --optimizer.warmup-epochs."
         )
     if series.recent < max(series.values) / 2:
@@ -54,7 +54,7 @@ def _judge_gradient(norm: Series, history: History, limits: Limits) -> Verdict |
     if norm.recent > 10 * usual:
         return "look", (
             f"{readable(norm.recent)} is more than ten times the usual {readable(usual)}. If it "
-            "keeps growing, use a smaller --optimizer.lr."
+            "keeps growing, use a smaller --lr."
         )
     return None
 

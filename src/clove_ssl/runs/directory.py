@@ -123,7 +123,8 @@ def check_is_new(path: Path) -> None:
     if path.is_dir() and not all(map(_is_left_by_a_kill, path.iterdir())):
         raise UserError(
             f"{path} is not empty, and a new run would overwrite what is there. Choose another "
-            f"folder, for example --out {path}-2, or continue that run: clove resume {path}"
+            f"folder, for example --out {path}-2, or continue that run: clove resume {path}; "
+            "--overwrite replaces it."
         )
 
 

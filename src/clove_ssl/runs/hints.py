@@ -67,9 +67,9 @@ def _judge_broken(metric: Metric, since: int) -> Verdict:
     if metric.name == "gradient_norm":
         return "look", (
             f"Not finite since step {since}. With fp16 single steps like this are normal and are "
-            "skipped; if it lasts, use --precision bf16 or fp32, or a smaller --optimizer.lr."
+            "skipped; if it lasts, use --precision bf16 or fp32, or a smaller --lr."
         )
     return "bad", (
-        f"Not a number since step {since}. Start again with a smaller --optimizer.lr or with "
+        f"Not a number since step {since}. Start again with a smaller --lr or with "
         "--precision fp32."
     )

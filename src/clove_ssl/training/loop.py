@@ -114,7 +114,7 @@ class TrainingLoop:
     console: Console
     captured: CapturedPasses | None = None
     recorder: Recorder | None = None  # of a learner that captures parts of its steps itself
-    advice: str = "Try a smaller --optimizer.lr or --precision fp32 in a new run."
+    advice: str = "Try a smaller --lr or --precision fp32 in a new run."
     step: int = 0
     _stop: StopRequest = field(default_factory=StopRequest)
 
@@ -133,7 +133,12 @@ class TrainingLoop:
         goal = self.plan.total_steps if until is None else until
         self._after_pass = observer.pass_done
         self._model.train()
-        with self._stop.listening(), self._stream(), self._writer.finishing():
+        with (
+            self._stop.listening(),
+            self._stream(),
+            self._writer.finishing(),
+            observer.kept_shown(self.step),
+        ):
             while self.step < goal:
                 self._writer.check()
                 stopping = self._train_step(feed, observer)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +55,10 @@ class Observer:
     def wants(self, step: int) -> bool:
         """Whether the step that begins after ``step`` steps is logged."""
         return (step + 1) % self._every == 0 or step == 0 or step + 1 == self._plan.total_steps
+
+    def kept_shown(self, step: int) -> AbstractContextManager[None]:
+        """Meanwhile a terminal shows how far the run is, however long a pass takes."""
+        return self._pace.kept_shown(step)
 
     def pass_done(self, step: int) -> None:
         """Count a forward and backward pass, of which a step may have many."""
@@ -138,7 +143,7 @@ class CollapseWatch:
             if low and name not in self._warned:
                 self._console.warn(
                     f"step {step}: {name} is {metrics[name]:.3g}, under {limit}: the features may "
-                    "be collapsing. See docs/health.md; often a smaller --optimizer.lr helps."
+                    "be collapsing. See docs/health.md; often a smaller --lr helps."
                 )
             # Forgotten once the metric recovers: a second collapse is news again.
             self._warned = self._warned | {name} if low else self._warned - {name}

@@ -1,19 +1,23 @@
 """How fast a run is going and how long it still takes, as a person sees it.
 
-A terminal shows a line that follows every pass through the network; a log has one line per
-interval. Nothing here asks the device for anything: numbers are those of the last logged step.
+A terminal shows a line that follows every pass through the network, and tells the seconds of a pass
+that is long; a log has one line per interval. Nothing here asks the device for anything: numbers
+are those of the last logged step.
 """
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from clove_ssl.console import Console, duration
 from clove_ssl.live_lines import LiveLine, rate
 from clove_ssl.training.plan import RunPlan
 
 _REDRAW = 0.2  # seconds
+_SILENCE = 2.0  # seconds without a pass after which the line tells how long this one takes
 _SETTLED = 3.0  # seconds after which the speed of an interval says more than that of the last one
 _FIRST_WORD = 20.0  # seconds after which a CPU has to say how long it takes
 _LONG = 3600.0
@@ -33,14 +37,38 @@ class Pace:
         self._terms: list[str] = []
         self._speed: float | None = None  # images/s of the last interval
         self._drawn = 0.0
+        self._step = 0
         self._passes = 0
         self._warned = False
-        self._start = self._interval = time.perf_counter()
+        self._start = self._interval = self._moved = time.perf_counter()
+
+    @contextmanager
+    def kept_shown(self, step: int) -> Iterator[None]:
+        """Meanwhile the line is alive even inside a pass that takes minutes, as on a CPU."""
+        if not self._console.is_live:
+            yield
+            return
+        self._step, self._moved = step, time.perf_counter()
+        ended = threading.Event()
+        clock = threading.Thread(target=self._tick, args=(ended,), daemon=True)
+        clock.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            clock.join()
+
+    def _tick(self, ended: threading.Event) -> None:
+        while not ended.wait(_REDRAW):
+            seconds = time.perf_counter() - self._moved
+            if seconds > _SILENCE:
+                self._console.live(self._line(self._step, waiting=seconds))
 
     def pass_done(self, step: int) -> None:
         """A pass of the step that follows ``step`` others has been made."""
         self._passes += 1
         now = time.perf_counter()
+        self._step, self._moved = step, now
         if self._advice and now - self._start > _FIRST_WORD:
             self._advise(step)
         if self._console.is_live and now - self._drawn > _REDRAW:
@@ -57,6 +85,7 @@ class Pace:
         self._terms = [terms[0], epoch, wait, *terms[1:]]
         self._warn_of_months(done)
         self.pause()
+        self._step, self._moved = done, self._interval
         text = "  ".join([step, epoch, *terms, speed, wait, left])
         self._console.progress(text, self._line(done))
 
@@ -66,15 +95,16 @@ class Pace:
         if seconds > _MONTHS and not self._warned:
             self._warned = True
             self._console.warn(
-                f"at this speed the run takes {duration(seconds)} more. Fewer --epochs, --steps or "
-                "--iterations, or a smaller network, take less."
+                f"at this speed the run takes {duration(seconds)} more. Fewer --epochs or "
+                "--steps, or a smaller network, take less."
             )
 
     def pause(self) -> None:
         """Something else took its time, which counts for no pass."""
         self._interval, self._passes = time.perf_counter(), 0
 
-    def _line(self, step: int) -> LiveLine:
+    def _line(self, step: int, *, waiting: float = 0.0) -> LiveLine:
+        """The state after ``step`` steps; ``waiting`` is how long the pass takes that goes on."""
         total = self._plan.total_steps
         facts = [f"step {step}/{total}"]
         speed = self._current_speed()
@@ -83,11 +113,13 @@ class Pace:
         if self._plan.micro_batches > 1 and not self._terms:
             facts.append(f"pass {self._passes}/{self._plan.micro_batches}")
         facts[2:2] = self._terms[:1]  # the loss, before the time that is left
+        if waiting:
+            facts.insert(1, f"working {duration(waiting)}")
         return LiveLine(step / max(1, total), [*facts, *self._terms[1:]])
 
     def _current_speed(self) -> float | None:
         """Images per second: of this interval, once it is long enough, or of the last one."""
-        seconds = time.perf_counter() - self._interval
+        seconds = self._moved - self._interval  # what is begun and not done says nothing yet
         if self._passes and (seconds > _SETTLED or self._speed is None):
             images = self._passes * self._plan.micro_batch * self._plan.processes
             return images / max(seconds, 1e-9)

@@ -100,6 +100,11 @@ def _short_cells(top_k: int) -> Metric:
         if share.recent < 0.01:
             few = f"{percent(share.recent)} of the cells have fewer than {top_k} negatives"
             return "good", f"{few}, too few to matter."
+        if share.recent > 0.99:  # the grids are that small, which was somebody's choice
+            return "good", (
+                f"Views of this size have fewer than the {top_k} negatives that the loss asks for; "
+                "it averages those there are."
+            )
         return "look", (
             f"{percent(share.recent)} of the cells have fewer than the {top_k} negatives that the "
             "loss asks for; it averages those there are. Larger views, a smaller "
