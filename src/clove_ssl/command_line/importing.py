@@ -41,19 +41,25 @@ def without_pauses() -> Iterator[None]:
     atexit.register(gc.unfreeze)
 
 
-def leave_out_compiler() -> None:
-    """Import torchvision without torch's compiler, and let optimizers not ask for it.
+@contextmanager
+def without_compiler() -> Iterator[None]:
+    """Import inside: neither torchvision nor optimizers, later on, bring torch's compiler along.
 
     Where torch is there already nothing changes.
     """
     if "torch" in sys.modules:
+        yield
         return
-    stand_ins = {name: _StandIn(name) for name in ("torch._dynamo", "torch._dynamo.utils")}
-    sys.modules.update(stand_ins)
+    sys.modules.update({name: _StandIn(name) for name in ("torch._dynamo", "torch._dynamo.utils")})
     try:
-        importlib.import_module("torchvision")
+        yield
     finally:
         _take_away_stand_ins()
+    if "torch" in sys.modules:
+        _leave_optimizers_alone()
+
+
+def _leave_optimizers_alone() -> None:
     from torch.optim import Optimizer
 
     for name in ("add_param_group", "zero_grad", "state_dict", "load_state_dict"):
@@ -64,7 +70,7 @@ def leave_out_compiler() -> None:
 
 
 class _StandIn(ModuleType):
-    """In the place of the compiler while torchvision is imported; what it is asked for is real."""
+    """In the place of the compiler while others are imported; what it is asked for is real."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from clove_ssl.command_line.importing import leave_out_compiler, without_pauses
+from clove_ssl.command_line.importing import without_compiler, without_pauses
 from clove_ssl.console import Console
 
 
@@ -18,6 +18,5 @@ def starting() -> Iterator[None]:
     Only the first of several processes speaks, and none whose output another program reads.
     """
     speaks = sys.stdout.isatty() and os.environ.get("RANK", "0") == "0"
-    with Console(speaks=speaks).working("Starting"), without_pauses():
-        leave_out_compiler()
+    with Console(speaks=speaks).working("Starting"), without_pauses(), without_compiler():
         yield
