@@ -66,28 +66,31 @@ from clove_ssl import cli
 def work(args):
     print("busy", flush=True)
     while True:
-        hashlib.pbkdf2_hmac("sha256", b"", b"", 20_000_000)  # seconds of one instruction
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 60_000_000)  # many seconds of one instruction
 
 cli.VERBS["doctor"] = work
 raise SystemExit(cli.main(["doctor"]))
 """
 
 
-def test_every_verb_answers_a_real_signal_within_a_second() -> None:
+def test_every_verb_answers_a_real_signal_at_once() -> None:
     """``main`` answers for all of them; twice ends even what does not listen."""
     command = [sys.executable, "-c", BUSY]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        assert process.stdout.readline() == "busy\n"
-        sent = time.monotonic()
-        process.send_signal(signal.SIGINT)
-        assert process.stderr.readline() == "\n"
-        assert process.stderr.readline() == f"clove: {STOPPING}\n"
-        assert time.monotonic() - sent < 1
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) == 130
+        try:
+            assert process.stdout.readline() == "busy\n"
+            sent = time.monotonic()
+            process.send_signal(signal.SIGINT)
+            assert process.stderr.readline() == "\n"
+            assert process.stderr.readline() == f"clove: {STOPPING}\n"
+            assert time.monotonic() - sent < 5, "it waited for the instruction"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=30) == 130
+        finally:
+            process.kill()
 
 
 def test_it_is_answered_while_the_command_line_is_being_loaded(

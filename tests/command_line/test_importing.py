@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from clove_ssl.command_line import importing
 from clove_ssl.command_line.importing import without_pauses
 
 
@@ -77,5 +80,13 @@ def test_the_compiler_waits_until_it_is_asked_for() -> None:
     found = imported(program)
     assert "torchvision.ops.roi_align" in found
     assert "torch._dynamo" not in found
-    asked = program + "print(torchvision.ops.roi_align.__globals__['is_compile_supported']('cpu'))"
-    assert "torch._dynamo.utils" in imported(asked)
+
+
+def test_what_stands_in_for_the_compiler_asks_the_real_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", importing._StandIn("json.decoder"))
+    stand_in: Any = sys.modules["torch._dynamo.utils"]
+    assert stand_in.is_compile_supported is importing._is_compile_supported
+    assert stand_in.JSONDecoder is json.JSONDecoder, "what it does not know it looks up"
+    assert "torch._dynamo.utils" not in sys.modules

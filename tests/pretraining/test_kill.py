@@ -94,11 +94,15 @@ def test_a_signal_writes_a_checkpoint_and_ends_cleanly(tmp_path: Path, number: i
     config = tiny_config(tmp_path / "run", steps=10_000, checkpoints=NO_CHECKPOINTS)
     files.save(config, tmp_path / "config.yaml")
     arguments = ["pretrain", "--config", str(tmp_path / "config.yaml"), "--out", str(config.out)]
+    usual = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, if tests have it, is inherited
     process = start(*arguments, said=tmp_path / "said.txt")
+    signal.signal(signal.SIGHUP, usual)
     wait_until(process, lambda: has_said(config.out / "log.txt", "step 2/"))
     assert process.pid is not None
     os.kill(process.pid, number)
     process.join(timeout=60)
+    if process.exitcode is None:
+        process.kill()
     assert process.exitcode == 0
     assert f"clove resume {config.out}" in (tmp_path / "said.txt").read_text()
     assert len(list((config.out / "checkpoints").glob("*.pt"))) == 1
