@@ -1,4 +1,4 @@
-"""What importing costs a run before it does anything, and what setting garbage aside saves.
+"""What importing costs a run before it does anything, and what ``clove`` saves of it.
 
 Run:  python -m benchmarks.bench_start [--rounds 5]
 Prints one JSON line: seconds of processor time (medians, of new processes in turn) to import all
@@ -28,8 +28,7 @@ print(json.dumps([imported - start, time.process_time() - imported]))
 """
 AS_CLOVE = PLAIN.replace(
     IMPORTS,
-    f"from clove_ssl.command_line.importing import without_pauses\nwith without_pauses():\n"
-    f"    {IMPORTS}",
+    f"from clove_ssl.command_line.starting import starting\nwith starting():\n    {IMPORTS}",
 )
 LINE = re.compile(r"import time:\s+(\d+) \|\s+\d+ \|\s+(\w+)(?:\.(\w+))?")
 
