@@ -129,7 +129,7 @@ def test_an_image_in_both_splits_is_named(pack: Callable[[str], Path]) -> None:
     root = pack("yolo")
     shutil.copy(root / "images/train/2.png", root / "images/val/copy.png")
     shutil.copy(root / "labels/train/2.txt", root / "labels/val/copy.txt")
-    assert "1 images are in two splits" in told(root)
+    assert "1 image is in two splits" in told(root)
     assert "2.png (train) = copy.png (val)" in told(root)
 
 

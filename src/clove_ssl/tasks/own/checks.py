@@ -54,8 +54,9 @@ def repeated_images(items: Items) -> Iterator[str]:
             pairs += _equal_files(files)
     if pairs:
         more = f" and {len(pairs) - _NAMED:,} more" if len(pairs) > _NAMED else ""
+        what = "1 image is" if len(pairs) == 1 else f"{len(pairs):,} images are"
         yield (
-            f"{len(pairs):,} images are in two splits, so scores will be too good: "
+            f"{what} in two splits, so scores will be too good: "
             f"{'; '.join(pairs[:_NAMED])}{more}. Take them out of one."
         )
 
