@@ -229,7 +229,22 @@ def test_an_interrupted_evaluation_is_made_up_for(
     assert figures(run.path) == figures(whole.path)
 
 
-def _interrupt(*_: object) -> None:
+def test_scores_that_were_written_and_not_logged_are_logged_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny_finetuning("voc-semantic", tmp_path / "run")
+    finetuning.finetune(replace(config, out=tmp_path / "whole"))
+    with monkeypatch.context() as patch:
+        patch.setattr("clove_ssl.finetuning.run.say_scores", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            finetuning.finetune(config)
+    assert RunDirectory(config.out).scores.is_file()
+    for _ in range(2):  # once is enough
+        assert finetuning.resume(config.out).finished
+        assert figures(config.out) == figures(tmp_path / "whole")
+
+
+def _interrupt(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 

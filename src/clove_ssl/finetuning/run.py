@@ -33,7 +33,7 @@ from clove_ssl.layers.normalization import synchronize_norms
 from clove_ssl.report.page import write_report
 from clove_ssl.report.pages import get_ready
 from clove_ssl.runs.directory import RunDirectory
-from clove_ssl.runs.metrics import Metrics
+from clove_ssl.runs.metrics import Metrics, read_metrics
 from clove_ssl.runs.provenance import record_start
 from clove_ssl.tasks.base import Reading, Task, TaskData, TaskModel
 from clove_ssl.training.captured import decide_capture
@@ -380,6 +380,11 @@ def _train_and_evaluate(
         return True, scores
 
 
+def _is_logged(run: RunDirectory, scores: dict[str, float], *, step: int) -> bool:
+    rows = read_metrics(run)
+    return any(row["step"] == step and scores.keys() <= row.keys() for row in rows)
+
+
 def _evaluated(
     run: RunDirectory,
     model: TaskModel,
@@ -396,7 +401,12 @@ def _evaluated(
     place = run if last and not best else run.evaluation(step)
     process = evaluation.process
     if not trained and process.gather(place.scores.is_file())[0]:
-        return scores_of(place) if process.is_first else {}
+        if not process.is_first:
+            return {}
+        # A kill may have come between the file of scores and the line about them.
+        if not _is_logged(run, scores_of(place), step=step):
+            observer.evaluated(step, scores_of(place))
+        return scores_of(place)
     export = place if last or best else None
     evaluation.predict(model, place.predictions, step=step, export=export)
     if not process.is_first:
