@@ -76,19 +76,21 @@ def test_an_interrupted_run_with_probes_ends_like_a_whole_one(
         assert_same(weights[0].state_dict(), weights[1].state_dict())
 
 
+@pytest.mark.parametrize("moment", ["in_run.RunProbes.measure", "in_run.save_backbone"])
 def test_a_probe_that_was_lost_after_the_last_step_is_made_up_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def dying(self: RunProbes, *args: Any) -> Any:
+    def dying(*_: Any) -> Any:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunProbes, "measure", dying)
+        patch.setattr(f"clove_ssl.probes.{moment}", dying)
         with pytest.raises(KeyboardInterrupt):
             pretraining.pretrain(config(tmp_path / "run", steps=2))
     assert not probed(tmp_path / "run")
     assert pretraining.resume(tmp_path / "run").finished
     assert [row["step"] for row in probed(tmp_path / "run")] == [2]
+    assert RunDirectory(tmp_path / "run").best_backbone.is_file()
 
 
 def test_the_best_backbone_is_that_of_the_best_probe(whole: Path) -> None:

@@ -104,10 +104,11 @@ class ProbedRun:
             return
         seconds = time.perf_counter() - start
         metrics = {f"{PROBE_PREFIX}{name}": score.value for name, score in scores.items()}
+        # The line comes last: where it stands, a later start takes the probe for done.
+        self._keep_if_best(step, backbone, metrics, earlier)
         epoch = self.loop.plan.epoch(step)
         self.observer.evaluated(step, {"epoch": epoch, **metrics, PROBE_SECONDS: seconds})
         console.say(f"Probe after step {step}: {_describe(scores)} ({seconds:.1f} s)")
-        self._keep_if_best(step, backbone, metrics, earlier)
 
     def _keep_if_best(
         self,
