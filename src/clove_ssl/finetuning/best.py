@@ -10,6 +10,7 @@ import os
 import shutil
 from dataclasses import dataclass
 
+from clove_ssl.atomic import write_text
 from clove_ssl.console import Console
 from clove_ssl.finetuning.plan import FinetunePlan
 from clove_ssl.finetuning.score import scores_of
@@ -74,7 +75,8 @@ class BestModel:
                 os.replace(file, target)
         shutil.rmtree(place.model.parent, ignore_errors=True)
         shutil.copytree(place.predictions, self.run.predictions, dirs_exist_ok=True)
-        shutil.copy(place.scores, self.run.scores)  # last: a run with scores has finished
+        # Last, and all or nothing: a run with scores has finished.
+        write_text(self.run.scores, place.scores.read_text())
         return best
 
 
