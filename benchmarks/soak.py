@@ -2,8 +2,8 @@
 
 A run is started as a user starts it, with a worker, checkpoints and a probe of its files. Every
 second its memory, open files, threads, shared memory, temporary files and, on a GPU, GPU memory
-are recorded. After the first fifth, in which caches fill, none of them may grow: the straight line
-through the rest must be flat within its own error, or its rise be negligible.
+are recorded. After the first fifth, in which caches fill, none of them may go on growing: the
+straight line through the rest must be flat within its own error, or its rise be negligible.
 
 With ``--recipe`` and ``--data`` the steps are those of a real run at full speed.
 
@@ -200,12 +200,20 @@ def slopes(samples: list[Sample]) -> dict[str, dict[str, float | bool]]:
 
 
 def _line(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """Slope of the straight line through points, and its standard error."""
+    """Slope of the straight line through points, and its standard error.
+
+    The slope is the median over all pairs of points: what grows once, such as a cache or an arena
+    of the allocator, is no leak, and turns the line of least squares.
+    """
     if len(x) < 3 or np.ptp(x) == 0:
         return math.nan, math.nan
+    first, second = np.triu_indices(len(x), 1)
+    apart = x[second] != x[first]
+    first, second = first[apart], second[apart]
+    slope = float(np.median((y[second] - y[first]) / (x[second] - x[first])))
     centred = x - x.mean()
-    slope = float(centred @ y / (centred @ centred))
-    rest = y - y.mean() - slope * centred
+    rest = y - slope * x
+    rest = rest - rest.mean()
     return slope, float(np.sqrt(rest @ rest / (len(x) - 2) / (centred @ centred)))
 
 

@@ -25,3 +25,13 @@ def test_noise_is_flat_and_a_leak_is_not() -> None:
 def test_what_comes_behind_the_last_step_is_not_counted() -> None:
     after = [{"step": 199.0, "memory MB": 5000.0, "open files": 900.0}] * 50
     assert all(figures["flat"] for figures in slopes(samples(0.0) + after).values())
+
+
+def test_what_grows_once_is_no_leak() -> None:
+    grown = samples(0.0)
+    for sample in grown[70:]:
+        sample["memory MB"] += 44
+    assert slopes(grown)["memory MB"]["flat"]
+    assert not slopes([{**one, "memory MB": one["memory MB"] + one["step"]} for one in grown])[
+        "memory MB"
+    ]["flat"]
