@@ -564,6 +564,11 @@ def test_thinning_keeps_a_single_gap() -> None:
     assert [step for step, value in thinned(points) if math.isnan(value)] == [700]
 
 
+def test_numbers_beyond_all_others_have_no_ticks() -> None:
+    assert ticks(0.0, 1.7e308) == ticks(-1e308, 1e308) == ticks(1.0, 1.0) == []
+    assert tick_labels([]) == []
+
+
 @given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=5))
 def test_ticks_are_few_round_and_told_apart(column: list[float]) -> None:
     low, high = value_range(column)

@@ -115,8 +115,13 @@ def value_range(values: Sequence[float]) -> tuple[float, float]:
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Two to seven round numbers between two values: multiples of 1, 2 or 5 times 10^n."""
+    """Two to seven round numbers between two values: multiples of 1, 2 or 5 times 10^n.
+
+    None where there is none: a damaged file may hold numbers beyond all others.
+    """
     smallest = 0.15 * (high - low)
+    if not 0 < smallest < 1e307:
+        return []
     power = 10.0 ** math.floor(math.log10(smallest))
     gap = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= smallest)
     first, last = math.ceil(low / gap - 1e-9), math.floor(high / gap + 1e-9)
@@ -125,7 +130,7 @@ def ticks(low: float, high: float) -> list[float]:
 
 def tick_labels(positions: Sequence[float]) -> list[str]:
     """Labels with as many digits as tell neighbours apart: 0.95, 1.00 or 5k, 10k."""
-    largest = max(map(abs, positions))
+    largest = max(map(abs, positions), default=0.0)
     if not 1e-3 <= largest < 1e9:
         return [f"{position:.8g}" for position in positions]
     scale, suffix = next(

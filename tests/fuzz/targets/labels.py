@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from builders.files.odd_files import encode, photo
 from fuzz.formats import damaged_png, damaged_xml, mostly
 from fuzz.mutations import damaged_json
-from fuzz.target import Files, Limit, Target
+from fuzz.target import MEGABYTE, Files, Limit, Target, by_length
 from fuzz.targets.images import files_of, with_pixels
 from PIL import Image
 
+from clove_ssl.data.decode import MAX_PIXELS
 from clove_ssl.data.labels.mask_folders import CityscapesLabels, MaskFolderLabels, mask_classes
 from clove_ssl.data.labels.pixels import SceneLabels, VOCLabels
 from clove_ssl.tasks.cityscapes.reader import read_cityscapes
@@ -56,6 +60,16 @@ def _use(dataset: DetectionDataset) -> None:
     for sample in dataset.samples:
         read_image(sample.image, (sample.height, sample.width))
         paint(sample)
+
+
+def _with_painted_pixels(data: bytes) -> float:
+    """As other labels; polygons are painted on as many pixels as their file says."""
+    with suppress(ValueError, RecursionError, TypeError, KeyError):
+        content = json.loads(data)
+        pixels = int(content["imgHeight"]) * int(content["imgWidth"])
+        if 0 < pixels <= MAX_PIXELS:
+            return by_length(data) + 3 * pixels / MEGABYTE
+    return with_pixels(data)
 
 
 def _read_cityscapes(folder: Path) -> None:
@@ -122,7 +136,10 @@ TARGETS = (
         lambda folder: _use(open_lvis(folder, "train", faulty="leave out")),
         changed=("json",),
     ),
-    _target("cityscapes", _scenes(write_cityscapes_scenes), _read_cityscapes),
+    replace(
+        _target("cityscapes", _scenes(write_cityscapes_scenes), _read_cityscapes),
+        size=_with_painted_pixels,
+    ),
     _target(
         "densepose",
         _scenes(write_densepose_scenes),
