@@ -73,11 +73,18 @@ raise SystemExit(cli.main(["doctor"]))
 """
 
 
+def _hear_interrupts() -> None:
+    """A shell that starts the tests in the background lets them ignore what it means to say."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_every_verb_answers_a_real_signal_at_once() -> None:
     """``main`` answers for all of them; twice ends even what does not listen."""
     command = [sys.executable, "-c", BUSY]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, preexec_fn=_hear_interrupts
+    ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         try:
