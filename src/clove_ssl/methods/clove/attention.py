@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from clove_ssl.layers.attention import attend
 from clove_ssl.layers.normalization import scaled_units, unit_vectors
 
 
@@ -38,7 +38,7 @@ class SelfAttention(nn.Module):
         """(B, D, h, w) -> (B, D, h, w)."""
         queries, keys, values = self._heads(feature_map)
         # The scale is in the queries already: 1 over a temperature, or 1 over root C.
-        mixed = F.scaled_dot_product_attention(queries, keys, values, scale=1.0)  # (B, H, L, C)
+        mixed = attend(queries, keys, values)  # (B, H, L, C)
         cells: Tensor = self.out(mixed.transpose(1, 2).flatten(2))  # (B, L, D)
         return cells.mT.reshape(feature_map.shape)
 

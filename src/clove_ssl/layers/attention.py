@@ -1,0 +1,85 @@
+"""Attention whose backward pass repeats itself bit for bit without forming the scores.
+
+Fused kernels add up the gradients of queries in any order. The flash kernel has an order of its own
+for those who ask for it, which torch lets it take only where every operation has to be repeatable
+without exception. A run asks for less, since other operations have no such kernel; so the backward
+pass asks for more while it starts this one.
+
+Dimensions: B images, H heads, L cells, C channels of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+_FLASH = torch.ops.aten._scaled_dot_product_flash_attention
+_FLASH_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_backward
+MOST_CHANNELS = 256  # of a head, for the flash kernel
+
+
+def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Mix values by the softmax of products, all (B, H, L, C), without a scale."""
+    if _needs_repeatable_kernel(queries, keys, values):
+        mixed: Tensor = _RepeatableFlash.apply(queries, keys, values)
+        return mixed
+    return F.scaled_dot_product_attention(queries, keys, values, scale=1.0)
+
+
+def _needs_repeatable_kernel(queries: Tensor, keys: Tensor, values: Tensor) -> bool:
+    """Whether torch would form the scores to be repeatable, and the flash kernel could do better.
+
+    A compiler joins the products with what surrounds them, and is left alone.
+    """
+    return (
+        queries.is_cuda
+        and {queries.dtype, keys.dtype, values.dtype} <= {torch.float16, torch.bfloat16}
+        and queries.dtype == keys.dtype == values.dtype
+        and queries.shape[-1] % 8 == 0
+        and queries.shape[-1] <= MOST_CHANNELS
+        and torch.are_deterministic_algorithms_enabled()
+        and not torch.compiler.is_compiling()
+        and torch.cuda.get_device_capability(queries.device) >= (8, 0)
+    )
+
+
+class _RepeatableFlash(torch.autograd.Function):
+    """The flash kernel, with the backward pass in its fixed order."""
+
+    @staticmethod
+    def forward(ctx: Any, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        mixed, sums, *rest = _FLASH(queries, keys, values, 0.0, False, scale=1.0)
+        # The first two are for ragged batches, then come the lengths and the state of a dropout.
+        ctx.lengths, (seed, offset) = rest[:4], rest[4:6]
+        ctx.save_for_backward(queries, keys, values, mixed, sums, seed, offset)
+        result: Tensor = mixed
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        queries, keys, values, mixed, sums, seed, offset = ctx.saved_tensors
+        with _without_exceptions():
+            found: tuple[Tensor, Tensor, Tensor] = _FLASH_BACKWARD(
+                *(gradient, queries, keys, values, mixed, sums, *ctx.lengths),
+                *(0.0, False, seed, offset),
+                scale=1.0,
+            )
+        return found
+
+
+@contextmanager
+def _without_exceptions() -> Iterator[None]:
+    """Operations that cannot repeat themselves fail inside, where a run only warns of them."""
+    only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=False)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(True, warn_only=only_warns)
