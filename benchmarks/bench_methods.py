@@ -51,7 +51,8 @@ def measure(method: str, options: argparse.Namespace) -> str:
         )
     )
     batch = bench.batch(chosen, options.batch)
-    floor, model = measure_floor(bench, batch), bench.build(chosen)
+    floor = measure_floor(bench, batch, taught=chosen.has_teacher)
+    model = bench.build(chosen)
     step = measure_step(bench, model, batch)
     line = (
         f"{method}: step {step.images_per_second:,.0f} images/s, {step.memory_gib:.1f} GiB, "
@@ -59,7 +60,7 @@ def measure(method: str, options: argparse.Namespace) -> str:
     )
     if isinstance(model, TeacherStudentMethod) and not model.passes_together:
         del model  # the floor's memory is its own
-        by_view = measure_floor(bench, batch, joined=False, name="floor, view by view")
+        by_view = measure_floor(bench, batch, taught=True, joined=False, name="floor, view by view")
         line += ", " + compared(step, by_view)
     return line
 

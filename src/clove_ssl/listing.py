@@ -48,7 +48,7 @@ def _method_row(name: str, method: type[MethodConfig]) -> tuple[str, ...]:
         name,
         method.paper or "-",
         " + ".join(method.kinds) or "-",
-        "yes" if method.has_teacher else "-",
+        "yes" if method().has_teacher else "-",
         str(method.queues or "-"),
         method.status,
     )

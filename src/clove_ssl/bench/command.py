@@ -258,7 +258,7 @@ def run_bench(config: BenchConfig) -> list[Measurement]:
             measure_runs(bench, method, data)
         if "step" in config.parts:
             batch = bench.batch(method, config.batch)
-            measure_floor(bench, batch)
+            measure_floor(bench, batch, taught=method.has_teacher)
             measure_step(bench, bench.build(method), batch)
             measure_ways(bench, method, batch)
         if "data" in config.parts:

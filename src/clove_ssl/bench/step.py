@@ -38,15 +38,18 @@ PROGRESS = Progress(0, 1000)
 
 
 def measure_floor(
-    bench: Bench, batch: ViewBatch, *, joined: bool = True, name: str = FLOOR
+    bench: Bench, batch: ViewBatch, *, taught: bool, joined: bool = True, name: str = FLOOR
 ) -> Measurement:
-    """Bare backbones on the same views, those of one size joined or each on its own."""
+    """Bare backbones on the same views, those of one size joined or each on its own.
+
+    Where a method is ``taught`` a second network, the teacher, sees the large ones.
+    """
     torch.manual_seed(0)
     passes = passes_of(batch, joined=joined)
-    inputs = EncoderInputs(passes, large_ones(passes))
+    inputs = EncoderInputs(passes, large_ones(passes) if taught else [])
     student = bench.placed(_LastMap(bench.backbone()))
     teacher = copy.deepcopy(student).requires_grad_(False)
-    prepared = _compile_floor(bench, student, teacher, passes) if bench.compiles else 0.0
+    prepared = _compile_floor(bench, student, teacher, inputs) if bench.compiles else 0.0
 
     def work() -> None:
         run_networks(bench, student, teacher, inputs)
@@ -56,16 +59,16 @@ def measure_floor(
 
 
 def _compile_floor(
-    bench: Bench, student: nn.Module, teacher: nn.Module, passes: Sequence[Tensor]
+    bench: Bench, student: nn.Module, teacher: nn.Module, inputs: EncoderInputs
 ) -> float:
     """Compile whole networks, each call of them by another process, or pieces; the seconds."""
     if bench.config.floor == "parts":
         compile_pieces(cut([student, teacher]))
         return 0.0
     start = time.perf_counter()
-    different = {images.shape: images for images in passes}.values()
+    different = {images.shape: images for images in inputs.student}.values()
     calls = [PieceCall.of(student, images, learns=True) for images in different]
-    calls.append(PieceCall.of(teacher, passes[0], learns=False))
+    calls += [PieceCall.of(teacher, images, learns=False) for images in inputs.teacher[:1]]
     with bench.working("compilation of the floor"):
         compile_calls(calls, Surroundings(bench.precision, bench.device))
     student.compile(dynamic=False)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from clove_ssl.config.ranges import Ranged
 from clove_ssl.config.views import ViewSpec
@@ -35,8 +35,6 @@ class MethodConfig(Ranged):
     """Authors and year, as ``clove list methods`` shows them."""
     kinds: ClassVar[tuple[Kind, ...]] = ()
     """What its loss compares."""
-    has_teacher: ClassVar[bool] = False
-    """Whether a moving average of the network provides targets."""
     queues: ClassVar[int] = 0
     """Queues of earlier embeddings that it keeps by default."""
     status: ClassVar[str] = "plug-in"
@@ -47,6 +45,16 @@ class MethodConfig(Ranged):
     """Whether there is anything to train; otherwise a run has no steps."""
     has_attention: ClassVar[bool] = False
     """Whether its network says what a cell takes from others (``Method.attention_maps``)."""
+
+    @classmethod
+    def in_todays_words(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The values of a config file, which may be older than some of the fields."""
+        return values
+
+    @property
+    def has_teacher(self) -> bool:
+        """Whether a moving average of the network provides targets."""
+        return False
 
     @property
     def exported_branch(self) -> Branch | None:

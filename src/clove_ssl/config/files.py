@@ -176,6 +176,8 @@ def _register_named(
     def structure(values: dict[str, Any], _: Any) -> Any:
         fields = dict(values)
         cls = registry.load(str(fields.pop("name", default)))
+        if issubclass(cls, MethodConfig):
+            fields = dict(cls.in_todays_words(fields))
         return make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True)(fields, cls)
 
     converter.register_unstructure_hook_func(is_named, unstructure)

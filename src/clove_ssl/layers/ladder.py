@@ -125,8 +125,9 @@ class _EveryNth(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         down, across = ctx.steps
-        kind = {"dtype": gradient.dtype, "device": gradient.device}
-        spread = torch.empty(ctx.shape, memory_format=ctx.layout, **kind).zero_()
+        spread = torch.empty(
+            ctx.shape, dtype=gradient.dtype, device=gradient.device, memory_format=ctx.layout
+        ).zero_()
         spread[:, :, ::down, ::across] = gradient
         return spread, None, None
 

@@ -101,13 +101,15 @@ class HeadConfig(Ranged):
 class TeacherStudentConfig(MethodConfig):
     """A method with a teacher; its fields are the subclass's, in the order of that one."""
 
-    has_teacher: ClassVar[bool] = True
-
     teacher: TeacherConfig
     export: Branch
 
     @property
-    def exported_branch(self) -> Branch:
+    def has_teacher(self) -> bool:
+        return True
+
+    @property
+    def exported_branch(self) -> Branch | None:
         return self.export
 
     def metrics(self, run: PretrainConfig) -> Iterable[Metric]:

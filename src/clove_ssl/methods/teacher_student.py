@@ -1,4 +1,4 @@
-"""What methods with a slow teacher share: who follows whom, and how it is watched.
+"""What methods with one network share, and those with a slow teacher beside it.
 
 Dimensions: B images, C channels of the backbone, D of an embedding.
 """
@@ -25,7 +25,13 @@ from clove_ssl.schedules import cosine
 from clove_ssl.views.batch import View, ViewBatch, joined_pixels
 
 
-class TeacherStudentConfig(Protocol):
+class StudentConfig(Protocol):
+    """What the config of a method with one network has."""
+
+    def view_specs(self) -> tuple[ViewSpec, ...]: ...
+
+
+class TeacherStudentConfig(StudentConfig, Protocol):
     """What the config of a method with a teacher has."""
 
     @property
@@ -33,8 +39,6 @@ class TeacherStudentConfig(Protocol):
 
     @property
     def export(self) -> Branch: ...
-
-    def view_specs(self) -> tuple[ViewSpec, ...]: ...
 
 
 class BackboneEncoder(nn.Module):
@@ -81,14 +85,13 @@ class MapEncoder(BackboneEncoder):
 Encoder = TypeVar("Encoder", bound=BackboneEncoder)
 
 
-class TeacherStudentMethod(Method, Compilable, Capturable, Generic[Encoder]):
-    """A student, and a teacher that is its moving average."""
+class StudentMethod(Method, Compilable, Capturable, Generic[Encoder]):
+    """A network that learns, how views go through it, and how it is watched."""
 
-    def __init__(self, config: TeacherStudentConfig, encoder: Encoder) -> None:
+    def __init__(self, config: StudentConfig, encoder: Encoder) -> None:
         super().__init__()
         self.encoder = encoder
-        self.teacher = Teacher(encoder, mode=config.teacher.mode)
-        self._options = config
+        self._view_specs = config.view_specs()
         self._normalizes_by_view = False
 
     @property
@@ -116,7 +119,51 @@ class TeacherStudentMethod(Method, Compilable, Capturable, Generic[Encoder]):
 
     def views(self) -> tuple[ViewSpec, ...]:
         """The views of one image."""
-        return self._options.view_specs()
+        return self._view_specs
+
+    def health(self, output: StepOutput) -> dict[str, Tensor]:
+        """Spread and rank of the embeddings."""
+        rows = output.artifacts["embeddings"]
+        return {
+            "feature_std": health.feature_std(rows),
+            "effective_rank": health.effective_rank(rows),
+        }
+
+    def branch(self, name: Branch | None = None) -> Encoder:
+        """The network that a user takes away."""
+        return self.encoder
+
+    def export_backbone(self, branch: Branch | None = None) -> Backbone:
+        """The backbone of a branch."""
+        return self.branch(branch).backbone
+
+    def export_encoder(self, branch: Branch | None = None) -> Encoder:
+        """The whole encoder of a branch."""
+        return self.branch(branch)
+
+    def encoders(self) -> tuple[nn.Module, ...]:
+        """The student's."""
+        return (self.encoder,)
+
+    def before_compilation(self) -> None:
+        """Let both views pass together: kernels become fewer and larger, results stay the same."""
+        if not self.passes_together and len(self.views()) == 2:
+            self._normalizes_by_view = normalize_by_view(*self.encoders(), views=2)
+
+    def encoder_inputs(self, batch: ViewBatch) -> EncoderInputs:
+        """All views go through the student."""
+        large = self.passes([view for view in batch.views if view.role == "global"])
+        small = [view for view in batch.views if view.role == "local"]
+        return EncoderInputs([*large, *(self.passes(small) if small else [])], [])
+
+
+class TeacherStudentMethod(StudentMethod[Encoder]):
+    """A student, and a teacher that is its moving average."""
+
+    def __init__(self, config: TeacherStudentConfig, encoder: Encoder) -> None:
+        super().__init__(config, encoder)
+        self.teacher = Teacher(encoder, mode=config.teacher.mode)
+        self._options = config
 
     def before_targets(self, progress: Progress) -> None:
         """To be called before the teacher's forward pass of a micro-batch.
@@ -136,31 +183,18 @@ class TeacherStudentMethod(Method, Compilable, Capturable, Generic[Encoder]):
 
     def after_step(self, progress: Progress) -> None:
         """Follow the student, where it is done here."""
+        super().after_step(progress)
         if self._options.teacher.update == "after-step":
             self.update_teacher(progress)
 
     def health(self, output: StepOutput) -> dict[str, Tensor]:
         """Spread and rank of the embeddings, lag of the teacher."""
-        rows = output.artifacts["embeddings"]
-        return {
-            "feature_std": health.feature_std(rows),
-            "effective_rank": health.effective_rank(rows),
-            "teacher_distance": health.parameter_distance(
-                self.encoder.parameters(), self.teacher.module.parameters()
-            ),
-        }
+        lag = health.parameter_distance(self.encoder.parameters(), self.teacher.module.parameters())
+        return {**super().health(output), "teacher_distance": lag}
 
     def branch(self, name: Branch | None = None) -> Encoder:
         """The student or the teacher, by default the one that a user takes away."""
         return self.teacher.module if (name or self._options.export) == "teacher" else self.encoder
-
-    def export_backbone(self, branch: Branch | None = None) -> Backbone:
-        """The student's or the teacher's backbone."""
-        return self.branch(branch).backbone
-
-    def export_encoder(self, branch: Branch | None = None) -> Encoder:
-        """The student's or the teacher's whole encoder."""
-        return self.branch(branch)
 
     def teacher_momentum(self, progress: Progress) -> float:
         """How much of the teacher a step keeps."""
@@ -175,16 +209,10 @@ class TeacherStudentMethod(Method, Compilable, Capturable, Generic[Encoder]):
         """The student's and the teacher's."""
         return self.encoder, self.teacher.module
 
-    def before_compilation(self) -> None:
-        """Let both views pass together: kernels become fewer and larger, results stay the same."""
-        if not self.passes_together and len(self.views()) == 2:
-            self._normalizes_by_view = normalize_by_view(*self.encoders(), views=2)
-
     def encoder_inputs(self, batch: ViewBatch) -> EncoderInputs:
         """All views go through the student, the large ones through the teacher, too."""
         large = self.passes([view for view in batch.views if view.role == "global"])
-        small = [view for view in batch.views if view.role == "local"]
-        return EncoderInputs([*large, *(self.passes(small) if small else [])], large)
+        return super().encoder_inputs(batch)._replace(teacher=large)
 
 
 def teacher_momentum(config: TeacherConfig, progress: Progress) -> float:

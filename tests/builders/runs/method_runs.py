@@ -33,9 +33,10 @@ from clove_ssl.methods.vicregl.config import VICRegLConfig
 from clove_ssl.registry import METHODS
 
 TRAINED = tuple(name for name in METHODS.names() if METHODS.load(name).trains)
-TAUGHT = tuple(name for name in TRAINED if METHODS.load(name).has_teacher)
+TAUGHT = tuple(name for name in TRAINED if METHODS.load(name)().has_teacher)
 QUEUED = tuple(name for name in TRAINED if METHODS.load(name).queues)
 TEACHER = TeacherConfig(momentum=0.9, final_momentum=0.9)
+WITH_TEACHER: dict[str, Any] = {"targets": "teacher", "teacher": TEACHER}  # of CLoVE Plus
 FIRST_STAGES = BackboneConfig(name="resnet18", stage="c3")
 WHOLE = {  # for methods that need all stages
     "clove-plus": BackboneConfig(name="timm:test_resnet"),
@@ -63,7 +64,6 @@ def small_method(name: str, *, size: int | None = None, **changes: Any) -> Metho
             attention=AttentionConfig(heads=2),
             loss=LossConfig(top_k=4),
             whole=WholeConfig(width=9),
-            teacher=TEACHER,
         ),
         "pixpro": PixProConfig(
             views=views,

@@ -15,7 +15,8 @@ from references.methods.clove_plus import cell_loss, expanded, whole_loss
 from torch import Tensor
 
 from clove_ssl.backbones.build import build_backbone
-from clove_ssl.config.pretraining import BackboneConfig
+from clove_ssl.config import files
+from clove_ssl.config.pretraining import BackboneConfig, PretrainConfig
 from clove_ssl.config.views import ViewsConfig
 from clove_ssl.errors import UserError
 from clove_ssl.methods import health
@@ -25,7 +26,12 @@ from clove_ssl.methods.clove.config import LossConfig
 from clove_ssl.methods.clove_plus.balance import GradientBalance
 from clove_ssl.methods.clove_plus.config import BalanceConfig, CLoVEPlusConfig, WholeConfig
 from clove_ssl.methods.clove_plus.loss import contrast_images, pairs_with_large
-from clove_ssl.methods.clove_plus.method import CLoVEPlus, beta_at, pad_by_reflection
+from clove_ssl.methods.clove_plus.method import (
+    CLoVEPlus,
+    TaughtCLoVEPlus,
+    beta_at,
+    pad_by_reflection,
+)
 from clove_ssl.methods.config import TeacherConfig
 from clove_ssl.methods.recipes import recipe
 from clove_ssl.methods.variance import VarianceWeights, global_terms
@@ -36,11 +42,11 @@ from clove_ssl.views.batch import ViewBatch
 IMAGES = 6
 START = Progress(0, 100)
 MEASURED = Progress(1, 100)
-STILL = TeacherConfig(momentum=1.0)
+TAUGHT: dict[str, Any] = {"targets": "teacher", "teacher": TeacherConfig(momentum=1.0)}
 
 
 def config_of(**changes: Any) -> CLoVEPlusConfig:
-    config = small_method("clove-plus", teacher=STILL)
+    config = small_method("clove-plus")
     assert isinstance(config, CLoVEPlusConfig)
     return replace(config, **changes)
 
@@ -55,9 +61,12 @@ def identity(rows: Tensor) -> Tensor:
     return rows
 
 
+@pytest.mark.parametrize("changes", [{}, TAUGHT], ids=["own targets", "teacher"])
 @pytest.mark.parametrize("stages", [("c4", "c5"), ("c5",), ("c3", "c4", "c5")])
-def test_the_loss_is_the_sum_of_two_losses_computed_term_by_term(stages: tuple[Any, ...]) -> None:
-    config = config_of(stages=stages)
+def test_the_loss_is_the_sum_of_two_losses_computed_term_by_term(
+    stages: tuple[Any, ...], changes: dict[str, Any]
+) -> None:
+    config = config_of(stages=stages, **changes)
     method, batch = built(config), two_views(config, images=IMAGES)
     cells = cell_loss(method, batch)
     whole = whole_loss(expanded(method, batch), large=2)
@@ -65,6 +74,38 @@ def test_the_loss_is_the_sum_of_two_losses_computed_term_by_term(stages: tuple[A
     torch.testing.assert_close(output.metrics["loss_cells"], cells.detach())
     torch.testing.assert_close(output.metrics["loss_whole"], whole.detach())
     torch.testing.assert_close(output.loss, cells + 3 * 0.03 * whole, rtol=1e-8, atol=0)
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_own_targets_are_those_of_a_teacher_that_is_the_student(joint: bool) -> None:
+    alike = TeacherConfig(momentum=0.0, final_momentum=0.0)
+    configs = [
+        config_of(joint_views=joint),
+        config_of(joint_views=joint, targets="teacher", teacher=alike),
+    ]
+    own, taught = (built(config) for config in configs)
+    assert isinstance(taught, TaughtCLoVEPlus)
+    taught.load_state_dict(own.state_dict(), strict=False)  # has no teacher, which comes to follow
+    batch = two_views(configs[0], images=IMAGES)
+    losses = [method(batch, MEASURED).loss for method in (own, taught)]
+    torch.testing.assert_close(losses[0], losses[1], rtol=1e-12, atol=0)
+    for loss in losses:
+        loss.backward()
+    gradients = dict(taught.named_parameters())
+    for name, parameter in own.named_parameters():
+        torch.testing.assert_close(parameter.grad, gradients[name].grad, rtol=1e-9, atol=1e-12)
+
+
+def test_files_of_before_the_choice_mean_the_teacher(tmp_path: Path) -> None:
+    older = "teacher: {momentum: 0.9}"
+    config = files.parse(
+        PretrainConfig, f"out: run\nmethod: {{name: clove-plus, {older}}}", where=tmp_path
+    )
+    assert (config.method.has_teacher, config.method.exported_branch) == (True, "student")
+    plain = files.parse(PretrainConfig, "out: run\nmethod: {name: clove-plus}", where=tmp_path)
+    assert (plain.method.has_teacher, plain.method.exported_branch) == (False, None)
+    again = files.parse(PretrainConfig, files.to_yaml(plain), where=tmp_path)
+    assert again == plain
 
 
 def test_small_views_can_be_left_out_of_the_loss_on_whole_images() -> None:
@@ -364,8 +405,10 @@ def test_health_figures_are_finite_scalars() -> None:
 
 
 def test_the_state_dict_holds_every_tensor_once() -> None:
-    roots = {name.split(".")[0] for name in built(config_of()).state_dict()}
-    assert roots == {"encoder", "attentions", "teacher", "whole_head", "balance"}
+    own = {"encoder", "attentions", "whole_head", "balance"}
+    for changes, wanted in (({}, own), (TAUGHT, own | {"teacher"})):
+        roots = {name.split(".")[0] for name in built(config_of(**changes)).state_dict()}
+        assert roots == wanted
 
 
 def test_a_stage_that_does_not_run_cannot_have_a_loss() -> None:
@@ -380,9 +423,11 @@ def test_a_stage_that_does_not_run_cannot_have_a_loss() -> None:
         ({"stages": ()}, "at least one"),
         ({"stages": ("c4", "c4")}, "twice"),
         ({"queue_stages": ("c3",)}, "--method.stages"),
+        ({"teacher": TeacherConfig(momentum=0.9)}, "--method.targets teacher"),
+        ({"export": "teacher"}, "--method.targets teacher"),
     ],
 )
-def test_stages_that_make_no_sense_are_refused(changes: dict[str, Any], hint: str) -> None:
+def test_choices_that_make_no_sense_are_refused(changes: dict[str, Any], hint: str) -> None:
     with pytest.raises(UserError, match=hint):
         CLoVEPlusConfig(**changes)
 

@@ -10,7 +10,7 @@ from builders.runs.foreground_runs import TinyStages
 from torch import Tensor
 
 from clove_ssl.losses import clove_loss
-from clove_ssl.methods.clove_plus.method import CLoVEPlus
+from clove_ssl.methods.clove_plus.method import CLoVEPlus, TaughtCLoVEPlus
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.geometry import match_cells
 
@@ -31,8 +31,9 @@ def cell_loss(method: CLoVEPlus, batch: ViewBatch) -> Tensor:
     """The mean over stages of the mean over all pairs of views, one call of the loss for each."""
     large = [view for view in batch.views if view.role == "global"]
     small = [view for view in batch.views if view.role == "local"]
+    taught = isinstance(method, TaughtCLoVEPlus)
     with torch.no_grad():
-        targets = _projected(method.teacher.module, large)
+        targets = _projected(method.teacher.module if taught else method.encoder, large)
     students = [
         *zip(large, _projected(method.encoder, large), strict=True),
         *zip(small, _projected(method.encoder, small), strict=True),

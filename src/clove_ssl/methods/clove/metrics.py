@@ -41,7 +41,9 @@ def cell_metrics(config: CLoVEConfig, run: PretrainConfig) -> Iterator[Metric]:
     """What is logged about cells, their matches and their attention."""
     yield from (positive_cosine("cells"), NEGATIVE_COSINE)
     yield from _matching(config, run)
-    yield from (_short_cells(config.loss.top_k), ATTENTION_ENTROPY, TEACHER_DISTANCE)
+    yield from (_short_cells(config.loss.top_k), ATTENTION_ENTROPY)
+    if config.has_teacher:
+        yield TEACHER_DISTANCE
 
 
 def _reach(loss: LossConfig) -> float:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from clove_ssl.config.bases import Kind
+from clove_ssl.config.bases import Branch, Kind
 from clove_ssl.config.ranges import (
     PartialShare,
     Positive,
@@ -18,7 +18,7 @@ from clove_ssl.config.ranges import (
 from clove_ssl.errors import UserError
 from clove_ssl.methods.clove.config import CLoVEConfig, LossConfig
 from clove_ssl.methods.clove_plus.metrics import clove_plus_metrics
-from clove_ssl.methods.config import VarianceWeights
+from clove_ssl.methods.config import TeacherConfig, VarianceWeights
 
 if TYPE_CHECKING:
     from clove_ssl.backbones.build import Backbone
@@ -41,7 +41,7 @@ class WholeConfig(VarianceWeights):
     """How ``beta`` goes to ``final_beta`` over the run, if it does."""
     final_beta: Weight = 0.0
     """What ``beta`` comes to at the end of a ``linear`` or ``cosine`` schedule."""
-    width: Width = 1024
+    width: Width = 4096
     """Channels of the three layers of the expander."""
     small_views: bool = True
     """Compare large views with small ones as well, not only with each other."""
@@ -73,6 +73,10 @@ class CLoVEPlusConfig(CLoVEConfig):
     kinds: ClassVar[tuple[Kind, ...]] = ("global", "dense")
     status: ClassVar[str] = "our own"
 
+    targets: Literal["student", "teacher"] = "student"
+    """What cells are compared with: the ``student``'s own embeddings of the other view, through
+    which no gradient goes back, or those of a ``teacher``; ``teacher`` and ``export`` are for
+    that one alone."""
     stages: tuple[Stage, ...] = ("c4", "c5")
     """Stages with a local loss, each with a projector and an attention of its own."""
     whole: WholeConfig = field(default_factory=WholeConfig)
@@ -86,6 +90,11 @@ class CLoVEPlusConfig(CLoVEConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not self.has_teacher and (self.teacher != TeacherConfig() or self.export != "student"):
+            raise UserError(
+                "method.targets is student, so there is no teacher, but method.teacher or "
+                "method.export asks for one. Give --method.targets teacher, or leave them out."
+            )
         if not self.stages or len(set(self.stages)) < len(self.stages):
             raise UserError(
                 f"method.stages is {' '.join(self.stages) or 'empty'}; expected at least one, none "
@@ -97,14 +106,28 @@ class CLoVEPlusConfig(CLoVEConfig):
                 f"{' '.join(self.stages)} have a local loss. Add the others to --method.stages."
             )
 
+    @classmethod
+    def in_todays_words(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Files that speak of a teacher and not of targets are older than the choice."""
+        older = "teacher" in values and "targets" not in values
+        return {**values, "targets": "teacher"} if older else values
+
+    @property
+    def has_teacher(self) -> bool:
+        return self.targets == "teacher"
+
+    @property
+    def exported_branch(self) -> Branch | None:
+        return super().exported_branch if self.has_teacher else None
+
     def loss_at(self, stage: str) -> LossConfig:
         """The local loss of a stage."""
         return replace(self.loss, negatives="inter") if stage in self.queue_stages else self.loss
 
     def build(self, backbone: Backbone) -> Method:
-        from clove_ssl.methods.clove_plus.method import CLoVEPlus
+        from clove_ssl.methods.clove_plus.method import CLoVEPlus, TaughtCLoVEPlus
 
-        return CLoVEPlus(self, backbone)
+        return (TaughtCLoVEPlus if self.has_teacher else CLoVEPlus)(self, backbone)
 
     def metrics(self, run: PretrainConfig) -> Iterable[Metric]:
         return clove_plus_metrics(self, run)
@@ -114,5 +137,6 @@ class CLoVEPlusConfig(CLoVEConfig):
         return {
             **super().summary(),
             "stages": ", ".join(self.stages),
+            "targets": "of the teacher" if self.has_teacher else "the student's own",
             "whole images": f"{self.whole.kind}, beta {self.whole.beta:g}, balance {factor}",
         }

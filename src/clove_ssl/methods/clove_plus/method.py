@@ -2,8 +2,10 @@
 
 Cells are compared at each of some stages of the backbone as CLoVE compares them
 at one, with a projector and an attention for each; the mean of these losses is
-``L_cells``. The mean of the student's last map goes through an expander, where
-``L_whole`` (VICReg) compares whole images, without a teacher.
+``L_cells``. What they are compared with are the student's own embeddings of the other
+view, through which no gradient goes back, or those of a teacher. The mean of the
+student's last map goes through an expander, where ``L_whole`` (VICReg) compares whole
+images; it keeps them apart, so that no teacher is needed for that.
 
     L = L_cells + beta * r * L_whole
 
@@ -39,7 +41,7 @@ from clove_ssl.methods.clove_plus.balance import GradientBalance
 from clove_ssl.methods.clove_plus.config import CLoVEPlusConfig, WholeConfig
 from clove_ssl.methods.clove_plus.loss import contrast_images, pairs_with_large
 from clove_ssl.methods.heads import build_expander
-from clove_ssl.methods.teacher_student import BackboneEncoder, TeacherStudentMethod
+from clove_ssl.methods.teacher_student import BackboneEncoder, StudentMethod, TeacherStudentMethod
 from clove_ssl.methods.variance import global_terms
 from clove_ssl.methods.vicregl.method import term_metrics
 from clove_ssl.schedules import cosine, linear
@@ -47,7 +49,7 @@ from clove_ssl.views.batch import View, ViewBatch
 
 
 class StagesEncoder(BackboneEncoder):
-    """What student and teacher have in common: pixels to local embeddings of several stages."""
+    """Pixels to local embeddings of several stages: the student, and the teacher if any."""
 
     def __init__(self, backbone: Backbone, config: CLoVEPlusConfig) -> None:
         super().__init__(backbone)
@@ -80,6 +82,11 @@ class EncodedStages(NamedTuple):
     first_maps: list[Tensor]  # of the first stage with a local loss, pass by pass, (..., C, h, w)
     last_maps: list[Tensor]  # of the last stage, pass by pass
 
+    def as_targets(self) -> EncodedStages:
+        """The same embeddings, through which no gradient goes back."""
+        detached = {stage: maps.detach() for stage, maps in self.projected.items()}
+        return self._replace(projected=detached)
+
 
 class PooledExpander(nn.Module):
     """A map to the embedding of a whole image."""
@@ -94,8 +101,8 @@ class PooledExpander(nn.Module):
         return expanded
 
 
-class CLoVEPlus(TeacherStudentMethod[StagesEncoder]):
-    """CLoVE at several stages, with a loss that tells whole images apart."""
+class CLoVEPlus(StudentMethod[StagesEncoder]):
+    """CLoVE at several stages without a teacher, and a loss that tells whole images apart."""
 
     headline = ("loss_cells", "loss_whole", "balance")
 
@@ -132,11 +139,7 @@ class CLoVEPlus(TeacherStudentMethod[StagesEncoder]):
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
         """Loss of a micro-batch."""
         roles = views_by_role(batch)
-        self.before_targets(progress)
-        # The teacher sees large views only, and first: its maps are gone before the student's pile
-        # up.
-        targets = self._encode(self.teacher, roles[0])
-        students = [self._encode(self.encoder, views) for views in roles]
+        targets, students = self._encode_all(roles, progress)
         compared = {
             stage: terms.compare(
                 targets.projected[stage], [each.projected[stage] for each in students], roles
@@ -161,7 +164,7 @@ class CLoVEPlus(TeacherStudentMethod[StagesEncoder]):
         return StepOutput(loss, metrics, self._samples(students[0], len(batch.index)))
 
     def after_step(self, progress: Progress) -> None:
-        """Follow the student, where it is done here; let queues and the balance move on."""
+        """Let the balance and queues move on."""
         super().after_step(progress)
         self.balance.update()
         for terms in self._terms.values():
@@ -199,6 +202,13 @@ class CLoVEPlus(TeacherStudentMethod[StagesEncoder]):
     @property
     def _deepest(self) -> CellTerms:
         return self._terms[self.encoder.stages[-1]]
+
+    def _encode_all(
+        self, roles: Sequence[Sequence[View]], progress: Progress
+    ) -> tuple[EncodedStages, list[EncodedStages]]:
+        """What cells of large views should become, and what the student makes of every role."""
+        students = [self._encode(self.encoder, views) for views in roles]
+        return students[0].as_targets(), students
 
     def _encode(
         self, network: Callable[[Tensor], Sequence[Tensor]], views: Sequence[View]
@@ -264,6 +274,19 @@ class CLoVEPlus(TeacherStudentMethod[StagesEncoder]):
             "attention_input": projected[:HEALTH_MAPS],
             "place_maps": large.last_maps[0].detach()[: min(images, health.PLACE_IMAGES)],
         }
+
+
+class TaughtCLoVEPlus(CLoVEPlus, TeacherStudentMethod[StagesEncoder]):
+    """The same with targets of a teacher, as CLoVE has them."""
+
+    def _encode_all(
+        self, roles: Sequence[Sequence[View]], progress: Progress
+    ) -> tuple[EncodedStages, list[EncodedStages]]:
+        """Targets by the teacher, which sees large views only."""
+        self.before_targets(progress)
+        # First: its maps are gone before the student's pile up.
+        targets = self._encode(self.teacher, roles[0])
+        return targets, [self._encode(self.encoder, views) for views in roles]
 
 
 def pad_by_reflection(network: nn.Module) -> None:

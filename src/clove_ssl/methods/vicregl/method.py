@@ -12,17 +12,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from clove_ssl.backbones.build import Backbone
-from clove_ssl.config.bases import Branch
-from clove_ssl.config.views import ViewSpec
 from clove_ssl.layers.collectives import gather_with_gradient
 from clove_ssl.methods import health
-from clove_ssl.methods.base import Method, Progress, StepOutput
-from clove_ssl.methods.compiled import Capturable, Compilable
+from clove_ssl.methods.base import Progress, StepOutput
 from clove_ssl.methods.heads import build_expander
-from clove_ssl.methods.teacher_student import BackboneEncoder
+from clove_ssl.methods.teacher_student import BackboneEncoder, StudentMethod
 from clove_ssl.methods.variance import VarianceTerms, global_terms, local_terms
 from clove_ssl.methods.vicregl.config import VICRegLConfig
 from clove_ssl.views.batch import View, ViewBatch
@@ -54,24 +51,14 @@ class Encoder(BackboneEncoder):
         return Embeddings(self.expander(maps.mean((2, 3))), expanded.reshape(*cells.shape[:3], -1))
 
 
-class VICRegL(Method, Compilable, Capturable):
+class VICRegL(StudentMethod[Encoder]):
     """Self-supervised learning of local visual features (Bardes et al., 2022)."""
 
     headline = ("loss_global", "loss_local")
 
     def __init__(self, config: VICRegLConfig, backbone: Backbone) -> None:
-        super().__init__()
+        super().__init__(config, Encoder(backbone, config))
         self.config = config
-        self.encoder = Encoder(backbone, config)
-
-    @property
-    def backbone(self) -> Backbone:  # type: ignore[override]
-        """The encoder's backbone; a second registration would double the state dict."""
-        return self.encoder.backbone
-
-    def views(self) -> tuple[ViewSpec, ...]:
-        """Two large views, then the small ones."""
-        return self.config.view_specs()
 
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
         """Loss of a micro-batch."""
@@ -99,22 +86,6 @@ class VICRegL(Method, Compilable, Capturable):
         metrics = {**term_metrics("global", whole), **term_metrics("local", local)}
         rows = cells[0].detach().flatten(0, 1)[: health.MOST_ROWS]
         return StepOutput(loss, metrics, {"embeddings": rows})
-
-    def export_encoder(self, branch: Branch | None = None) -> Encoder:
-        """The only encoder."""
-        return self.encoder
-
-    def encoders(self) -> tuple[nn.Module, ...]:
-        """The encoder."""
-        return (self.encoder,)
-
-    def health(self, output: StepOutput) -> dict[str, Tensor]:
-        """Spread and rank of the embeddings of cells."""
-        rows = output.artifacts["embeddings"]
-        return {
-            "feature_std": health.feature_std(rows),
-            "effective_rank": health.effective_rank(rows),
-        }
 
     def _places(self, view: View, grid: tuple[int, int]) -> Tensor:
         """Centres of a view's cells in the image: (B, L, 2)."""
