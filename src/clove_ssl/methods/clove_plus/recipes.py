@@ -17,8 +17,8 @@ def clove_plus_r50_200ep(out: Path) -> PretrainConfig:
 
     Command: ``torchrun --nproc-per-node 8 -m clove_ssl pretrain clove-plus-r50-200ep --data
     "imagenet/{000000..001281}.tar" --out runs/plus``.
-    Cost: 256 million images; a second projector and attention make a step about a tenth longer
-    than that of ``clove-r50-200ep``. Expected: not run here.
+    Cost: 256 million images; there is no teacher's forward pass, but a second projector and
+    attention, and a wide expander. Expected: not run here.
     """
     return _with_plus(clove.clove_r50_200ep(out))
 
@@ -28,7 +28,8 @@ def clove_plus_r18_small(out: Path) -> PretrainConfig:
 
     Command: ``clove pretrain clove-plus-r18-small --data photos/ --out runs/plus``.
     Cost: about a tenth more than ``clove-r18-small``, with the same views and optimizer.
-    Expected: see docs/methods/clove-plus.md.
+    Expected: after 100 seconds of an H200 on 13,301 photos 20.8 mIoU on VOC's dense probe, 80.9 %
+    k-NN on Imagenette; see docs/results/clove-plus.md.
     """
     return _with_plus(clove.clove_r18_small(out))
 
