@@ -30,8 +30,7 @@ from clove_ssl.finetuning.starting_heads import load_heads
 from clove_ssl.finetuning.starting_point import StartingPoint, continued_backbone, open_backbone
 from clove_ssl.layers.captured import Recorder
 from clove_ssl.layers.normalization import synchronize_norms
-from clove_ssl.report.page import write_report
-from clove_ssl.report.pages import get_ready
+from clove_ssl.report.page import get_ready, write_report
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import Metrics, read_metrics
 from clove_ssl.runs.provenance import record_start

@@ -19,7 +19,7 @@ from clove_ssl.label_curves.results import (
     table_rows,
     waiting,
 )
-from clove_ssl.report.pages import template
+from clove_ssl.report.page import template
 from clove_ssl.report.series import Series, SeriesPoint, draw_series
 from clove_ssl.text_tables import in_markdown
 

@@ -14,8 +14,7 @@ from clove_ssl.errors import UserError
 from clove_ssl.pictures import command as showing
 from clove_ssl.probes import command as probing
 from clove_ssl.report.inline_pictures import MAIN_PICTURES
-from clove_ssl.report.page import render_report, write_report
-from clove_ssl.report.pages import write_file
+from clove_ssl.report.page import render_report, write_file, write_report
 from clove_ssl.report.verdict import pretraining_verdict
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory, list_checkpoints

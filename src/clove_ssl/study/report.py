@@ -16,7 +16,7 @@ from markupsafe import Markup
 from clove_ssl.atomic import cause, write_text
 from clove_ssl.errors import UserError
 from clove_ssl.report.curves import Axis, tick_labels, ticks
-from clove_ssl.report.pages import template
+from clove_ssl.report.page import template
 from clove_ssl.study.cells import StudyFolder
 from clove_ssl.study.tables import (
     LEGEND,
