@@ -147,9 +147,9 @@ def _meant(option: str) -> str:
     return "file" if option == "--config" else "number"
 
 
-def file_of(args: list[str], option: str = "--config") -> tuple[Path | None, list[str]]:
-    """The file that an option names, and the other words."""
-    value, rest = taken_out(args, option)
+def file_of(args: list[str]) -> tuple[Path | None, list[str]]:
+    """The file that ``--config`` names, and the other words."""
+    value, rest = taken_out(args, "--config")
     return (None if value is None else Path(value)), rest
 
 
@@ -207,12 +207,12 @@ def with_all_data(args: list[str]) -> list[str]:
     return [*rest, DATA, named[0], *more]
 
 
-def refuse_several(args: list[str], option: str = DATA) -> None:
-    """Refuse an option that is given twice, of which only the last would count."""
-    times = sum(word == option or word.startswith(f"{option}=") for word in args)
+def refuse_several(args: list[str]) -> None:
+    """Refuse ``--data`` that is given twice, of which only the last would count."""
+    times = sum(word == DATA or word.startswith(f"{DATA}=") for word in args)
     if times > 1:
         raise UserError(
-            f"{option} is given {times} times, but this command takes one. Give one of them; only "
+            f"{DATA} is given {times} times, but this command takes one. Give one of them; only "
             "clove pretrain takes several."
         )
 
