@@ -35,7 +35,7 @@ def report_runs(config: ReportConfig) -> Path:
     console = Console()
     if config.pictures:
         for run in runs:
-            draw_pictures(run, console)
+            paint_pictures(run, console)
     for damage in filter(None, map(damaged_lines, runs)):
         console.warn(damage)
     path = _write(runs, config.out)
@@ -78,7 +78,7 @@ def _measure_and_paint(run: RunDirectory, config: PretrainConfig, console: Conso
             probing.measure_finished(run, images=min(_MEASURED, images))
         except UserError as error:
             console.warn(f"the features are not measured: {error}")
-    draw_pictures(run, console, kinds=MAIN_PICTURES)
+    paint_pictures(run, console, kinds=MAIN_PICTURES)
     write_report(run)
 
 
@@ -87,7 +87,7 @@ def _is_helper() -> bool:
     return os.environ.get("RANK", "0") != "0"
 
 
-def draw_pictures(
+def paint_pictures(
     run: RunDirectory, console: Console, *, kinds: Sequence[PictureKind] = tuple(PICTURES)
 ) -> None:
     """Draw what a pre-training run can show and has not drawn since its weights last changed."""

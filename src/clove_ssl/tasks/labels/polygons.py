@@ -160,7 +160,7 @@ class _Filling:
         height: int,
         width: int,
     ) -> None:
-        self._edges = _draw(start, end, width=width)
+        self._edges = _trace(start, end, width=width)
         self._polygon, self._polygons = polygon, polygons
         self._height, self._width = height, width
         # The one number that decides about sizes: asked for now, read when the masks are needed.
@@ -187,7 +187,7 @@ class _Filling:
         return inside.view(self._polygons, width, height).mT
 
 
-def _draw(start: Tensor, end: Tensor, *, width: int) -> _Edges:
+def _trace(start: Tensor, end: Tensor, *, width: int) -> _Edges:
     """Edges from ``start`` (V, 2) to ``end`` (V, 2) in pixels."""
     # Cut towards 0 and not down, as a conversion to int in C does: corners left of the image
     # differ.
