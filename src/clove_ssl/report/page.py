@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,10 @@ import jinja2
 from markupsafe import Markup, escape
 
 from clove_ssl.atomic import cause, replacing
+from clove_ssl.config.files import read_values
 from clove_ssl.errors import UserError, escaped
 from clove_ssl.report import curves
 from clove_ssl.report.cards import card_sections
-from clove_ssl.report.config_table import config_differences
 from clove_ssl.report.facts import Facts, when
 from clove_ssl.report.finetuning import protocol_differences, score_boards
 from clove_ssl.report.inline_pictures import picture_groups
@@ -48,6 +48,12 @@ MAIN_GROUPS = frozenset({"loss", "features", "probes", "other"})
 """Metrics that are shown at once; the others are folded."""
 SHOWN_AT_ONCE = 4
 """Curves of such a group that are not folded; the first ones matter most."""
+
+_NOTHING = "–"
+_UNIMPORTANT = frozenset({"out"})
+
+Row = tuple[str, list[str]]
+"""An option, and its value in every run."""
 
 _FLAG = re.compile(r"--[a-z][a-z._-]*[a-z]")
 _UNIT = re.compile(r"(?<=\d) (?=%)|(?<=\d) (?=x \d)|(?<=\d x) (?=\d)")
@@ -119,8 +125,35 @@ def _side_by_side(runs: Sequence[ReportedRun]) -> dict[str, Any]:
 
 
 def _differences(runs: Sequence[ReportedRun]) -> dict[str, Any]:
-    common, partial = config_differences(runs)
+    common, partial = _config_differences(runs)
     return {"runs": runs, "rows": common, "partial": {"runs": runs, "rows": partial}}
+
+
+def _config_differences(runs: Sequence[ReportedRun]) -> tuple[list[Row], list[Row]]:
+    """The options that differ, in the order of the files: those that all runs have, the others."""
+    tables = [dict(_flat(read_values(run.run.config))) for run in runs]
+    keys = list(dict.fromkeys(key for table in tables for key in table))
+    rows = [(key, [_text(table, key) for table in tables]) for key in keys]
+    different = [(key, values) for key, values in rows if len(set(values)) > 1]
+    common = [row for row in different if all(row[0] in table for table in tables)]
+    return common, [row for row in different if row not in common]
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        elif prefix or key not in _UNIMPORTANT:
+            yield f"{prefix}{key}", value
+
+
+def _text(table: dict[str, Any], key: str) -> str:
+    if key not in table:
+        return _NOTHING
+    value = table[key]
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return "none" if value is None else str(value)
 
 
 def _columns(runs: Sequence[ReportedRun], facts: Sequence[Facts]) -> dict[str, Any]:
@@ -128,7 +161,7 @@ def _columns(runs: Sequence[ReportedRun], facts: Sequence[Facts]) -> dict[str, A
     names = dict.fromkeys(name for each in facts for name in each)
     return {
         "runs": runs,
-        "rows": [(name, [each.get(name, "–") for each in facts]) for name in names],
+        "rows": [(name, [each.get(name, _NOTHING) for each in facts]) for name in names],
     }
 
 
