@@ -71,12 +71,7 @@ def finetune(args: Arguments) -> None:
         print(finetune_page())
         return
     overwrite, words = flag_of(words, "--overwrite")
-    config = _laid_over(
-        base_protocol,
-        words,
-        prog="clove finetune TASK [--config FILE]",
-        description="Every option of a fine-tuning; clove finetune --help has the usual ones.",
-    )
+    config = _laid_over(base_protocol, words, usage="clove finetune TASK [--config FILE]")
     with starting():
         from clove_ssl.finetuning import seeds as finetuning
 
@@ -89,12 +84,7 @@ def labels(args: Arguments) -> None:
     if wants_help(words):
         print(labels_page())
         return
-    config = _laid_over(
-        base_labels,
-        words,
-        prog="clove labels TASK",
-        description="Every option; clove labels --help has the usual ones.",
-    )
+    config = _laid_over(base_labels, words, usage="clove labels TASK")
     with starting():
         from clove_ssl.label_curves import command as comparing
 
@@ -102,16 +92,14 @@ def labels(args: Arguments) -> None:
 
 
 def _laid_over(
-    base_of: Callable[[list[str]], tuple[C, list[str]]],
-    words: list[str],
-    *,
-    prog: str,
-    description: str,
+    base_of: Callable[[list[str]], tuple[C, list[str]]], words: list[str], *, usage: str
 ) -> C:
     """The config of a verb on a task: what its words begin with, and the options over that."""
     refuse_several(words)
     base, rest = base_of(with_all_help(words))
-    return tyro.cli(type(base), prog=prog, description=description, default=base, args=rest)
+    command = usage.partition(" TASK")[0]
+    description = f"Every option; {command} --help has the usual ones."
+    return tyro.cli(type(base), prog=usage, description=description, default=base, args=rest)
 
 
 @dataclass(frozen=True, kw_only=True)
