@@ -28,7 +28,7 @@ print(json.dumps([imported - start, time.process_time() - imported]))
 """
 AS_CLOVE = PLAIN.replace(
     IMPORTS,
-    f"from clove_ssl.command_line.starting import starting\nwith starting():\n    {IMPORTS}",
+    f"from clove_ssl.command_line.importing import starting\nwith starting():\n    {IMPORTS}",
 )
 LINE = re.compile(r"import time:\s+(\d+) \|\s+\d+ \|\s+(\w+)(?:\.(\w+))?")
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clove_ssl.console import Console
-from clove_ssl.live_lines import LiveLine, rate
+from clove_ssl.console import Console, LiveLine, rate
 
 CLEAR = "\r\x1b[2K"
 

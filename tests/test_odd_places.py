@@ -16,7 +16,7 @@ from clove_ssl import cli
 from clove_ssl.atomic import write_text
 from clove_ssl.config import files
 from clove_ssl.config.showing import WatchConfig
-from clove_ssl.report import pages
+from clove_ssl.report import page
 from clove_ssl.report.watch import news, open_server
 from clove_ssl.runs.directory import RunDirectory
 
@@ -62,14 +62,14 @@ def test_a_text_with_an_odd_name_is_written_with_its_bytes_shown(tmp_path: Path)
 def test_a_report_needs_no_file_of_the_installation_once_it_is_ready(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pages.get_ready()
-    loader = pages._environment().loader
+    page.get_ready()
+    loader = page._environment().loader
     assert loader is not None
 
     def gone(*_: object) -> None:
         raise FileNotFoundError
 
     monkeypatch.setattr(loader, "get_source", gone)
-    monkeypatch.setattr(pages._environment(), "auto_reload", False)
+    monkeypatch.setattr(page._environment(), "auto_reload", False)
     for name in ("report.html.jinja", "study.html.jinja"):
-        assert pages.template(name).name == name
+        assert page.template(name).name == name

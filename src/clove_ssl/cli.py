@@ -11,13 +11,16 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import tyro
 
 from clove_ssl import __version__
 from clove_ssl.bench.config import BenchConfig
 from clove_ssl.command_line.arguments import (
+    base_labels,
+    base_protocol,
+    check_spelling,
     data_words,
     flag_of,
     leading_name,
@@ -25,13 +28,10 @@ from clove_ssl.command_line.arguments import (
     wants_help,
     with_all_help,
 )
-from clove_ssl.command_line.bases import base_labels, base_protocol, check_spelling
 from clove_ssl.command_line.choosing import pretraining_of
 from clove_ssl.command_line.completion import completion_script
-from clove_ssl.command_line.starting import starting
+from clove_ssl.command_line.importing import starting
 from clove_ssl.command_line.usage import finetune_page, labels_page, pretrain_page
-from clove_ssl.config.finetuning import FinetuneConfig
-from clove_ssl.config.label_curves import LabelsConfig
 from clove_ssl.config.own_data import DataConfig
 from clove_ssl.config.predicting import EvaluateConfig, PredictConfig
 from clove_ssl.config.probing import EmbedConfig, ProbeConfig
@@ -46,6 +46,7 @@ from clove_ssl.study.config import StudyRunConfig
 from clove_ssl.weights.config import ExportConfig, ImportConfig
 
 Arguments = Sequence[str]
+C = TypeVar("C")
 
 
 def pretrain(args: Arguments) -> None:
@@ -58,9 +59,9 @@ def pretrain(args: Arguments) -> None:
     overwrite, words = flag_of(words, "--overwrite")
     config = pretraining_of(words, overwrite=overwrite)
     with starting():
-        from clove_ssl import whole_runs
+        from clove_ssl.whole_runs import begin
 
-    whole_runs.begin(config, overwrite=overwrite)
+    begin(config, overwrite=overwrite)
 
 
 def finetune(args: Arguments) -> None:
@@ -70,15 +71,7 @@ def finetune(args: Arguments) -> None:
         print(finetune_page())
         return
     overwrite, words = flag_of(words, "--overwrite")
-    refuse_several(words)
-    base, rest = base_protocol(with_all_help(words))
-    config = tyro.cli(
-        FinetuneConfig,
-        prog="clove finetune TASK [--config FILE]",
-        description="Every option of a fine-tuning; clove finetune --help has the usual ones.",
-        default=base,
-        args=rest,
-    )
+    config = _laid_over(base_protocol, words, usage="clove finetune TASK [--config FILE]")
     with starting():
         from clove_ssl.finetuning import seeds as finetuning
 
@@ -91,19 +84,22 @@ def labels(args: Arguments) -> None:
     if wants_help(words):
         print(labels_page())
         return
-    refuse_several(words)
-    base, rest = base_labels(with_all_help(words))
-    config = tyro.cli(
-        LabelsConfig,
-        prog="clove labels TASK",
-        description="Every option; clove labels --help has the usual ones.",
-        default=base,
-        args=rest,
-    )
+    config = _laid_over(base_labels, words, usage="clove labels TASK")
     with starting():
         from clove_ssl.label_curves import command as comparing
 
     comparing.compare_labels(config)
+
+
+def _laid_over(
+    base_of: Callable[[list[str]], tuple[C, list[str]]], words: list[str], *, usage: str
+) -> C:
+    """The config of a verb on a task: what its words begin with, and the options over that."""
+    refuse_several(words)
+    base, rest = base_of(with_all_help(words))
+    command = usage.partition(" TASK")[0]
+    description = f"Every option; {command} --help has the usual ones."
+    return tyro.cli(type(base), prog=usage, description=description, default=base, args=rest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,9 +149,9 @@ def resume(args: Arguments) -> None:
     """Continue an interrupted run: clove resume RUN [--data MOVED] [--epochs LONGER]."""
     arguments = tyro.cli(ResumeArguments, prog="clove resume", args=_one_data(args))
     with starting():
-        from clove_ssl import whole_runs
+        from clove_ssl.whole_runs import resume as continue_run
 
-    whole_runs.resume(
+    continue_run(
         arguments.run,
         micro_batch=arguments.micro_batch,
         data=arguments.data,

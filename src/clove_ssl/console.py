@@ -11,8 +11,9 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -20,11 +21,42 @@ from rich.console import Console as RichConsole
 from rich.markup import escape
 
 from clove_ssl.errors import escaped
-from clove_ssl.live_lines import LiveLine
 
 _INTERVAL = 60.0  # seconds between lines about long work, where no line can rewrite itself
 _REDRAW = 0.5  # seconds
 _CLEAR = "\r\x1b[2K"
+_SHORTEST_BAR, _LONGEST_BAR = 8, 30
+_GAP = "  "
+
+
+@dataclass(frozen=True)
+class LiveLine:
+    """One line that says how far something is: a bar, and facts that fit beside it.
+
+    Facts stand in the order of their importance. On a narrow terminal the last ones are left out,
+    on a wide one all are there and the bar grows.
+    """
+
+    share: float  # done, 0 to 1
+    facts: Sequence[str]
+
+    def fitted(self, width: int, *, plain: bool = False) -> str:
+        """The line for a terminal of ``width`` columns; ``plain`` has no signs beyond ASCII."""
+        shown: list[str] = []
+        room = width - _SHORTEST_BAR
+        for fact in self.facts:
+            if len(_GAP) + len(fact) > room:
+                break
+            room -= len(_GAP) + len(fact)
+            shown.append(fact)
+        bar = _bar(self.share, min(_LONGEST_BAR, _SHORTEST_BAR + max(0, room)), plain=plain)
+        return _GAP.join([bar, *shown])[:width]
+
+
+def _bar(share: float, length: int, *, plain: bool) -> str:
+    full = int(length * min(max(share, 0.0), 1.0))
+    done, left = ("#", "-") if plain else ("━", "─")
+    return done * full + left * (length - full)
 
 
 class Console:
@@ -217,3 +249,10 @@ def duration(seconds: float) -> str:
 def counted(number: int, thing: str, things: str = "") -> str:
     """A number of things in words: 1 worker, 2 workers, 1,000 images."""
     return f"{number:,} {thing if number == 1 else things or thing + 's'}"
+
+
+def rate(images_per_second: float) -> str:
+    """A speed in a few digits, however small: 2,941 img/s, 7.3 img/s, 0.042 img/s."""
+    if images_per_second >= 10:
+        return f"{images_per_second:,.0f} img/s"
+    return f"{images_per_second:.2g} img/s"

@@ -70,7 +70,7 @@ def imported(program: str) -> set[str]:
 
 def test_the_compiler_waits_until_it_is_asked_for() -> None:
     program = (
-        "from clove_ssl.command_line.starting import starting\n"
+        "from clove_ssl.command_line.importing import starting\n"
         "with starting():\n"
         "    import clove_ssl.pretraining.run\n"
         "import torch, torchvision\n"

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from clove_ssl.command_line.starting import starting
+from clove_ssl.command_line.importing import starting
 
 
 @pytest.mark.parametrize(("terminal", "rank"), [(True, "0"), (True, "1"), (False, "0")])

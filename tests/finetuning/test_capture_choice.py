@@ -11,7 +11,7 @@ from builders.runs.tiny_finetuning import tiny_finetuning
 from builders.tasks.tiny_detectors import tiny_batch, tiny_detector
 
 from clove_ssl.errors import UserError
-from clove_ssl.finetuning.run import _choose_capture
+from clove_ssl.finetuning.learner import choose_capture
 from clove_ssl.tasks.base import TaskModel
 from clove_ssl.tasks.detection.model import DetectionNetwork
 from clove_ssl.tasks.labels.samples import DetectionDataset
@@ -44,18 +44,18 @@ def network() -> DetectionNetwork:
 def test_detectors_are_captured_where_they_can_be(
     asked: str, place: Process, decided: tuple[bool, str]
 ) -> None:
-    assert _choose_capture(replace(CONFIG, capture=asked), place, network()) == decided
+    assert choose_capture(replace(CONFIG, capture=asked), place, network()) == decided
 
 
 def test_other_tasks_say_why_they_are_not() -> None:
-    captures, reason = _choose_capture(CONFIG, process("cuda"), TaskModel())
+    captures, reason = choose_capture(CONFIG, process("cuda"), TaskModel())
     assert not captures
     assert "this task" in reason
 
 
 def test_a_capture_that_cannot_be_is_refused() -> None:
     with pytest.raises(UserError, match="--capture always cannot be done here: on a CPU"):
-        _choose_capture(replace(CONFIG, capture="always"), process("cpu"), network())
+        choose_capture(replace(CONFIG, capture="always"), process("cpu"), network())
 
 
 @pytest.mark.parametrize("kind", ["c4", "fpn"])

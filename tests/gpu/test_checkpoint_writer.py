@@ -8,8 +8,7 @@ import torch
 from builders.gpu_marks import NEEDS_GPU
 from builders.runs.interruptions import assert_same
 
-from clove_ssl.training.checkpoint_writer import CheckpointWriter
-from clove_ssl.training.checkpoints import CheckpointStore
+from clove_ssl.training.checkpoints import CheckpointStore, CheckpointWriter
 
 pytestmark = NEEDS_GPU
 

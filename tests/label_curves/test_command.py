@@ -15,7 +15,7 @@ from clove_ssl import cli, label_curve
 from clove_ssl.config.finetuning import EvaluationConfig, LabelledDataConfig
 from clove_ssl.config.label_curves import LabelsConfig
 from clove_ssl.errors import UserError
-from clove_ssl.label_curves import running
+from clove_ssl.label_curves import command
 from clove_ssl.label_curves.command import compare_labels
 from clove_ssl.label_curves.plan import part_sizes
 from clove_ssl.runs.directory import RunDirectory
@@ -57,7 +57,7 @@ def times(out: Path) -> dict[Path, int]:
 
 def stopped_after(cells: int, config: LabelsConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run a comparison until some cells are done, then stop it as Ctrl-C does."""
-    real, done = running.start_or_resume, list[str]()
+    real, done = command.start_or_resume, list[str]()
 
     def stopping(*args: Any) -> None:
         if len(done) == cells:
@@ -66,7 +66,7 @@ def stopped_after(cells: int, config: LabelsConfig, monkeypatch: pytest.MonkeyPa
         done.append("one more")
 
     with monkeypatch.context() as patch:
-        patch.setattr(running, "start_or_resume", stopping)
+        patch.setattr(command, "start_or_resume", stopping)
         with pytest.raises(KeyboardInterrupt):
             compare_labels(config)
 

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from clove_ssl.label_curves.page import draw_curve
+from clove_ssl.label_curves.page import paint_curve
 from clove_ssl.label_curves.results import LabelCurve, LabelLine, LabelPoint
 from clove_ssl.report.series import HEIGHT, WIDTH
 
@@ -53,7 +53,7 @@ def test_several_seeds_have_a_spread() -> None:
 
 def test_curves_are_a_picture_that_stands_alone() -> None:
     found = curve(line("random & co", (0.1, 0.2), 0.1, 0.3), line("mine <1>", (), 0.31, 0.4))
-    picture = draw_curve(found, title='box_AP of "a" & b')
+    picture = paint_curve(found, title='box_AP of "a" & b')
     root = ET.fromstring(str(picture))
     assert root.tag == f"{SVG}svg"
     texts = [element.text for element in root.iter(f"{SVG}text")]
@@ -66,7 +66,7 @@ def test_curves_are_a_picture_that_stands_alone() -> None:
 
 
 def places(found: LabelCurve) -> list[float]:
-    root = ET.fromstring(str(draw_curve(found, title="")))
+    root = ET.fromstring(str(paint_curve(found, title="")))
     drawn = [element for element in root.iter(f"{SVG}circle") if element.get("class") == "point"]
     return [float(element.get("cx", "nan")) for element in drawn]
 
@@ -78,4 +78,4 @@ def test_images_stand_on_a_logarithmic_axis() -> None:
 
 def test_a_single_point_and_no_point_at_all_can_be_drawn() -> None:
     assert all(map(math.isfinite, places(curve(line("random", 0.0, (), ())))))
-    assert draw_curve(curve(line("random", (), (), ())), title="") is None
+    assert paint_curve(curve(line("random", (), (), ())), title="") is None

@@ -123,7 +123,7 @@ def test_a_step_reads_nothing_back_from_the_device(
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_health_figures_and_headlines_are_there(name: str) -> None:
+def test_health_metrics_and_headlines_are_there(name: str) -> None:
     config = small_method(name)
     method = tiny_built(config)
     output = method(two_views(config), START)

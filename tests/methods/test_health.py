@@ -40,7 +40,7 @@ def test_effective_rank_falls_when_dimensions_shrink(noise: torch.Tensor) -> Non
     assert 1 < effective_rank(shrunk) < 0.5 * effective_rank(noise)
 
 
-def test_zero_features_give_finite_figures() -> None:
+def test_zero_features_give_finite_metrics() -> None:
     rows = torch.zeros(10, 4)
     assert feature_std(rows) == 0
     assert effective_rank(rows) == 1

@@ -208,7 +208,7 @@ def test_a_report_draws_what_is_missing_or_out_of_date(run: Path) -> None:
     times = {each: each.stat().st_mtime_ns for each in (run / "pictures").iterdir()}
     assert len(times) == len(PICTURES)
     (run / "pictures" / "views.png").unlink()
-    reporting.draw_pictures(RunDirectory(run), Console())
+    reporting.paint_pictures(RunDirectory(run), Console())
     renewed = [each.name for each in times if each.stat().st_mtime_ns != times[each]]
     assert renewed == ["views.png"]
 

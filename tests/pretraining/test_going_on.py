@@ -17,7 +17,7 @@ from clove_ssl.config import files
 from clove_ssl.config.pretraining import DataConfig, PretrainConfig
 from clove_ssl.errors import UserError
 from clove_ssl.pretraining import run as pretraining
-from clove_ssl.pretraining.going_on import located
+from clove_ssl.pretraining.images import located
 from clove_ssl.runs.directory import RunDirectory
 
 

@@ -26,7 +26,7 @@ from clove_ssl.config.finetuning import protocol
 from clove_ssl.config.pretraining import DataConfig, PretrainConfig
 from clove_ssl.errors import UserError
 from clove_ssl.methods.byol.config import BYOLConfig
-from clove_ssl.report.curves import draw_curves, thinned, tick_labels, ticks, value_range
+from clove_ssl.report.curves import paint_curves, thinned, tick_labels, ticks, value_range
 from clove_ssl.report.page import render_report, write_report
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
@@ -197,7 +197,7 @@ def test_a_file_name_that_is_no_text_can_be_reported(make_run: RunMaker) -> None
     assert "caf" in write_report(run).read_text(encoding="utf-8")
 
 
-def test_unknown_figures_are_shown_under_other(make_run: RunMaker) -> None:
+def test_unknown_metrics_are_shown_under_other(make_run: RunMaker) -> None:
     text = text_of(write_report(make_run([row(1, my_own_figure=0.25)])).read_text())
     assert text.index("Other metrics") < text.index("my own figure 0.25")
 
@@ -209,7 +209,7 @@ def test_broken_values_are_counted_and_shown(make_run: RunMaker) -> None:
     assert "Problem · Loss. Not a number since step 2" in text
 
 
-def test_a_figure_that_was_never_a_number_has_a_card(make_run: RunMaker) -> None:
+def test_a_metric_that_was_never_a_number_has_a_card(make_run: RunMaker) -> None:
     page = write_report(make_run([row(1, feature_std=math.nan)])).read_text()
     assert "No value to draw yet" in text_of(page)
 
@@ -601,7 +601,7 @@ def test_tick_labels_have_as_many_digits_as_needed(
 
 
 def path_of(points: list[tuple[int, float]]) -> str:
-    picture = draw_curves({0: points}, "x")
+    picture = paint_curves({0: points}, "x")
     found = re.search(r'<path class="line run-0" data-run="0" d="([^"]*)"', picture)
     assert found
     return found[1]
@@ -636,4 +636,4 @@ def test_larger_values_are_drawn_higher() -> None:
 
 
 def test_the_label_of_a_curve_is_escaped() -> None:
-    assert 'aria-label="a &#34;b&#34; &lt;c&gt;"' in draw_curves({0: [(1, 1.0)]}, 'a "b" <c>')
+    assert 'aria-label="a &#34;b&#34; &lt;c&gt;"' in paint_curves({0: [(1, 1.0)]}, 'a "b" <c>')

@@ -16,26 +16,31 @@ from builders.runs.tiny_runs import tiny_config
 
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
-from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.config.pretraining import PretrainConfig, data_warnings
 from clove_ssl.doctor.command import check_capture, check_checkpoints, run_checks
 from clove_ssl.errors import UserError, explained
 from clove_ssl.exporting.sources import _probes
 from clove_ssl.finetuning.starting_point import continued_backbone
 from clove_ssl.pretraining.building import unrestored_method
 from clove_ssl.pretraining.choices import decide
-from clove_ssl.report.facts import hardware_facts, score_facts
+from clove_ssl.report.facts import hardware_facts, score_facts, when
 from clove_ssl.report.finetuning import protocol_differences, score_boards
 from clove_ssl.report.page import render_report
-from clove_ssl.report.pages import when
 from clove_ssl.report.probe_bars import bar_charts
 from clove_ssl.report.runs import read_run, read_runs
 from clove_ssl.report.watch import news
 from clove_ssl.runs import directory
-from clove_ssl.runs.data_warnings import SHORTER_SIDE, data_warnings, recorded_side
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.history import History
 from clove_ssl.runs.probe_file import read_probes
-from clove_ssl.runs.provenance import read_starts, record_start, run_number, unreadable_files
+from clove_ssl.runs.provenance import (
+    SHORTER_SIDE,
+    read_starts,
+    record_start,
+    recorded_side,
+    run_number,
+    unreadable_files,
+)
 from clove_ssl.runs.state import RunState, read_state
 from clove_ssl.tasks.scoring.scores import (
     Curve,

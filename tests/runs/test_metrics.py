@@ -48,7 +48,7 @@ def test_a_line_torn_by_a_crash_is_left_out(run: RunDirectory) -> None:
     assert len(read_metrics(run)) == 3
 
 
-def test_tensorboard_gets_the_same_figures(run: RunDirectory) -> None:
+def test_tensorboard_gets_the_same_metrics(run: RunDirectory) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -108,7 +108,7 @@ def test_a_run_of_an_earlier_version_keeps_its_id_for_wandb(
     assert opened_ids([run], monkeypatch) == ["old"]
 
 
-def test_the_last_value_of_a_figure_may_stand_before_the_line_of_a_probe() -> None:
+def test_the_last_value_of_a_metric_may_stand_before_the_line_of_a_probe() -> None:
     rows = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}, {"step": 2, "probe_knn": 0.5}]
     assert last_values(rows) == {"step": 2, "loss": 1.0, "probe_knn": 0.5}
     assert last_values([]) == {}

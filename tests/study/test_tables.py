@@ -22,7 +22,7 @@ from clove_ssl.study.comparing import StudyComparison
 from clove_ssl.study.config import BudgetConfig, FinetuningEntry, StudyConfig, StudyDataConfig
 from clove_ssl.study.paper_tables import IMAGENET_IMAGES, PAPER_TABLES, PaperTable
 from clove_ssl.study.plan import StudyPlan, make_plan, save_study
-from clove_ssl.study.report import draw_bars
+from clove_ssl.study.report import paint_bars
 from clove_ssl.study.results import pretraining_rows
 from clove_ssl.study.studies import paper_ablations, paper_main, quick
 from clove_ssl.study.tables import (
@@ -284,7 +284,7 @@ def test_markdown_keeps_its_columns(table: StudyTable) -> None:
     assert lines[3].startswith("| <b> | – | – | – |")
 
 
-def test_csv_has_one_line_per_figure(table: StudyTable) -> None:
+def test_csv_has_one_line_per_score(table: StudyTable) -> None:
     first, second = csv.DictReader(io.StringIO(csv_text([table])))
     assert (first["paper"], first["mean"], first["differs"]) == ("60.1", "58.04", "1")
     assert first["basis"] == "pre-training"
@@ -301,17 +301,17 @@ def test_latex_is_escaped_and_balanced(table: StudyTable) -> None:
 
 
 def test_plots_are_svg_that_needs_nothing_else(table: StudyTable) -> None:
-    plot = draw_bars(table)
+    plot = paint_bars(table)
     assert plot is not None
     root = ET.fromstring(plot)
     kinds = [node.get("class") for node in root.iter() if node.tag.endswith(("rect", "path"))]
     assert kinds == ["paper", "ours", "whisker"]
     assert "href" not in plot
-    assert draw_bars(replace(table, rows=table.rows[1:])) is None
+    assert paint_bars(replace(table, rows=table.rows[1:])) is None
 
 
-def test_bars_are_as_long_as_their_figures(table: StudyTable) -> None:
-    plot = draw_bars(table)
+def test_bars_are_as_long_as_their_scores(table: StudyTable) -> None:
+    plot = paint_bars(table)
     assert plot is not None
     widths = {
         node.get("class"): float(node.get("width", 0))

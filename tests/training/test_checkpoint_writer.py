@@ -22,8 +22,13 @@ from clove_ssl.pretraining import run as pretraining
 from clove_ssl.pretraining.building import unrestored_method
 from clove_ssl.runs.metrics import MetricsFile
 from clove_ssl.training import checkpoints
-from clove_ssl.training.checkpoint_writer import CheckpointWriter, Snapshot
-from clove_ssl.training.checkpoints import CheckpointStore, State, load_state
+from clove_ssl.training.checkpoints import (
+    CheckpointStore,
+    CheckpointWriter,
+    Snapshot,
+    State,
+    load_state,
+)
 from clove_ssl.training.loop import TrainingLoop
 from clove_ssl.training.repeatability import random_state
 

@@ -9,7 +9,7 @@ from builders.runs.tiny_runs import tiny_config
 
 from clove_ssl.console import Console
 from clove_ssl.pretraining.choices import plan_run
-from clove_ssl.training.pace import Pace
+from clove_ssl.training.observer import Pace
 
 METRICS = {"loss": 1.0, "images_per_second": 0.0421, "data_wait": 0.5, "epoch": 0.25}
 
@@ -65,8 +65,8 @@ def test_a_terminal_shows_a_long_pass_before_it_has_ended(
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr("clove_ssl.training.pace._SILENCE", 0.0)
-    monkeypatch.setattr("clove_ssl.training.pace._REDRAW", 0.01)
+    monkeypatch.setattr("clove_ssl.training.observer._SILENCE", 0.0)
+    monkeypatch.setattr("clove_ssl.training.observer._REDRAW", 0.01)
     with Console() as console, pace(100, console).kept_shown(3):
         said = ""
         while "step 3/100  working 0 s" not in said:  # a pass that does not end

@@ -1,12 +1,129 @@
-"""Words of a command line that are dealt with before the options of a config are read."""
+"""Words of a command line that are dealt with before the options of a config are read.
+
+The first word, and a file, say what the options are laid over: a recipe, a protocol, a run.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
+import tyro
+
+from clove_ssl.config.finetuning import (
+    FinetuneConfig,
+    own_tasks,
+    protocol,
+    task_summaries,
+)
+from clove_ssl.config.label_curves import LabelsConfig, shared_by_all
+from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.errors import UserError
+from clove_ssl.methods.recipes import all_recipes, recipe
+
+T = TypeVar("T")
+C = TypeVar("C", PretrainConfig, FinetuneConfig)
 
 DATA = "--data"
+_ANYWHERE = Path()
+_ANY_BACKBONE = ""
+"""Stand in for what the command line has to say."""
+
+
+def base_config(args: list[str]) -> tuple[PretrainConfig, list[str]]:
+    """What command-line options are laid over: a recipe, a file, or a recipe and then a file."""
+    file, args = file_of(args)
+    if (name := leading_name(args)) is not None:
+        return _changed_by(file, recipe(name, _ANYWHERE)), args[1:]
+    if file is not None:
+        return _without_out(_config_from_file(PretrainConfig, file)), args
+    if wants_help(args):
+        return recipe("clove-r50-200ep", tyro.MISSING), args
+    return recipe("clove-demo", tyro.MISSING), args
+
+
+def base_protocol(args: list[str]) -> tuple[FinetuneConfig, list[str]]:
+    """What command-line options are laid over: a protocol, a file, or one and then the other."""
+    file, args = file_of(args)
+    if (name := leading_name(args)) is not None:
+        named = _changed_by(file, protocol(name, _ANYWHERE, _ANY_BACKBONE))
+        if named.backbone == _ANY_BACKBONE:
+            named = replace(named, backbone=tyro.MISSING)
+        return named, args[1:]
+    if file is not None:
+        return _without_out(_config_from_file(FinetuneConfig, file)), args
+    if wants_help(args):
+        return protocol("coco-fpn", tyro.MISSING, tyro.MISSING), args
+    raise UserError(
+        f"clove finetune needs a task: {', '.join(task_summaries())}. For classes of your own: "
+        "clove finetune detect --backbone runs/a --data my_data --out runs/a-mine; for a published "
+        "protocol: clove finetune voc-c4 --backbone runs/a --data VOCdevkit --out runs/a-voc"
+    )
+
+
+def base_labels(args: list[str]) -> tuple[LabelsConfig, list[str]]:
+    """What the options of ``clove labels`` are laid over: those of a fine-tuning on own classes."""
+    named = leading_name(args) is not None or file_of(args)[0] is not None
+    if not named and not wants_help(args):
+        raise UserError(
+            f"clove labels needs a task: {', '.join(own_tasks())}. For example: clove "
+            "labels detect --backbones random runs/a --data my_data --out runs/labels"
+        )
+    base, rest = base_protocol(args if named else ["detect", *args])
+    return LabelsConfig(finetuning=shared_by_all(base), backbones=tyro.MISSING), rest
+
+
+def check_spelling(args: Sequence[str]) -> None:
+    """Say the full name of options that people know by a shorter one."""
+    typed = [arg.partition("=") for arg in args]
+    for at, (option, _, value) in enumerate(typed):
+        following = value or next(iter(args[at + 1 :]), "")
+        if option == "--method":
+            named = [name for name in all_recipes() if name.startswith(f"{following}-")]
+            examples = f"; of {following} there are {', '.join(named)}" if named else ""
+            first = named[0] if named else "RECIPE"
+            raise UserError(
+                "A method is chosen by its recipe, which comes first, not by --method. Type: clove "
+                f"pretrain {first} --data PHOTOS --out RUN (clove list recipes shows all"
+                f"{examples})."
+            )
+        if option in _FULL_NAMES:
+            raise UserError(
+                f"{option} is called {_FULL_NAMES[option]} here. Type: {_FULL_NAMES[option]} "
+                f"{following or 'VALUE'}"
+            )
+
+
+_FULL_NAMES = {
+    "--learning-rate": "--lr",
+    "--weight-decay": "--optimizer.weight-decay",
+    "--optimizer": "--optimizer.name",
+    "--backbone": "--backbone.name",
+}
+"""Options of ``clove pretrain`` by the short names that other programs give them."""
+
+
+def _config_from_file(cls: type[T], file: Path) -> T:
+    from clove_ssl.config import files
+
+    # A run's own folder is never free, so --out is asked for anew, and the file needs none.
+    return files.load(cls, file, overrides={"out": str(_ANYWHERE)})
+
+
+def _changed_by(file: Path | None, config: C) -> C:
+    """A config with the values of a file laid over it, if there is one; ``out`` is left open."""
+    if file is not None:
+        from clove_ssl.config import files
+
+        values = {**files.read_values(file), "out": str(_ANYWHERE)}
+        config = files.changed(config, values, where=str(file))
+    return _without_out(config)
+
+
+def _without_out(config: C) -> C:
+    return replace(config, out=tyro.MISSING)
 
 
 def taken_out(args: list[str], option: str) -> tuple[str | None, list[str]]:
@@ -30,9 +147,9 @@ def _meant(option: str) -> str:
     return "file" if option == "--config" else "number"
 
 
-def file_of(args: list[str], option: str = "--config") -> tuple[Path | None, list[str]]:
-    """The file that an option names, and the other words."""
-    value, rest = taken_out(args, option)
+def file_of(args: list[str]) -> tuple[Path | None, list[str]]:
+    """The file that ``--config`` names, and the other words."""
+    value, rest = taken_out(args, "--config")
     return (None if value is None else Path(value)), rest
 
 
@@ -90,12 +207,12 @@ def with_all_data(args: list[str]) -> list[str]:
     return [*rest, DATA, named[0], *more]
 
 
-def refuse_several(args: list[str], option: str = DATA) -> None:
-    """Refuse an option that is given twice, of which only the last would count."""
-    times = sum(word == option or word.startswith(f"{option}=") for word in args)
+def refuse_several(args: list[str]) -> None:
+    """Refuse ``--data`` that is given twice, of which only the last would count."""
+    times = sum(word == DATA or word.startswith(f"{DATA}=") for word in args)
     if times > 1:
         raise UserError(
-            f"{option} is given {times} times, but this command takes one. Give one of them; only "
+            f"{DATA} is given {times} times, but this command takes one. Give one of them; only "
             "clove pretrain takes several."
         )
 

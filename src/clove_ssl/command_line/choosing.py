@@ -11,6 +11,7 @@ from typing import Literal
 import tyro
 
 from clove_ssl.command_line.arguments import (
+    base_config,
     data_words,
     leading_name,
     minutes_of,
@@ -19,8 +20,7 @@ from clove_ssl.command_line.arguments import (
     with_all_data,
     with_all_help,
 )
-from clove_ssl.command_line.bases import base_config
-from clove_ssl.command_line.starting import starting
+from clove_ssl.command_line.importing import starting
 from clove_ssl.config.pretraining import DataConfig, PretrainConfig
 from clove_ssl.errors import UserError
 

@@ -11,14 +11,12 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import cattrs
 
 from clove_ssl.config.regular_files import read_regular
 from clove_ssl.errors import UserError
-
-T = TypeVar("T")
 
 LARGEST = 2**28  # bytes; predictions and labels, which may be larger, have readers of their own
 

@@ -12,19 +12,18 @@ from pathlib import Path
 
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
-from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.config.pretraining import PretrainConfig, data_warnings
 from clove_ssl.console import Console, counted
 from clove_ssl.doctor.machine import Check, State, machine_checks, verdict
 from clove_ssl.doctor.self_test import self_tests
 from clove_ssl.errors import UserError
 from clove_ssl.report.verdict import RunVerdict, finetuning_verdict, pretraining_verdict
 from clove_ssl.runs import directory
-from clove_ssl.runs.data_warnings import data_warnings, recorded_side
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.hints import Hint, hints
 from clove_ssl.runs.metric_table import Level
 from clove_ssl.runs.metrics import damaged_lines, read_metrics
-from clove_ssl.runs.provenance import read_starts, unreadable_files
+from clove_ssl.runs.provenance import read_starts, recorded_side, unreadable_files
 from clove_ssl.runs.state import RunState, read_finetuning_state, read_state
 
 MEANING: dict[Level, State] = {"good": "ok", "look": "look", "bad": "problem"}

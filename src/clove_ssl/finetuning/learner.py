@@ -1,4 +1,4 @@
-"""A downstream model as the training loop sees it, and the batches it gets."""
+"""A downstream model as the training loop sees it, the batches it gets, what is captured."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from typing import Any
 
 import torch
 
+from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.console import Console
-from clove_ssl.data.loading import end_workers
+from clove_ssl.data.loading import choose_workers, end_workers
+from clove_ssl.finetuning.plan import FinetunePlan
+from clove_ssl.layers.captured import Recorder
 from clove_ssl.methods.base import Learner, Progress, StepOutput
-from clove_ssl.tasks.base import TaskModel
+from clove_ssl.tasks.base import Reading, TaskModel
 from clove_ssl.training.batches import WaitingTime
+from clove_ssl.training.captured import decide_capture
+from clove_ssl.training.loop import TrainingLoop
 from clove_ssl.training.processes import Process
 
 
@@ -55,3 +60,54 @@ class TaskFeed:
     def close(self) -> None:
         """End the workers."""
         end_workers(self._batches)
+
+
+def choose_readers(config: FinetuneConfig, process: Process) -> tuple[int, str]:
+    """How many workers read images, and why."""
+    return choose_workers(
+        config.data,
+        processes_here=process.local_world_size,
+        trains_on_cpu=process.device.type == "cpu",
+    )
+
+
+def plan_reading(
+    config: FinetuneConfig,
+    plan: FinetunePlan,
+    process: Process,
+    *,
+    start_step: int,
+    workers: int,
+) -> Reading:
+    """The training batches of this process, from a step to the end."""
+    return Reading(
+        seed=config.seed,
+        batch_size=plan.batch_size,
+        micro_batch=plan.micro_batch,
+        processes=process.world_size,
+        rank=process.rank,
+        start_step=start_step,
+        stop_step=plan.total_steps,
+        workers=workers,
+        prefetch=config.data.prefetch,
+        pin_memory=process.device.type == "cuda",
+    )
+
+
+def choose_capture(config: FinetuneConfig, process: Process, model: TaskModel) -> tuple[bool, str]:
+    """Whether a part of the steps is captured, by default wherever it can be, and why."""
+    obstacle = model.why_not_captured()
+    obstacles = {
+        "on a CPU": process.device.type != "cuda",
+        f"{process.world_size} processes share a step": process.world_size > 1,
+        obstacle: bool(obstacle),
+    }
+    reason = "backbone and proposals, for sizes of batches that come often"
+    return decide_capture(config.capture, obstacles, reason=reason)
+
+
+def capture_part(model: TaskModel, loop: TrainingLoop) -> None:
+    """Let the model capture a part of its steps, on a stream on which the loop works as well."""
+    loop.recorder = Recorder(loop.process.device)
+    several = loop.plan.micro_batches > 1
+    model.capture(loop.recorder, accumulates=several, warn=loop.console.warn)

@@ -17,26 +17,29 @@ from clove_ssl.backbones.build import fuse_norms
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.console import Console, counted
 from clove_ssl.data.dead_workers import explained_deaths
-from clove_ssl.data.loading import choose_workers
 from clove_ssl.errors import UserError
 from clove_ssl.finetuning.best import BestModel, after_evaluation
 from clove_ssl.finetuning.evaluate import Evaluation
-from clove_ssl.finetuning.learner import TaskFeed, TaskLearner
+from clove_ssl.finetuning.learner import (
+    TaskFeed,
+    TaskLearner,
+    capture_part,
+    choose_capture,
+    choose_readers,
+    plan_reading,
+)
 from clove_ssl.finetuning.needs import KEPT_CHECKPOINTS, check_needs, check_room_for_scenes
 from clove_ssl.finetuning.plan import FinetunePlan, plan_finetuning
 from clove_ssl.finetuning.score import say_scores, score_and_write, scores_of
 from clove_ssl.finetuning.self_check import announce, examine_start, write_self_check
 from clove_ssl.finetuning.starting_heads import load_heads
 from clove_ssl.finetuning.starting_point import StartingPoint, continued_backbone, open_backbone
-from clove_ssl.layers.captured import Recorder
 from clove_ssl.layers.normalization import synchronize_norms
-from clove_ssl.report.page import write_report
-from clove_ssl.report.pages import get_ready
+from clove_ssl.report.page import get_ready, write_report
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import Metrics, read_metrics
 from clove_ssl.runs.provenance import record_start
-from clove_ssl.tasks.base import Reading, Task, TaskData, TaskModel
-from clove_ssl.training.captured import decide_capture
+from clove_ssl.tasks.base import Task, TaskData, TaskModel
 from clove_ssl.training.checkpoints import CheckpointStore
 from clove_ssl.training.loop import TrainingLoop
 from clove_ssl.training.observer import Observer
@@ -99,7 +102,7 @@ def train(
     whole: RunDirectory | None = None,
 ) -> FinetuneResult:
     """Train and score one run, which may be one of several that ``whole`` holds."""
-    workers = _choose_workers(config, process)
+    workers = choose_readers(config, process)
     with (
         owned(run, process) as console,
         _told_how_to_go_on(whole or run, console),
@@ -114,10 +117,10 @@ def train(
         model = _build_model(config, process, parts, data)
         check_needs(config, run, plan, model, process)
         heads = _start_heads(config, parts, model)
-        capture = _choose_capture(config, process, model)
+        capture = choose_capture(config, process, model)
         loop = _build_loop(config, run, console, process, plan=plan, model=model, parts=parts)
         if capture[0]:
-            _capture(model, loop)
+            capture_part(model, loop)
         _check_unchanged(data, loop.restore())
         _introduce(
             config,
@@ -131,7 +134,7 @@ def train(
             capture=capture,
             heads=heads,
         )
-        reading = _reading(config, plan, process, start_step=loop.step, workers=workers[0])
+        reading = plan_reading(config, plan, process, start_step=loop.step, workers=workers[0])
         evaluation = Evaluation(
             config, parts.task, data, reading, parts.precision, process, console
         )
@@ -239,25 +242,6 @@ def _build_loop(
     )
 
 
-def _choose_capture(config: FinetuneConfig, process: Process, model: TaskModel) -> tuple[bool, str]:
-    """Whether a part of the steps is captured, by default wherever it can be, and why."""
-    obstacle = model.why_not_captured()
-    obstacles = {
-        "on a CPU": process.device.type != "cuda",
-        f"{process.world_size} processes share a step": process.world_size > 1,
-        obstacle: bool(obstacle),
-    }
-    reason = "backbone and proposals, for sizes of batches that come often"
-    return decide_capture(config.capture, obstacles, reason=reason)
-
-
-def _capture(model: TaskModel, loop: TrainingLoop) -> None:
-    """Let the model capture a part of its steps, on a stream on which the loop works as well."""
-    loop.recorder = Recorder(loop.process.device)
-    several = loop.plan.micro_batches > 1
-    model.capture(loop.recorder, accumulates=several, warn=loop.console.warn)
-
-
 def _check_unchanged(data: TaskData, state: dict[str, object]) -> None:
     if state and state.get("images") != data.train_images:
         raise UserError(
@@ -303,36 +287,6 @@ def _introduce(
         "plan": plan.values(),
     }
     record_start(run, process.device, step=loop.step, processes=process.world_size, choices=choices)
-
-
-def _choose_workers(config: FinetuneConfig, process: Process) -> tuple[int, str]:
-    return choose_workers(
-        config.data,
-        processes_here=process.local_world_size,
-        trains_on_cpu=process.device.type == "cpu",
-    )
-
-
-def _reading(
-    config: FinetuneConfig,
-    plan: FinetunePlan,
-    process: Process,
-    *,
-    start_step: int,
-    workers: int,
-) -> Reading:
-    return Reading(
-        seed=config.seed,
-        batch_size=plan.batch_size,
-        micro_batch=plan.micro_batch,
-        processes=process.world_size,
-        rank=process.rank,
-        start_step=start_step,
-        stop_step=plan.total_steps,
-        workers=workers,
-        prefetch=config.data.prefetch,
-        pin_memory=process.device.type == "cuda",
-    )
 
 
 def _train_and_evaluate(

@@ -7,17 +7,22 @@ what was interrupted, and writes table and curves anew.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 
 from clove_ssl.atomic import clear_leftovers
 from clove_ssl.config.label_curves import LabelsConfig
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError
 from clove_ssl.label_curves.page import write_results
-from clove_ssl.label_curves.plan import LabelPlan, describe_plan, make_plan
+from clove_ssl.label_curves.plan import LabelCell, LabelPlan, describe_plan, make_plan
 from clove_ssl.label_curves.results import LabelCurve, collect, table_rows
-from clove_ssl.label_curves.running import Failures, run_cells
+from clove_ssl.study.cells import CellInUse
+from clove_ssl.study.running import start_or_resume, tidy_up, write_failure
 from clove_ssl.text_tables import in_columns
 from clove_ssl.training.signals import terminated_like_interrupted
+
+Failures = dict[str, str]
+"""Why cells failed, by their names."""
 
 
 def compare_labels(config: LabelsConfig) -> LabelCurve:
@@ -51,10 +56,43 @@ def _check_one_process() -> None:
 def _run(plan: LabelPlan, console: Console) -> Failures:
     try:
         with terminated_like_interrupted():
-            return run_cells(plan, console, after_each=write_results)
+            return _run_cells(plan, console, after_each=write_results)
     except KeyboardInterrupt:
         console.say(f"Stopped. The same command goes on; so far: {plan.folder.result('html')}")
         raise
+
+
+def _run_cells(
+    plan: LabelPlan,
+    console: Console,
+    after_each: Callable[[LabelPlan, Mapping[str, str]], object],
+) -> Failures:
+    """Run what is not done yet; gives why cells failed, by their names."""
+    failures: Failures = {}
+    for cell in plan.cells:
+        if plan.is_done(cell):
+            continue
+        console.say(f"== {cell.name}")
+        try:
+            _run_cell(plan, cell)
+        except CellInUse as error:
+            failures[cell.name] = str(error)
+        except Exception as error:  # whatever it is, the other cells are not to blame
+            failures[cell.name] = write_failure(plan.folder.failure(cell.name), error)
+            console.warn(f"{cell.name} failed: {failures[cell.name]}")
+        after_each(plan, failures)
+        tidy_up()
+    return failures
+
+
+def _run_cell(plan: LabelPlan, cell: LabelCell) -> None:
+    """Do the work of a cell; a stop signal raises ``KeyboardInterrupt``."""
+    with plan.folder.working_on(cell.name):
+        if plan.is_done(cell):  # by another process, by now
+            return
+        plan.folder.failure(cell.name).unlink(missing_ok=True)
+        run = plan.folder.run(cell.name)
+        start_or_resume(cell.config(run), run)
 
 
 def _tell(plan: LabelPlan, curve: LabelCurve, console: Console) -> None:

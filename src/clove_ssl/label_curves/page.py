@@ -19,8 +19,8 @@ from clove_ssl.label_curves.results import (
     table_rows,
     waiting,
 )
-from clove_ssl.report.pages import template
-from clove_ssl.report.series import Series, SeriesPoint, draw_series
+from clove_ssl.report.page import template
+from clove_ssl.report.series import Series, SeriesPoint, paint_series
 from clove_ssl.text_tables import in_markdown
 
 
@@ -31,7 +31,7 @@ def write_results(plan: LabelPlan, failures: Mapping[str, str]) -> LabelCurve:
     try:
         write_text(folder.result("json"), json.dumps(found, indent=1, allow_nan=False) + "\n")
         write_text(folder.result("md"), as_markdown(plan, curve))
-        if (picture := draw_curve(curve, title=title(plan, curve))) is not None:
+        if (picture := paint_curve(curve, title=title(plan, curve))) is not None:
             write_text(folder.result("svg"), f"{picture}\n")
         write_text(folder.result("html"), as_page(plan, curve, failures))
     except OSError as error:
@@ -39,13 +39,13 @@ def write_results(plan: LabelPlan, failures: Mapping[str, str]) -> LabelCurve:
     return curve
 
 
-def draw_curve(curve: LabelCurve, *, title: str) -> Markup | None:
+def paint_curve(curve: LabelCurve, *, title: str) -> Markup | None:
     """A line for every backbone; nothing where nothing is measured yet."""
     series = [
         Series(line.name, tuple(_in_percent(point) for point in line.points))
         for line in curve.lines
     ]
-    return draw_series(series, title=title, across="labelled images")
+    return paint_series(series, title=title, across="labelled images")
 
 
 def _in_percent(point: LabelPoint) -> SeriesPoint:
@@ -85,7 +85,7 @@ def as_page(plan: LabelPlan, curve: LabelCurve, failures: Mapping[str, str]) -> 
     head, *rows = table_rows(plan, curve)
     return template("labels.html.jinja").render(
         title=title(plan, curve),
-        curves=draw_curve(curve, title=title(plan, curve)),
+        curves=paint_curve(curve, title=title(plan, curve)),
         verdict=curve.verdict(),
         legend=legend(plan),
         head=head,

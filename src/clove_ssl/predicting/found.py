@@ -82,7 +82,7 @@ def interpret(
     )
 
 
-def draw(image: InputImage, found: Found, meaning: Meaning) -> Image.Image:
+def paint(image: InputImage, found: Found, meaning: Meaning) -> Image.Image:
     """The image with what is in it, in its own size."""
     assert isinstance(image.pixels, Tensor)
     pixels = np.ascontiguousarray(image.pixels.permute(1, 2, 0).numpy())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,7 @@ from clove_ssl.finetuning.finetuned import FinetunedModel, StoredModel, read_fin
 from clove_ssl.finetuning.score import say_scores, score_and_write, scores_of
 from clove_ssl.predicting.run import check_is_empty
 from clove_ssl.runs.directory import RunDirectory
-from clove_ssl.tasks.base import Reading, Task, TaskData, Vocabulary
-from clove_ssl.tasks.detection.finding import check_same_classes
-from clove_ssl.tasks.labels.samples import DetectionDataset
+from clove_ssl.tasks.base import Reading, Task, TaskData
 from clove_ssl.training.precision import Precision, choose_precision
 from clove_ssl.training.processes import choose_device
 
@@ -36,7 +33,7 @@ def evaluate_on(config: EvaluateConfig) -> dict[str, float]:
             check_is_empty(place.path)
             scenes = RunDirectory(config.model).scenes
             test = task.read_other(_data(config, stored), scenes, stored.vocabulary)
-            data = _as_task_data(task, stored.vocabulary, test)
+            data = task.other_data(test, stored.vocabulary)
             model = stored.build(task, device=device, test=test)
         console.say(f"Scoring {config.model} on {config.data.root or 'its own test set'}")
         console.choice("test images", counted(data.test_images, "image"))
@@ -81,29 +78,6 @@ def _data(config: EvaluateConfig, stored: StoredModel) -> LabelledDataConfig:
             f"{config.model} --data DATA"
         )
     return own
-
-
-def _as_task_data(task: Task, vocabulary: Vocabulary, test: Any) -> TaskData:
-    """A test set without anything to learn from; refuses one of other classes."""
-    known = task.without_data(vocabulary)
-    if isinstance(test, DetectionDataset):
-        # A detector without keypoints does not care which ones the files have.
-        points = test.keypoint_names if vocabulary.keypoint_names else ()
-        check_same_classes(known.train, replace(test, keypoint_names=points))
-        count = len(test.samples)
-    else:
-        count = len(test)
-        theirs = tuple(test.class_names)
-        if theirs != vocabulary.class_names:
-            raise UserError(
-                f"The model knows the classes {_listed(vocabulary.class_names)}, the data has "
-                f"{_listed(theirs)}. Expected the same names in the same order."
-            )
-    return replace(known, test=test, test_images=count)
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
 
 
 def _reading(config: EvaluateConfig, device: torch.device) -> Reading:

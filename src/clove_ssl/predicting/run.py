@@ -1,4 +1,4 @@
-"""A model, many images: read ahead, pass in batches, draw, write, and say how far it is."""
+"""A model, many images: read ahead, pass in batches, paint, write, and say how far it is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from clove_ssl.config.predicting import PredictConfig
 from clove_ssl.console import Console, counted, duration
 from clove_ssl.errors import UserError
 from clove_ssl.finetuning.finetuned import FinetunedModel, load_finetuned
-from clove_ssl.predicting.found import Meaning, draw, interpret
+from clove_ssl.predicting.found import Meaning, interpret, paint
 from clove_ssl.predicting.inputs import InputImage, Inputs
 from clove_ssl.predicting.results import WRITERS, Writer, choose_formats
 from clove_ssl.tasks.detection.model import DetectionNetwork
@@ -94,7 +94,7 @@ def _predict_all(
             for writer in writers:
                 writer.add(found)
             if config.draw:
-                picture = draw(image, found, meaning)
+                picture = paint(image, found, meaning)
                 path = config.out / "pictures" / f"{image.place}.jpg"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with replacing(path) as file:

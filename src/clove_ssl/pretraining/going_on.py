@@ -12,34 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from clove_ssl.config import files
-from clove_ssl.config.pretraining import SCENES, DataConfig, PretrainConfig
+from clove_ssl.config.pretraining import SCENES, PretrainConfig
 from clove_ssl.config.resuming import ResumeChanges
 from clove_ssl.errors import UserError
+from clove_ssl.pretraining.images import located
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.provenance import read_starts
 from clove_ssl.training.loop import TrainingLoop
 from clove_ssl.training.plan import RunPlan
-
-
-def from_anywhere(config: PretrainConfig) -> PretrainConfig:
-    """The config with paths that hold in whatever folder the run is resumed."""
-    weights, probed = config.backbone.weights, config.probe.data
-    if weights is not None and weights.exists():
-        config = replace(config, backbone=replace(config.backbone, weights=weights.absolute()))
-    if probed is not None and probed != SCENES and os.path.exists(probed):
-        config = replace(config, probe=replace(config.probe, data=os.path.abspath(probed)))
-    return replace(config, data=located(config.data))
-
-
-def located(data: DataConfig) -> DataConfig:
-    """The same images, by names that hold in whatever folder a run is resumed."""
-    return replace(data, source=_absolute(data.source), more=tuple(map(_absolute, data.more)))
-
-
-def _absolute(source: str) -> str:
-    if source == SCENES or "://" in source:
-        return source
-    return os.path.abspath(os.path.expanduser(source))
 
 
 def read_continued(run: RunDirectory, changes: ResumeChanges) -> PretrainConfig:

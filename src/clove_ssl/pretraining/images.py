@@ -11,12 +11,12 @@ import hashlib
 import io
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from PIL import Image
 
-from clove_ssl.config.pretraining import SCENES, DataConfig, PretrainConfig
+from clove_ssl.config.pretraining import SCENES, DataConfig, PretrainConfig, data_warnings
 from clove_ssl.console import Console
 from clove_ssl.data.bad_files import BadFiles
 from clove_ssl.data.labels.classified import LabelledImages, only_labelled
@@ -29,7 +29,6 @@ from clove_ssl.data.sources import (
     source_warnings,
 )
 from clove_ssl.errors import UserError
-from clove_ssl.runs.data_warnings import data_warnings
 from clove_ssl.training.checkpoints import State
 
 SAMPLE = 16
@@ -106,6 +105,17 @@ def open_images(data: DataConfig, *, with_classes: bool = False) -> RunImages:
     if with_classes:
         source = only_labelled(source)
     return RunImages(data, source, fingerprint(source), typical_shorter_side(source))
+
+
+def located(data: DataConfig) -> DataConfig:
+    """The same images, by names that hold in whatever folder a run is resumed."""
+    return replace(data, source=_absolute(data.source), more=tuple(map(_absolute, data.more)))
+
+
+def _absolute(source: str) -> str:
+    if source == SCENES or "://" in source:
+        return source
+    return os.path.abspath(os.path.expanduser(source))
 
 
 def typical_shorter_side(source: ImageSource) -> int | None:

@@ -7,6 +7,7 @@ the uninterrupted run bit for bit on the same device.
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ import torch
 
 from clove_ssl.backbones.build import fuse_norms
 from clove_ssl.config import files
-from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.config.pretraining import SCENES, PretrainConfig
 from clove_ssl.config.resuming import ResumeChanges
 from clove_ssl.console import Console, counted
 from clove_ssl.data.bad_files import BadFiles
@@ -29,18 +30,16 @@ from clove_ssl.pretraining.choices import Choices, decide
 from clove_ssl.pretraining.compile.ahead import compile_ahead
 from clove_ssl.pretraining.compile.method import compile_method
 from clove_ssl.pretraining.feed import open_feed
-from clove_ssl.pretraining.going_on import from_anywhere, read_continued, take_over
-from clove_ssl.pretraining.images import RunImages, open_images
+from clove_ssl.pretraining.going_on import read_continued, take_over
+from clove_ssl.pretraining.images import RunImages, located, open_images
 from clove_ssl.pretraining.needs import PretrainNeeds, check_needs
 from clove_ssl.pretraining.synthetic import synthetic_batch
 from clove_ssl.probes.in_run import ProbedRun, RunProbes
-from clove_ssl.report.page import write_report
-from clove_ssl.report.pages import get_ready
+from clove_ssl.report.page import get_ready, write_report
 from clove_ssl.runs import directory
-from clove_ssl.runs.data_warnings import SHORTER_SIDE
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import Metrics, last_values, read_metrics
-from clove_ssl.runs.provenance import record_bad_files, record_start
+from clove_ssl.runs.provenance import SHORTER_SIDE, record_bad_files, record_start
 from clove_ssl.training.captured import CapturedPasses
 from clove_ssl.training.checkpoints import CheckpointStore
 from clove_ssl.training.loop import TrainingLoop
@@ -86,7 +85,7 @@ def pretrain(config: PretrainConfig, *, overwrite: bool = False) -> PretrainResu
         # to work.
         if process.is_first:  # before minutes of looking through the data
             directory.check_is_free(config.out, overwrite=overwrite)
-        parts = _prepare(from_anywhere(config), process)
+        parts = _prepare(_from_anywhere(config), process)
         if process.is_first:
             directory.make_free(config.out, overwrite=overwrite)
             files.save(parts.config, directory.create(config.out).config)
@@ -100,6 +99,16 @@ def resume(path: str | Path, changes: ResumeChanges | None = None) -> PretrainRe
     config = read_continued(run, changes)
     with joined(config.device, share_gpus=config.share_gpus) as process:
         return _train(run, process, _prepare(config, process), changes)
+
+
+def _from_anywhere(config: PretrainConfig) -> PretrainConfig:
+    """The config with paths that hold in whatever folder the run is resumed."""
+    weights, probed = config.backbone.weights, config.probe.data
+    if weights is not None and weights.exists():
+        config = replace(config, backbone=replace(config.backbone, weights=weights.absolute()))
+    if probed is not None and probed != SCENES and os.path.exists(probed):
+        config = replace(config, probe=replace(config.probe, data=os.path.abspath(probed)))
+    return replace(config, data=located(config.data))
 
 
 def _prepare(config: PretrainConfig, process: Process) -> Parts:

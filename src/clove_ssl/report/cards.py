@@ -13,7 +13,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from clove_ssl.report.curves import Point, draw_curves, is_drawable, thinned
+from clove_ssl.report.curves import Point, is_drawable, paint_curves, thinned
 from clove_ssl.report.runs import ReportedRun
 from clove_ssl.runs.hints import Hint
 from clove_ssl.runs.history import Series
@@ -86,7 +86,7 @@ def _card(metric: Metric, runs: Sequence[ReportedRun], number: int) -> Card:
     readings = [_reading(metric, run) for run in runs if run.history.points(metric.name)]
     last = "; ".join(f"{each.run.name} {each.last}. {each.span}" for each in readings)
     label = f"{metric.title} over the steps, last of {last}"
-    curve = draw_curves({each.run.number: each.points for each in readings}, label, number=number)
+    curve = paint_curves({each.run.number: each.points for each in readings}, label, number=number)
     return Card(metric, readings, curve, number)
 
 

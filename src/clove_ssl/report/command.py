@@ -14,8 +14,7 @@ from clove_ssl.errors import UserError
 from clove_ssl.pictures import command as showing
 from clove_ssl.probes import command as probing
 from clove_ssl.report.inline_pictures import MAIN_PICTURES
-from clove_ssl.report.page import render_report, write_report
-from clove_ssl.report.pages import write_file
+from clove_ssl.report.page import render_report, write_file, write_report
 from clove_ssl.report.verdict import pretraining_verdict
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory, list_checkpoints
@@ -36,7 +35,7 @@ def report_runs(config: ReportConfig) -> Path:
     console = Console()
     if config.pictures:
         for run in runs:
-            draw_pictures(run, console)
+            paint_pictures(run, console)
     for damage in filter(None, map(damaged_lines, runs)):
         console.warn(damage)
     path = _write(runs, config.out)
@@ -79,7 +78,7 @@ def _measure_and_paint(run: RunDirectory, config: PretrainConfig, console: Conso
             probing.measure_finished(run, images=min(_MEASURED, images))
         except UserError as error:
             console.warn(f"the features are not measured: {error}")
-    draw_pictures(run, console, kinds=MAIN_PICTURES)
+    paint_pictures(run, console, kinds=MAIN_PICTURES)
     write_report(run)
 
 
@@ -88,7 +87,7 @@ def _is_helper() -> bool:
     return os.environ.get("RANK", "0") != "0"
 
 
-def draw_pictures(
+def paint_pictures(
     run: RunDirectory, console: Console, *, kinds: Sequence[PictureKind] = tuple(PICTURES)
 ) -> None:
     """Draw what a pre-training run can show and has not drawn since its weights last changed."""

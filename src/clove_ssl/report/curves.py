@@ -60,7 +60,7 @@ class Axes:
         x = Axis(0, max(1, last), left, WIDTH - RIGHT)
         return cls(x, Axis(low, high, HEIGHT - BOTTOM, TOP), _step_ticks(last), y_ticks)
 
-    def drawn(self) -> Markup:
+    def painted(self) -> Markup:
         """Lines and labels of the ticks."""
         parts = [
             _horizontal_lines(self.y, self.x, self.y_ticks, tick_labels(self.y_ticks)),
@@ -69,7 +69,7 @@ class Axes:
         return Markup('<g class="axes">{}</g>').format(Markup("").join(parts))
 
 
-def draw_curves(
+def paint_curves(
     series: Mapping[int, Sequence[Point]], label: str, *, number: int | None = None
 ) -> Markup:
     """One metric of several runs, a line for each in the colour of its number.
@@ -82,7 +82,7 @@ def draw_curves(
     axes = Axes.around(list(drawable.values()))
     lines = [_line(points, axes, run) for run, points in drawable.items()]
     guide = Markup('<g class="guide"></g>')
-    return _picture([axes.drawn(), *lines, guide], label, number=number)
+    return _picture([axes.painted(), *lines, guide], label, number=number)
 
 
 def is_drawable(value: float) -> bool:

@@ -9,7 +9,6 @@ from typing import Any
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.console import duration
-from clove_ssl.report.pages import when
 from clove_ssl.report.verdict import probes_of
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.hints import metric_table
@@ -207,3 +206,12 @@ def _share(series: Series | None) -> str:
 
 def _memory(series: Series | None) -> str:
     return f"{readable(max(series.values))} GiB" if series else "none"
+
+
+def when(time: str) -> str:
+    """A recorded time as a person reads it; provenance.json keeps seconds and zone.
+
+    >>> when("2026-05-04T17:30:59+0200")
+    '2026-05-04 17:30'
+    """
+    return time[:16].replace("T", " ")

@@ -9,18 +9,24 @@ values that one points at; without it the page can still be read.
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jinja2
+from markupsafe import Markup, escape
+
+from clove_ssl.atomic import cause, replacing
+from clove_ssl.config.files import read_values
+from clove_ssl.errors import UserError, escaped
 from clove_ssl.report import curves
 from clove_ssl.report.cards import card_sections
-from clove_ssl.report.config_table import config_differences
-from clove_ssl.report.facts import Facts
+from clove_ssl.report.facts import Facts, when
 from clove_ssl.report.finetuning import protocol_differences, score_boards
 from clove_ssl.report.inline_pictures import picture_groups
-from clove_ssl.report.pages import template, write_page
 from clove_ssl.report.probe_bars import BarChart, bar_charts
 from clove_ssl.report.runs import ReportedRun, read_runs
 from clove_ssl.runs.directory import RunDirectory
@@ -43,10 +49,20 @@ MAIN_GROUPS = frozenset({"loss", "features", "probes", "other"})
 SHOWN_AT_ONCE = 4
 """Curves of such a group that are not folded; the first ones matter most."""
 
+_NOTHING = "–"
+_UNIMPORTANT = frozenset({"out"})
+
+Row = tuple[str, list[str]]
+"""An option, and its value in every run."""
+
+_FLAG = re.compile(r"--[a-z][a-z._-]*[a-z]")
+_UNIT = re.compile(r"(?<=\d) (?=%)|(?<=\d) (?=x \d)|(?<=\d x) (?=\d)")
+
 
 def write_report(run: RunDirectory) -> Path:
     """Write ``report.html`` of a run, whatever kind it is and at any time, and return its path."""
-    write_page(run, render_report([run]))
+    remedy = "Free some space or make the run directory writable, then: clove report"
+    write_file(run.report, render_report([run]), remedy=f"{remedy} {run.path}")
     return run.report
 
 
@@ -109,8 +125,35 @@ def _side_by_side(runs: Sequence[ReportedRun]) -> dict[str, Any]:
 
 
 def _differences(runs: Sequence[ReportedRun]) -> dict[str, Any]:
-    common, partial = config_differences(runs)
+    common, partial = _config_differences(runs)
     return {"runs": runs, "rows": common, "partial": {"runs": runs, "rows": partial}}
+
+
+def _config_differences(runs: Sequence[ReportedRun]) -> tuple[list[Row], list[Row]]:
+    """The options that differ, in the order of the files: those that all runs have, the others."""
+    tables = [dict(_flat(read_values(run.run.config))) for run in runs]
+    keys = list(dict.fromkeys(key for table in tables for key in table))
+    rows = [(key, [_text(table, key) for table in tables]) for key in keys]
+    different = [(key, values) for key, values in rows if len(set(values)) > 1]
+    common = [row for row in different if all(row[0] in table for table in tables)]
+    return common, [row for row in different if row not in common]
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        elif prefix or key not in _UNIMPORTANT:
+            yield f"{prefix}{key}", value
+
+
+def _text(table: dict[str, Any], key: str) -> str:
+    if key not in table:
+        return _NOTHING
+    value = table[key]
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return "none" if value is None else str(value)
 
 
 def _columns(runs: Sequence[ReportedRun], facts: Sequence[Facts]) -> dict[str, Any]:
@@ -118,7 +161,7 @@ def _columns(runs: Sequence[ReportedRun], facts: Sequence[Facts]) -> dict[str, A
     names = dict.fromkeys(name for each in facts for name in each)
     return {
         "runs": runs,
-        "rows": [(name, [each.get(name, "–") for each in facts]) for name in names],
+        "rows": [(name, [each.get(name, _NOTHING) for each in facts]) for name in names],
     }
 
 
@@ -149,3 +192,52 @@ def _is_scored(run: ReportedRun) -> bool:
 
 def _last_step(run: ReportedRun) -> int:
     return int(run.history.rows[-1]["step"]) if run.history.rows else 0
+
+
+def template(name: str) -> jinja2.Template:
+    """A page of this folder; a value that it names and is not given is an error."""
+    return _environment().get_template(name)
+
+
+def get_ready() -> None:
+    """Read all pages now, since a run writes its report at the end, hours later.
+
+    By then the installation may have been replaced, or be closed to the user of this process.
+    """
+    for name in _environment().list_templates(extensions=["jinja"]):
+        template(name)
+
+
+@cache  # it remembers its pages, and reading one takes longer than filling it
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("clove_ssl.report", "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["mark_flags"] = _mark_flags
+    environment.filters["when"] = when
+    return environment
+
+
+def write_file(path: Path, text: str, *, remedy: str = "Give --out another place.") -> None:
+    """Write a page; ``remedy`` is what to do when that fails."""
+    try:
+        with replacing(path) as file:
+            file.write(encoded(text))
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {cause(error)}. {remedy}") from error
+
+
+def encoded(text: str) -> bytes:
+    """A page as bytes."""
+    # A command line may hold a file name that is no text, which UTF-8 refuses to write.
+    return escaped(text).encode()
+
+
+def _mark_flags(text: str) -> Markup:
+    """Set options of the command line apart, and keep them and numbers with a unit on one line."""
+    tied = _UNIT.sub("\N{NO-BREAK SPACE}", text)
+    return Markup(_FLAG.sub(r'<code class="flag">\g<0></code>', str(escape(tied))))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clove_ssl.config.finetuning import RANDOM, FinetuneConfig
-from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.config.pretraining import PretrainConfig, data_warnings
 from clove_ssl.console import counted
 from clove_ssl.report.facts import (
     Facts,
@@ -18,13 +18,12 @@ from clove_ssl.report.facts import (
 )
 from clove_ssl.report.verdict import RunVerdict, finetuning_verdict, pretraining_verdict
 from clove_ssl.runs.common_metrics import COMMON, FINETUNING
-from clove_ssl.runs.data_warnings import data_warnings, recorded_side
 from clove_ssl.runs.directory import RunDirectory, read_config
 from clove_ssl.runs.hints import Hint, hints, metric_table
 from clove_ssl.runs.history import History
 from clove_ssl.runs.metric_table import MetricTable
 from clove_ssl.runs.metrics import damaged_lines, read_metrics
-from clove_ssl.runs.provenance import read_starts, unreadable_files
+from clove_ssl.runs.provenance import read_starts, recorded_side, unreadable_files
 from clove_ssl.runs.state import RunState, read_state
 
 

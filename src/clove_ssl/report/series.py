@@ -62,7 +62,7 @@ class Series:
         return tuple(point for point in self.points if point.values)
 
 
-def draw_series(series: Sequence[Series], *, title: str, across: str) -> Markup | None:
+def paint_series(series: Sequence[Series], *, title: str, across: str) -> Markup | None:
     """A line for each, ``across`` says over what; nothing where nothing is measured yet."""
     shown = [line for line in series if line.measured]
     if not shown:

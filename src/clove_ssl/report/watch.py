@@ -22,8 +22,7 @@ from clove_ssl.config.showing import WatchConfig
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError
 from clove_ssl.report.bounded_server import BoundedServer
-from clove_ssl.report.page import render_report
-from clove_ssl.report.pages import encoded
+from clove_ssl.report.page import encoded, render_report
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import damaged_lines, read_metrics

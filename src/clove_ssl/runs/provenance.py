@@ -41,6 +41,9 @@ class Provenance(TypedDict, total=False):
     bad_files: dict[str, str]
 
 
+SHORTER_SIDE = "shorter_side"
+"""The name under which a start of a run keeps the typical shorter side of its images."""
+
 _CPU_MODEL = re.compile(r"^(?:model name|Model|cpu model)\s*:\s*(.+)$", re.MULTILINE)
 _UNREADABLE = re.compile(r"\S+ \S+ warning cannot read (.*)")
 
@@ -111,6 +114,13 @@ def read_starts(run: RunDirectory) -> list[dict[str, Any]]:
 def last_start(run: RunDirectory) -> dict[str, Any]:
     """What is known of the last start of a run; nothing where that was not written down."""
     return next(reversed(read_starts(run)), {})
+
+
+def recorded_side(run: RunDirectory) -> int | None:
+    """The typical shorter side of the images of a run; runs of earlier versions do not know it."""
+    made = last_start(run).get("choices", {}).get(SHORTER_SIDE)
+    side = made.get("value") if isinstance(made, dict) else made
+    return side if type(side) is int and 0 < side < 2**31 else None
 
 
 def cpu_name() -> str:

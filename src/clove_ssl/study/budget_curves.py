@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from clove_ssl.config import files
 from clove_ssl.errors import UserError
-from clove_ssl.report.series import Series, SeriesPoint, draw_series
+from clove_ssl.report.series import Series, SeriesPoint, paint_series
 from clove_ssl.study.comparing import main_score, measures_of, title_of
 from clove_ssl.study.config import StudyConfig
 from clove_ssl.study.plan import StudyPlan, make_plan
@@ -47,7 +47,7 @@ def budget_curves(plans: Sequence[StudyPlan]) -> dict[str, Markup]:
     pictures = {}
     for measure in measures_of(latest):
         series = list(_series(plans, measure))
-        picture = draw_series(
+        picture = paint_series(
             series, title=_title(plans, measure), across=f"{latest.budget.kind} of pre-training"
         )
         if picture is not None:

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from clove_ssl.atomic import cause, write_text
 from clove_ssl.errors import UserError
 from clove_ssl.report.curves import Axis, tick_labels, ticks
-from clove_ssl.report.pages import template
+from clove_ssl.report.page import template
 from clove_ssl.study.cells import StudyFolder
 from clove_ssl.study.tables import (
     LEGEND,
@@ -73,7 +73,7 @@ def write_study_report(folder: StudyFolder, page: StudyPage) -> None:
 def render_study_report(page: StudyPage) -> str:
     """The page as text."""
     shown = [
-        (table, header(table), [cells(table, row) for row in table.rows], draw_bars(table))
+        (table, header(table), [cells(table, row) for row in table.rows], paint_bars(table))
         for table in page.tables
     ]
     return template("study.html.jinja").render(
@@ -92,7 +92,7 @@ def render_study_report(page: StudyPage) -> str:
 
 def _write_plots(folder: StudyFolder, page: StudyPage) -> None:
     folder.plots.mkdir(parents=True, exist_ok=True)
-    bars = {table.identity.removeprefix("study:"): draw_bars(table) for table in page.tables}
+    bars = {table.identity.removeprefix("study:"): paint_bars(table) for table in page.tables}
     for name, plot in {**bars, **page.curves}.items():
         if plot is not None:
             file = re.sub(r"[^A-Za-z0-9.+-]+", "-", name)
@@ -116,7 +116,7 @@ _STYLE = """
 """
 
 
-def draw_bars(table: StudyTable) -> Markup | None:
+def paint_bars(table: StudyTable) -> Markup | None:
     """The first score of a table, row by row; nothing where nothing is measured."""
     rows = [row for row in table.rows if row.pairs[0].ours is not None]
     if not rows:

@@ -19,6 +19,7 @@ from clove_ssl.config.bases import TaskConfig
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.data.order import BatchOrder, ImageOrder
+from clove_ssl.errors import UserError
 from clove_ssl.layers.captured import Recorder
 from clove_ssl.tasks.scoring.scores import Scores
 
@@ -152,6 +153,10 @@ class Task(ABC):
         """The test part of other data than a model learned from, in the classes of the model."""
         return self.read_test(config, scenes)
 
+    def other_data(self, test: Any, vocabulary: Vocabulary) -> TaskData:
+        """What :meth:`read_other` gave, with nothing to learn from; refuses other classes."""
+        return replace(self.without_data(vocabulary), test=test, test_images=len(test))
+
     @abstractmethod
     def take_fraction(self, data: TaskData, share: float, *, seed: int) -> TaskData:
         """The same data with a random share of the training images."""
@@ -209,7 +214,10 @@ class Task(ABC):
 
     def predict_image(self, model: TaskModel, image: Tensor) -> Any:
         """What a model in eval mode says about one image, uint8 (3, H, W) RGB, on the host."""
-        raise NotImplementedError(f"{type(self).__name__} does not predict single images")
+        raise UserError(
+            f"A model of {type(self).__name__} does not look at single images. Score it on other "
+            "data instead: clove evaluate RUN --data OTHER"
+        )
 
     def predict_images(self, model: TaskModel, images: Sequence[Tensor]) -> list[Any]:
         """The same for several images; the result does not depend on which come together."""

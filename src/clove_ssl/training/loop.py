@@ -27,8 +27,12 @@ from clove_ssl.layers.transfers import HostCopy
 from clove_ssl.methods.base import Learner, Progress, StepOutput
 from clove_ssl.training.batches import Batches
 from clove_ssl.training.captured import CapturedPasses
-from clove_ssl.training.checkpoint_writer import CheckpointWriter
-from clove_ssl.training.checkpoints import CheckpointStore, State, restore_optimizer
+from clove_ssl.training.checkpoints import (
+    CheckpointStore,
+    CheckpointWriter,
+    State,
+    restore_optimizer,
+)
 from clove_ssl.training.observer import Observer, describe_metrics, gradient_norm, mean_output
 from clove_ssl.training.plan import RunPlan
 from clove_ssl.training.precision import Precision

@@ -20,9 +20,8 @@ from clove_ssl.config.finetuning import LabelledDataConfig, protocol
 from clove_ssl.config.own_data import DataConfig
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.base import Reading, Task, TaskData
-from clove_ssl.tasks.own.command import show_data
+from clove_ssl.tasks.own.command import example_rows, show_data
 from clove_ssl.tasks.own.finding import open_own
-from clove_ssl.tasks.own.sheet import example_rows
 
 HEIGHT, WIDTH = 20, 24
 POINTS = ("left_eye", "right_eye")

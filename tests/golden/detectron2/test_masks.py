@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 from builders.tasks.detectron2_models import paste_probabilities
+from builders.tasks.proposing import masks_in_boxes
 
-from clove_ssl.tasks.labels.polygons import masks_in_boxes, pack_outlines
+from clove_ssl.tasks.labels.polygons import pack_outlines
 from clove_ssl.tasks.rcnn.regions.masks import mask_loss, paste_masks
 
 pytestmark = pytest.mark.golden

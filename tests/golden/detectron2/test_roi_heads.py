@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from clove_ssl.tasks.rcnn.proposals.choose import Proposals, append_ground_truth
+from clove_ssl.tasks.rcnn.proposals.choose import ProposalTable
 from clove_ssl.tasks.rcnn.regions.roi_heads import (
     LabelledRegions,
     box_losses,
@@ -13,6 +13,7 @@ from clove_ssl.tasks.rcnn.regions.roi_heads import (
     label_regions,
     sample_regions,
 )
+from clove_ssl.tasks.rcnn.regions.targets import with_ground_truth
 
 pytestmark = pytest.mark.golden
 
@@ -24,12 +25,18 @@ def recorded(golden) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(array) for name, array in golden(FILE).items()}
 
 
+def regions_of(recorded: dict[str, torch.Tensor], image: int) -> torch.Tensor:
+    """The proposals of an image, and its ground truth behind them."""
+    boxes = recorded[f"label_im{image}_proposals"][None]
+    counts, finite = torch.tensor([boxes.shape[1]]), torch.tensor(True)
+    table = ProposalTable(boxes, torch.zeros(boxes.shape[:2]), counts, finite)
+    return with_ground_truth(table, recorded[f"label_im{image}_gt_boxes"][None])[0]
+
+
 def labelled(recorded: dict[str, torch.Tensor], image: int) -> LabelledRegions:
-    truth = recorded[f"label_im{image}_gt_boxes"]
-    boxes = recorded[f"label_im{image}_proposals"]
     return label_regions(
-        append_ground_truth(Proposals(boxes, boxes.new_zeros(len(boxes))), truth).boxes,
-        truth,
+        regions_of(recorded, image),
+        recorded[f"label_im{image}_gt_boxes"],
         recorded[f"label_im{image}_gt_classes"],
         num_classes=int(recorded["num_classes"]),
     )
@@ -37,11 +44,7 @@ def labelled(recorded: dict[str, torch.Tensor], image: int) -> LabelledRegions:
 
 @pytest.mark.parametrize("image", [0, 1])
 def test_the_ground_truth_follows_the_proposals(recorded, image: int) -> None:
-    boxes = recorded[f"label_im{image}_proposals"]
-    truth = recorded[f"label_im{image}_gt_boxes"]
-    joined = append_ground_truth(Proposals(boxes, boxes.new_zeros(len(boxes))), truth)
-    assert torch.equal(joined.boxes, recorded[f"label_im{image}_with_gt"])
-    assert torch.equal(joined.logits[len(boxes) :], recorded[f"label_im{image}_gt_logit"])
+    assert torch.equal(regions_of(recorded, image), recorded[f"label_im{image}_with_gt"])
 
 
 @pytest.mark.parametrize("image", [0, 1])

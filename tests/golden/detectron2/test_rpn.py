@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 from builders.labels.tied_boxes import assert_same_but_for_ties
+from builders.tasks.proposing import propose
 from torch import Tensor
 
 from clove_ssl.config.detection import c4_detector, fpn_detector
 from clove_ssl.tasks.rcnn.boxes import Match, pairwise_iou
-from clove_ssl.tasks.rcnn.proposals.choose import propose
 from clove_ssl.tasks.rcnn.proposals.rpn import (
     flatten_logits,
     flatten_offsets,

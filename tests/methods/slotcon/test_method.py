@@ -359,7 +359,7 @@ def test_there_is_room_for_all_slots_and_some_more(slots: int, room: int) -> Non
     assert room_for(slots) == room
 
 
-def test_figures_count_slots_and_prototypes() -> None:
+def test_metrics_count_slots_and_prototypes() -> None:
     scores = torch.zeros(2, 4, 1, 2)
     scores[0, 1], scores[1, 1, 0, 0], scores[1, 3, 0, 1] = 1.0, 1.0, 1.0
     assert winners(scores).tolist() == [[False, True, False, False], [False, True, False, True]]

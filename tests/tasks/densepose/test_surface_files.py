@@ -18,10 +18,20 @@ from clove_ssl.tasks.densepose.surfaces import (
     KAPPA,
     MIRROR_PARTS,
     PART_COUNT,
-    PART_NAMES,
     FigureSurface,
     Places,
 )
+
+PART_NAMES = (
+    *("torso back", "torso front", "right hand", "left hand", "left foot", "right foot"),
+    *("right thigh back", "left thigh back", "right thigh front", "left thigh front"),
+    *("right shin back", "left shin back", "right shin front", "left shin front"),
+    *("left upper arm back", "right upper arm back"),
+    *("left upper arm front", "right upper arm front"),
+    *("left forearm back", "right forearm back", "left forearm front", "right forearm front"),
+    *("head right", "head left"),
+)
+"""Names of parts 1 to 24."""
 
 
 def all_parts(count: int = 200) -> Places:

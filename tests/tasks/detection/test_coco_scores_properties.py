@@ -56,7 +56,7 @@ def test_tables_and_summary_equal_those_of_the_original_tool(kind: str, seed: in
 
 
 @pytest.mark.parametrize("kind", ["box", "mask", "keypoints"])
-def test_class_figures_equal_those_of_the_class_alone(kind: str) -> None:
+def test_class_scores_equal_those_of_the_class_alone(kind: str) -> None:
     truth, predictions = random_case(5, kind)
     table = score_coco(truth, predictions, kind=kind).by_class()
     for category in truth["categories"]:
@@ -67,7 +67,7 @@ def test_class_figures_equal_those_of_the_class_alone(kind: str) -> None:
             assert value == pytest.approx(summary[name], abs=1e-12, nan_ok=True)
 
 
-def test_names_of_figures_are_the_usual_ones() -> None:
+def test_names_of_scores_are_the_usual_ones() -> None:
     boxes = score_coco(*random_case(0, "box"), kind="box").summary()
     assert " ".join(boxes) == "AP AP50 AP75 APs APm APl AR1 AR10 AR100 ARs ARm ARl"
     points = score_coco(*random_case(0, "keypoints"), kind="keypoints")

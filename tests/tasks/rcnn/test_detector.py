@@ -22,7 +22,7 @@ from clove_ssl.errors import UserError
 from clove_ssl.tasks.rcnn.detector import build_detector
 from clove_ssl.tasks.rcnn.detectron2_names import detectron2_name
 from clove_ssl.tasks.rcnn.instances import DetectionBatch, ImageTargets
-from clove_ssl.tasks.rcnn.regions.targets import TrainingRegions, object_masks
+from clove_ssl.tasks.rcnn.regions.targets import ObjectMasks, TrainingRegions, rows_of
 from clove_ssl.tasks.training_parts import parameter_groups
 
 KINDS = {
@@ -155,7 +155,8 @@ def test_bitmaps_become_binary_targets_of_half_covered_pixels() -> None:
     objects = ImageTargets(torch.tensor([[0.0, 0, 8, 8]]), torch.zeros(1).long(), bitmaps=bitmap)
     whole = torch.tensor([[0.0, 0.0, 0.0, 8.0, 8.0]])
     regions = TrainingRegions(whole, objects.classes, torch.zeros(1).long())
-    masks = object_masks([objects], regions, size=2)
+    rows = rows_of(regions, [objects], num_classes=1, masks=True, keypoints=False)
+    masks = ObjectMasks([objects], regions, rows, size=2).read()
     assert masks.tolist() == [[[True, False], [True, False]]]
 
 

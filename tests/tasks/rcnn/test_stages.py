@@ -6,16 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from builders.tasks.proposing import propose
 from torch.nn.utils.rnn import pad_sequence
 
 from clove_ssl.tasks.rcnn.boxes import MatchRule, match_boxes, sample_labels
 from clove_ssl.tasks.rcnn.detector import Found, in_original_pixels
-from clove_ssl.tasks.rcnn.proposals.choose import (
-    ProposalLimits,
-    Proposals,
-    append_ground_truth,
-    propose,
-)
+from clove_ssl.tasks.rcnn.proposals.choose import ProposalLimits, Proposals
 from clove_ssl.tasks.rcnn.proposals.rpn import (
     ANCHOR_RULE,
     RPNHead,
@@ -235,8 +231,7 @@ def test_regions_of_an_image_without_objects_are_background() -> None:
 
 def test_an_object_without_area_makes_no_foreground_not_even_of_itself() -> None:
     point = torch.tensor([[5.0, 5.0, 5.0, 5.0]])
-    joined = append_ground_truth(Proposals(TWO, torch.zeros(2)), point)
-    regions = label_regions(joined.boxes, point, torch.tensor([3]), num_classes=5)
+    regions = label_regions(torch.cat([TWO, point]), point, torch.tensor([3]), num_classes=5)
     assert regions.classes.tolist() == [5, 5, 5]
 
 

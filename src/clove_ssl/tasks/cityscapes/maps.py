@@ -30,7 +30,6 @@ from clove_ssl.tasks.labels.rle import RLE, encode_places, first_items
 from clove_ssl.tasks.labels.samples import Box
 
 InstanceMap = NDArray[np.int32]  # (H, W)
-Record = Mapping[str, Any]
 
 LARGEST_FILE = 2**28
 """Bytes of the polygons of an image; what is beyond them makes a file no JSON."""

@@ -23,7 +23,6 @@ __all__ = [
     "KAPPA",
     "MIRROR_PARTS",
     "PART_COUNT",
-    "PART_NAMES",
     "FigureSurface",
     "Mirror",
     "Places",
@@ -32,17 +31,6 @@ __all__ = [
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-PART_NAMES = (
-    *("torso back", "torso front", "right hand", "left hand", "left foot", "right foot"),
-    *("right thigh back", "left thigh back", "right thigh front", "left thigh front"),
-    *("right shin back", "left shin back", "right shin front", "left shin front"),
-    *("left upper arm back", "right upper arm back"),
-    *("left upper arm front", "right upper arm front"),
-    *("left forearm back", "right forearm back", "left forearm front", "right forearm front"),
-    *("head right", "head left"),
-)
-"""Names of parts 1 to 24."""
 
 _KAPPA_OF_REGION = (0.351, 0.107, 0.126, 0.237, 0.173, 0.142, 0.128, 0.150)
 _PARTS_OF_REGION = (2, 2, 2, 4, 4, 4, 4, 2)  # torso, hands, feet, thighs, shins, arms, ..., head

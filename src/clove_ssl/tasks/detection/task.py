@@ -90,6 +90,14 @@ class DetectionTask(Task):
             return self._read_scenes(scenes, "test")
         return self._read(config, "test")
 
+    def other_data(self, test: DetectionDataset, vocabulary: Vocabulary) -> TaskData:
+        """Images of the same classes, under the same numbers."""
+        known = self.without_data(vocabulary)
+        # A detector without keypoints does not care which ones the files have.
+        points = test.keypoint_names if vocabulary.keypoint_names else ()
+        check_same_classes(known.train, replace(test, keypoint_names=points))
+        return replace(known, test=test, test_images=len(test.samples))
+
     def take_fraction(self, data: TaskData, share: float, *, seed: int) -> TaskData:
         """The same data with a random share of the training images."""
         train = take_fraction(data.train, share, seed=seed)

@@ -85,21 +85,6 @@ def join_outlines(parts: Sequence[PackedOutlines]) -> PackedOutlines:
     )
 
 
-def masks_in_boxes(
-    outlines: PackedOutlines,
-    objects: Tensor,  # (R,) which object a region shows
-    boxes: Tensor,  # (R, 4)
-    *,
-    size: int,
-) -> Tensor:
-    """The part of an object inside a box, stretched to ``size x size``: (R, size, size) bool.
-
-    A side of a box counts as 0.1 pixels at least.
-    """
-    totals = outlines.object_sizes[:, objects].sum(dim=1).tolist()
-    return begin_masks(outlines, objects, boxes, size=size, totals=totals).read()
-
-
 def begin_masks(
     outlines: PackedOutlines,
     objects: Tensor,  # (R,) which object a region shows
@@ -108,7 +93,9 @@ def begin_masks(
     size: int,
     totals: Sequence[int],
 ) -> PendingMasks:
-    """As :func:`masks_in_boxes`, where it is known how many corners and polygons R regions have.
+    """The part of an object inside a box, stretched to ``size x size``: (R, size, size) bool.
+
+    A side of a box counts as 0.1 pixels at least. ``totals`` are the corners and polygons of all R.
 
     How often edges pass from a column to the next is known to the device alone. That number is
     sent for at once and read by ``read``, so that work queued in between hides the wait.
@@ -173,7 +160,7 @@ class _Filling:
         height: int,
         width: int,
     ) -> None:
-        self._edges = _draw(start, end, width=width)
+        self._edges = _trace(start, end, width=width)
         self._polygon, self._polygons = polygon, polygons
         self._height, self._width = height, width
         # The one number that decides about sizes: asked for now, read when the masks are needed.
@@ -200,7 +187,7 @@ class _Filling:
         return inside.view(self._polygons, width, height).mT
 
 
-def _draw(start: Tensor, end: Tensor, *, width: int) -> _Edges:
+def _trace(start: Tensor, end: Tensor, *, width: int) -> _Edges:
     """Edges from ``start`` (V, 2) to ``end`` (V, 2) in pixels."""
     # Cut towards 0 and not down, as a conversion to int in C does: corners left of the image
     # differ.

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
+from PIL import Image
+
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.config.own_data import DataConfig
 from clove_ssl.console import Console
+from clove_ssl.data.labels.mask_folders import read_mask, read_picture
+from clove_ssl.painting.predictions import paint_classes, paint_things, write_sheet
 from clove_ssl.tasks.loading.images import check_images
+from clove_ssl.tasks.own.dataset import Item, OwnData
 from clove_ssl.tasks.own.describe import describe, suggested_task
 from clove_ssl.tasks.own.finding import open_own
-from clove_ssl.tasks.own.sheet import write_examples
+from clove_ssl.tasks.own.readers.masks import check_mask
+from clove_ssl.tasks.pictures import true_things
+
+COLUMNS = 3
 
 
 def show_data(config: DataConfig) -> None:
@@ -35,3 +46,38 @@ def show_data(config: DataConfig) -> None:
             f"Next: clove finetune {suggested_task(data)} --backbone RUN --data {config.data} "
             "--out OUT"
         )
+
+
+def write_examples(data: OwnData, folder: Path, *, count: int) -> list[Path]:
+    """Draw up to ``count`` images of every split; those with objects come first."""
+    return [
+        write_sheet(folder / f"{split}.png", example_rows(data, split, count=count))
+        for split, items in data.items.items()
+        if items
+    ]
+
+
+def example_rows(data: OwnData, split: str, *, count: int) -> list[list[Image.Image]]:
+    """The pictures of a sheet, in rows."""
+    pictures = [_paint(item, data) for item in _spread(data.items[split], count)]
+    return [pictures[at : at + COLUMNS] for at in range(0, len(pictures), COLUMNS)]
+
+
+def _spread(items: Sequence[Item], count: int) -> list[Item]:
+    """Items at equal distances, of those that have labels if there are any."""
+    full = [item for item in items if item.sample.annotations or item.label_map] or list(items)
+    count = min(count, len(full))
+    return [full[number * len(full) // count] for number in range(count)]
+
+
+def _paint(item: Item, data: OwnData) -> Image.Image:
+    sample = item.sample
+    pixels = read_picture(sample.image).permute(1, 2, 0).numpy()
+    if not sample.annotations and item.label_map is not None:
+        names = data.map_names or tuple(map(str, range(256)))
+        check_mask(item.label_map, names, (sample.height, sample.width))
+        return paint_classes(pixels, read_mask(item.label_map), names, caption=sample.image.name)
+    labels = {"segmentation"} if any(t.mask for t in sample.annotations) else set()
+    labels |= {"keypoints"} if data.keypoint_names else set()
+    things = true_things(sample, data.detection_of([sample]), shown=labels)
+    return paint_things(pixels, things, caption=sample.image.name)

@@ -99,9 +99,9 @@ def clip_to_images(boxes: Tensor, borders: Tensor) -> Tensor:
     return torch.minimum(boxes.clamp(min=0), borders[:, None])
 
 
-def has_area(boxes: Tensor, *, smallest_side: float = 0.0) -> Tensor:
-    """Which boxes (..., 4) have both sides longer than ``smallest_side``: (...) bool."""
-    return ((boxes[..., 2:] - boxes[..., :2]) > smallest_side).all(dim=-1)
+def has_area(boxes: Tensor) -> Tensor:
+    """Which boxes (..., 4) have sides longer than nothing: (...) bool."""
+    return ((boxes[..., 2:] - boxes[..., :2]) > 0).all(dim=-1)
 
 
 def _shared_length(one: Tensor, other: Tensor) -> Tensor:

@@ -7,12 +7,11 @@ around torchvision's ResNets have such names, since Detectron2 has no other back
 from __future__ import annotations
 
 import re
-from typing import Literal, TypeVar
+from typing import Literal
 
 from clove_ssl.errors import UserError
 from clove_ssl.weights.detectron2_names import detectron2_name as resnet_name
 
-T = TypeVar("T")
 Kind = Literal["c4", "fpn"]
 
 _BACKBONE = "features.backbone.body."

@@ -14,10 +14,10 @@ from torch import Tensor
 from clove_ssl.backbones.build import Backbone, dilatable_names
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.config.pretraining import BackboneConfig
-from clove_ssl.data.labels.pixels import IGNORE, SceneLabels, SomeLabels, VOCLabels
+from clove_ssl.data.labels.pixels import IGNORE, DenseLabels, SceneLabels, SomeLabels, VOCLabels
 from clove_ssl.data.order import ImageOrder
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.base import Reading, Task, TaskData, TaskModel
+from clove_ssl.tasks.base import Reading, Task, TaskData, TaskModel, Vocabulary
 from clove_ssl.tasks.detection.finding import AUGMENTED_LISTS, find_segmentation_lists
 from clove_ssl.tasks.detection.scenes import write_voc_scenes
 from clove_ssl.tasks.loading.images import in_threads, size_of_file
@@ -77,6 +77,16 @@ class SemanticTask(Task):
         if config.uses_scenes:
             return VOCLabels(scenes, "test", class_names=SceneLabels.class_names)
         return VOCLabels(_root(config), _lists(config)["test"])
+
+    def other_data(self, test: DenseLabels, vocabulary: Vocabulary) -> TaskData:
+        """Label maps of the same classes."""
+        theirs = tuple(test.class_names)
+        if theirs != vocabulary.class_names:
+            raise UserError(
+                f"The model knows the classes {_listed(vocabulary.class_names)}, the data has "
+                f"{_listed(theirs)}. Expected the same names in the same order."
+            )
+        return super().other_data(test, vocabulary)
 
     def take_fraction(self, data: TaskData, share: float, *, seed: int) -> TaskData:
         """The same data with a random share of the training images."""
@@ -189,6 +199,10 @@ def _pairs(
                 f"{name}. Score predictions with the images they were made for."
             )
         yield truth, torch.from_numpy(predicted[name])
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
 
 
 def _root(config: LabelledDataConfig) -> Path:

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 from builders.tasks.detectron2_models import paste_probabilities
+from builders.tasks.proposing import masks_in_boxes
 from hypothesis import given
 from hypothesis import strategies as st
 from references.tasks.polygon_fill import filled
 
 from clove_ssl.config.detection import MaskHeadConfig
-from clove_ssl.tasks.labels.polygons import fill_polygons, masks_in_boxes, pack_outlines
+from clove_ssl.tasks.labels.polygons import fill_polygons, pack_outlines
 from clove_ssl.tasks.rcnn.regions.keypoints import (
     KeypointTargets,
     find_keypoints,

@@ -66,10 +66,10 @@ def read_head(path: Path) -> bytes:
         return b""
 
 
-def read_json(path: Path, *, largest: int = LARGEST_LABELS) -> Any:
+def read_json(path: Path) -> Any:
     """The content of a JSON file."""
     try:
-        return json.loads(read_text(path, largest=largest))
+        return json.loads(read_text(path, largest=LARGEST_LABELS))
     except ValueError as error:
         raise UserError(f"{path} is no JSON: {error}. Copy it again, or take it out.") from None
     except RecursionError:

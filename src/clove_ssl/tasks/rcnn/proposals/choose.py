@@ -26,11 +26,7 @@ from clove_ssl.tasks.rcnn.boxes import (
     clip_to_images,
     decode_boxes,
     has_area,
-    image_borders,
 )
-
-# The logit of a probability that differs from 1 by 1e-10, as float64 rounds it.
-GROUND_TRUTH_LOGIT = math.log((1 - 1e-10) / (1 - (1 - 1e-10)))
 
 
 class Proposals(NamedTuple):
@@ -93,25 +89,6 @@ class ProposalLimits:
 
 
 @torch.no_grad()
-def propose(
-    logits: Sequence[Tensor],  # levels x (B, N_l)
-    offsets: Sequence[Tensor],  # levels x (B, N_l, 4)
-    *,
-    anchors: Sequence[Tensor],  # levels x (N_l, 4)
-    image_sizes: Sequence[tuple[int, int]],
-    limits: ProposalLimits,
-    not_finite: Literal["raise", "drop"],
-) -> list[Proposals]:
-    """The best regions of every image, best first; no gradient flows through them.
-
-    Numbers that are not finite mean a diverged training (``raise``) or a region less (``drop``).
-    """
-    borders = image_borders(image_sizes, anchors[0])
-    table = propose_table(logits, offsets, anchors=anchors, borders=borders, limits=limits)
-    return table.split(not_finite=not_finite)
-
-
-@torch.no_grad()
 def propose_table(
     logits: Sequence[Tensor],  # levels x (B, N_l)
     offsets: Sequence[Tensor],  # levels x (B, N_l, 4)
@@ -140,14 +117,6 @@ def propose_table(
     ranked = best.logits.where(kept, -math.inf).topk(count, dim=1)
     chosen = boxes.gather(1, ranked.indices[..., None].expand(-1, -1, 4))
     return ProposalTable(chosen, ranked.values, kept.sum(dim=1).clamp_(max=count), finite.all())
-
-
-def append_ground_truth(proposals: Proposals, truth: Tensor) -> Proposals:
-    """Put the ground truth (G, 4) of a training image behind its proposals, as sure ones."""
-    return Proposals(
-        torch.cat([proposals.boxes, truth.to(proposals.boxes.dtype)]),
-        torch.cat([proposals.logits, proposals.logits.new_full((len(truth),), GROUND_TRUTH_LOGIT)]),
-    )
 
 
 def _best_of_levels(

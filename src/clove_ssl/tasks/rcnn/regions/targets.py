@@ -29,8 +29,6 @@ from clove_ssl.tasks.rcnn.proposals.choose import ProposalTable, refuse_divergen
 from clove_ssl.tasks.rcnn.regions.keypoints import regions_with_keypoints
 from clove_ssl.tasks.rcnn.regions.roi_heads import LabelledRegions, label_regions, sample_regions
 
-_ANY_CLASS = 1 << 62
-
 
 @dataclass(frozen=True)
 class RegionRows:
@@ -188,7 +186,7 @@ def _label_all(
         truth.device,
         dtype=torch.int64,
     )  # (2, B)
-    boxes = _with_ground_truth(proposals, truth)  # (B, N, 4)
+    boxes = with_ground_truth(proposals, truth)  # (B, N, 4)
     labelled = label_regions(
         boxes,
         truth,
@@ -204,7 +202,7 @@ def _label_all(
     )
 
 
-def _with_ground_truth(proposals: ProposalTable, truth: Tensor) -> Tensor:
+def with_ground_truth(proposals: ProposalTable, truth: Tensor) -> Tensor:
     """Proposals of every image with the ground truth (B, G, 4) right behind them: (B, N, 4)."""
     truth = truth.to(proposals.boxes.dtype)
     # The truth among the regions: in the first steps no proposal covers an object, and the second
@@ -272,12 +270,6 @@ class ObjectMasks:
                     objects.bitmaps, part.objects - first, part.boxes, size=self._size
                 )
         return masks
-
-
-def object_masks(targets: Sequence[ImageTargets], chosen: TrainingRegions, *, size: int) -> Tensor:
-    """The masks of the objects of some foreground regions, in their boxes: (R, M, M) bool."""
-    rows = rows_of(chosen, targets, num_classes=_ANY_CLASS, masks=True, keypoints=False)
-    return ObjectMasks(targets, chosen, rows, size=size).read()
 
 
 def rows_of(
