@@ -97,6 +97,8 @@ class StepSignals:
         """Read the flags that were sent last; does not wait for the work queued after them."""
         assert self._sent is not None, "nothing was sent"
         non_finite, stop = self._sent.read()
+        if self._process.world_size == 1:  # nobody to agree with: heed what came since, too
+            stop = self._stop.asked
         return Verdict(non_finite=bool(non_finite), stop=bool(stop))
 
 
