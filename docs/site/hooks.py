@@ -41,7 +41,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
-    """Mark the page of all options, whose tables a phone shows in another way; no role of Sphinx stays."""
+    """Mark the page of all options, whose tables a phone shows otherwise; drop roles of Sphinx."""
     if page.file.src_uri == "config.md":
         return f'<div class="options">{html}</div>'
     return _ROLE.sub("", html)
