@@ -180,7 +180,7 @@ class TrainingLoop:
         norm = self._update(measures_norm=observer.wants(self.step))
         self.learner.after_step(Progress(self.step, self.plan.total_steps))
         self.step += 1
-        observer.step_done()
+        observer.step_done(self.step)
         if norm is not None:
             observer.log(self.step, self.learner, output, lr=lr, norm=norm, feed=feed)
         return verdict.stop

@@ -64,9 +64,10 @@ class Observer:
         """Count a forward and backward pass, of which a step may have many."""
         self._pace.pass_done(step)
 
-    def step_done(self) -> None:
-        """Count a step towards the throughput."""
+    def step_done(self, done: int) -> None:
+        """Count step number ``done`` towards the throughput."""
         self._steps_since += 1
+        self._pace.step_done(done)
 
     def log(
         self,
