@@ -70,6 +70,13 @@ def test_the_reference_has_every_public_name() -> None:
         assert f".{name}\n" in page
 
 
+def test_consoles_are_marked_for_the_style_that_wraps_their_lines() -> None:
+    settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    [highlight] = [each for each in settings["markdown_extensions"] if "pymdownx.highlight" in each]
+    assert highlight["pymdownx.highlight"]["pygments_lang_class"]
+    assert ".language-console code" in (DOCS / "site.css").read_text()
+
+
 def test_every_step_of_the_tutorial_is_shown_with_what_it_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,15 +47,8 @@ def main(work: Path) -> None:
     for kind in SHEETS:
         with Image.open(work / RUN / "pictures" / f"{kind}.png") as sheet:
             sheet.convert("RGB").save(PICTURES / f"{kind}.webp", quality=85)
-    _look_at_report(_for_readers(work / RUN / "report.html", work))
+    _look_at_report(work / RUN / "report.html")
     PAGE.write_text(_page(), encoding="utf-8")
-
-
-def _for_readers(report: Path, work: Path) -> Path:
-    """The report as a reader would have it, whose folder is another one."""
-    shown = work / "report-for-readers.html"
-    shown.write_text(report.read_text(encoding="utf-8").replace(f"{work}/", ""), encoding="utf-8")
-    return shown
 
 
 def _look_at_report(report: Path) -> None:

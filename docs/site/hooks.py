@@ -22,6 +22,7 @@ OF_THE_ROOT = {
 }
 """Pages outside docs/, and what they are called on the site."""
 _LINK = re.compile(r"\]\((?P<path>[^)#\s]+)(?P<rest>[^)]*)\)")
+_ROLE = re.compile(r":(class|func|meth):(?=<code>)")  # docstrings have them, readers need none
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -37,6 +38,13 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     """Let links to pages of the root lead to where those are on the site."""
     folder = page.file.src_uri.rpartition("/")[0]
     return _relinked(markdown, folder)
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
+    """Mark the page of all options, whose tables a phone shows otherwise; drop roles of Sphinx."""
+    if page.file.src_uri == "config.md":
+        return f'<div class="options">{html}</div>'
+    return _ROLE.sub("", html)
 
 
 def reference_page() -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -28,7 +31,7 @@ def test_the_list_of_verbs_fits_one_screen(capsys: pytest.CaptureFixture[str]) -
 def test_help_fits_two_screens(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([verb, "--help"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) <= 100
+    assert len(lines) <= 56  # twice 28
     assert max(map(len, lines)) <= 80
     if verb == "pretrain":
         named = set(re.findall(r"[\w-]+", " ".join(lines)))
@@ -99,6 +102,37 @@ complete_words clove resume runs/a --ep
     )
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["pretrain", "clove-demo", "--evaluation.every", "--epochs"]
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="needs zsh")
+def test_zsh_completes_without_any_set_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["--print-completion", "zsh"]) == 0
+    script = capsys.readouterr().out + "\nprint -- $_comps[clove]"
+    done = subprocess.run(
+        ["zsh", "-f", "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "HOME": str(tmp_path), "ZDOTDIR": str(tmp_path)},
+    )
+    assert done.stderr == ""
+    assert "_clove" in done.stdout
+
+
+def test_zsh_starts_its_own_completion_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--print-completion", "zsh"]) == 0
+    first = capsys.readouterr().out.splitlines()[:2]
+    assert "compdef" in first[0]
+    assert "compinit" in first[0]
+    assert "bashcompinit" in first[1]
+
+
+def test_labels_completes_no_option_of_a_single_finetuning() -> None:
+    words = set(words_after("labels"))
+    assert {"--backbones", "--fractions", "--epochs"} <= words
+    assert not {"--backbone", "--fraction", "--heads", "--finetuning"} & words
 
 
 def test_every_verb_has_words() -> None:

@@ -26,6 +26,7 @@ from clove_ssl.config.finetuning import protocol
 from clove_ssl.config.pretraining import DataConfig, PretrainConfig
 from clove_ssl.errors import UserError
 from clove_ssl.methods.byol.config import BYOLConfig
+from clove_ssl.report import page
 from clove_ssl.report.curves import paint_curves, thinned, tick_labels, ticks, value_range
 from clove_ssl.report.page import render_report, write_report
 from clove_ssl.runs import directory
@@ -244,6 +245,33 @@ def test_the_size_of_the_data_is_known_before_the_first_step(make_run: RunMaker)
     text = text_of(write_report(run).read_text())
     assert "Images 51,200" in text
     assert "of 40,000" in text  # steps: 200 epochs of 200
+
+
+def test_no_folder_of_the_machine_is_on_the_first_screens(make_run: RunMaker) -> None:
+    run = make_run([row(1)], source="/home/somebody/photos/")
+    probe = {"backbone": "my run", "stages": ["c5"], "value": 0.4, "is_share": True}
+    own = {**probe, "title": "correspondence", "figure": "correspondence"}
+    run.probes.write_text(json.dumps([{**own, "data": "/home/somebody/photos", "size": 96}]))
+    page = write_report(run).read_text()
+    assert "Data photos" in text_of(page)
+    assert "on photos at 96 px" in text_of(page)
+    assert "somebody" not in page[: page.index('id="details"')]
+
+
+@pytest.mark.parametrize(
+    ("text", "marked"),
+    [
+        (
+            "Use it: clove finetune TASK --backbone a/b.c. Longer may help: --epochs 9.",
+            'Use it: <code>clove finetune TASK <span class="flag">--backbone</span> a/b.c</code>. '
+            'Longer may help: <code class="flag">--epochs</code> 9.',
+        ),
+        ("Go on with: clove resume a<b", "Go on with: <code>clove resume a&lt;b</code>"),
+        ("Train longer.", "Train longer."),
+    ],
+)
+def test_what_to_type_is_set_apart(text: str, marked: str) -> None:
+    assert str(page._mark_commands(text)) == marked
 
 
 def test_probes_are_compared_on_equal_data_only(make_run: RunMaker) -> None:

@@ -73,6 +73,18 @@ def test_a_terminal_shows_a_long_pass_before_it_has_ended(
             said += capsys.readouterr().out
 
 
+def test_a_terminal_counts_a_step_as_soon_as_it_has_ended(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with Console() as console:
+        shown = pace(100, console)
+        shown.pass_done(6)
+        assert "step 6/100" in capsys.readouterr().out
+        shown.step_done(7)
+        assert "step 7/100" in capsys.readouterr().out
+
+
 def test_a_run_of_years_is_told_once_as_soon_as_its_speed_is_known(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from urllib.error import URLError
 
@@ -9,7 +10,9 @@ import pytest
 import torch
 from torchvision.models import resnet18
 
+from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.errors import UserError
+from clove_ssl.pretraining.run import _start_of
 from clove_ssl.weights.load import load_backbone
 from clove_ssl.weights.origins import imagenet_file, is_imagenet
 
@@ -47,3 +50,13 @@ def test_a_file_of_that_name_is_a_file(tmp_path: Path, monkeypatch: pytest.Monke
     assert is_imagenet(Path("imagenet"))
     Path("imagenet").write_text("")
     assert not is_imagenet(Path("imagenet"))
+
+
+def test_a_run_says_what_it_starts_from(tmp_path: Path) -> None:
+    config = PretrainConfig(out=tmp_path)
+    given = {None: "", "imagenet": "torchvision's ImageNet weights", "a.pth": "a.pth"}
+    for weights, origin in given.items():
+        path = None if weights is None else Path(weights)
+        backbone = replace(config.backbone, weights=path)
+        said = _start_of(replace(config, backbone=backbone), "c5")
+        assert said == ("stage c5" if weights is None else f"stage c5, starts from {origin}")

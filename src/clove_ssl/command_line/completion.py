@@ -44,6 +44,7 @@ _CLASSES: dict[str, type] = {
     "bench": BenchConfig,
 }
 _SHORT = ("--data", "--workers", "--lr", "--config", "--overwrite", "--help", "--help-all")
+_OF_ONE_FINETUNING = ("--backbone", "--fraction", "--heads")  # clove labels has several of them
 
 
 def completion_script(args: Sequence[str], verbs: Iterable[str]) -> str:
@@ -56,10 +57,15 @@ def completion_script(args: Sequence[str], verbs: Iterable[str]) -> str:
         )
     names = list(verbs)
     cases = "\n".join(f'    {verb}) words="{" ".join(words_after(verb))}" ;;' for verb in names)
-    before = "autoload -U +X bashcompinit && bashcompinit\n" if shell == "zsh" else ""
+    before = _FOR_ZSH if shell == "zsh" else ""
     return before + _SCRIPT.format(verbs=" ".join(names), cases=cases)
 
 
+# A fresh ~/.zshrc has not started zsh's own completion, on which that of bash stands.
+_FOR_ZSH = """\
+(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i }
+autoload -U +X bashcompinit && bashcompinit
+"""
 _SCRIPT = """\
 _clove() {{
   local words current="${{COMP_WORDS[COMP_CWORD]}}"
@@ -87,8 +93,9 @@ def words_after(verb: str) -> list[str]:
         return [*task_summaries(), "--steps", *_SHORT, *options]
     if verb == "labels":
         options = _options(protocol("detect", Path(), "random"))
-        own = [f"--{_dashed(each.name)}" for each in fields(LabelsConfig)]
-        return [*own_tasks(), *own, "--steps", *_SHORT, *options]
+        own = (name for name in _flat_options(LabelsConfig) if name != "--finetuning")
+        shared = (name for name in options if name not in _OF_ONE_FINETUNING)
+        return [*own_tasks(), *own, "--steps", *_SHORT, *shared]
     if verb == "list":
         return ["methods", "backbones", "recipes", "tasks", "formats"]
     names: dict[str, Iterable[str]] = {"show": PICTURES, "study": STUDIES, "bench": all_recipes()}

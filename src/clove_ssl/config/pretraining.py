@@ -72,6 +72,11 @@ class DataConfig(Ranged):
     scenes_size: SceneSide = 160
     """Side of a built-in image in pixels."""
 
+    @property
+    def shown(self) -> str:
+        """All sources by their names, for pages that others read."""
+        return ", ".join(map(shown_source, (self.source, *self.more)))
+
 
 @dataclass(frozen=True, kw_only=True)
 class BackboneConfig:
@@ -231,6 +236,11 @@ class PretrainConfig(Ranged):
             if self.steps is not None
             else max(1, self.epochs * images // self.batch_size)
         )
+
+
+def shown_source(source: str) -> str:
+    """What images are called, without the folders of somebody's machine."""
+    return source if "://" in source else Path(source).name or source
 
 
 def share_per_process(batch_size: int, processes: int) -> int:

@@ -47,6 +47,7 @@ from clove_ssl.training.observer import Observer
 from clove_ssl.training.processes import Process, joined, owned
 from clove_ssl.training.repeatability import start_repeatably
 from clove_ssl.weights.export.model_card import card_facts, write_model_card
+from clove_ssl.weights.origins import is_imagenet
 from clove_ssl.weights.safetensors_file import save_backbone
 
 
@@ -219,7 +220,7 @@ def _announce(parts: Parts, console: Console, *, step: int) -> None:
     parts.images.announce(workers, console)
     for warning in parts.images.warnings(config):
         console.warn(warning)
-    say("backbone", config.backbone.name, f"stage {parts.method.backbone.stage}")
+    say("backbone", config.backbone.name, _start_of(config, parts.method.backbone.stage))
     for name, value in config.method.summary().items():
         say(name, value)
     choices.announce(config, console)
@@ -231,6 +232,15 @@ def _announce(parts: Parts, console: Console, *, step: int) -> None:
     choices.warn_of_warmup(console)
     if step:
         console.say(f"Resuming after step {step}")
+
+
+def _start_of(config: PretrainConfig, stage: str) -> str:
+    """The stage that is trained, and the weights that training starts from, if they are given."""
+    weights = config.backbone.weights
+    if weights is None:
+        return f"stage {stage}"
+    origin = "torchvision's ImageNet weights" if is_imagenet(weights) else str(weights)
+    return f"stage {stage}, starts from {origin}"
 
 
 def _build_observer(run: RunDirectory, loop: TrainingLoop, parts: Parts) -> Observer:

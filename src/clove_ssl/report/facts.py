@@ -36,7 +36,7 @@ def pretraining_facts(
         return {**made, "Device": _device(starts), "Seed": str(config.seed), "Steps": steps}
     return {
         **made,
-        "Data": config.data.source,
+        "Data": config.data.shown,
         "Images": f"{state.images:,}" if state.images else UNKNOWN,
         "Training time": _training_time(history, config.batch_size),
         "Device": _device(starts),

@@ -56,6 +56,7 @@ Row = tuple[str, list[str]]
 """An option, and its value in every run."""
 
 _FLAG = re.compile(r"--[a-z][a-z._-]*[a-z]")
+_COMMAND = re.compile(r"clove [a-z]+ .+?(?=\. |[.,;)]*$|[,;)] )")  # to the end of its sentence
 _UNIT = re.compile(r"(?<=\d) (?=%)|(?<=\d) (?=x \d)|(?<=\d x) (?=\d)")
 
 
@@ -218,6 +219,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters["mark_flags"] = _mark_flags
+    environment.filters["mark_commands"] = _mark_commands
     environment.filters["when"] = when
     return environment
 
@@ -241,3 +243,13 @@ def _mark_flags(text: str) -> Markup:
     """Set options of the command line apart, and keep them and numbers with a unit on one line."""
     tied = _UNIT.sub("\N{NO-BREAK SPACE}", text)
     return Markup(_FLAG.sub(r'<code class="flag">\g<0></code>', str(escape(tied))))
+
+
+def _mark_commands(text: str) -> Markup:
+    """Set whole commands apart in a text that says what to type, and other options as well."""
+    parts, end = [], 0
+    for found in _COMMAND.finditer(text):
+        whole = _FLAG.sub(r'<span class="flag">\g<0></span>', str(escape(found.group())))
+        parts += [_mark_flags(text[end : found.start()]), Markup(f"<code>{whole}</code>")]
+        end = found.end()
+    return Markup("").join([*parts, _mark_flags(text[end:])])

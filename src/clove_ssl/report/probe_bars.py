@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from clove_ssl.config.pretraining import shown_source
 from clove_ssl.report.curves import Axis, tick_labels, ticks, value_range
 from clove_ssl.runs.common_metrics import COMMON
 from clove_ssl.runs.metrics import PROBE_PREFIX
@@ -59,13 +60,16 @@ def bar_charts(probes: Sequence[Entry], colours: Mapping[str, int] | None = None
 
     ``colours`` are the numbers of runs by the names of their folders.
     """
-    charts: dict[tuple[str, str, str], list[Entry]] = {}
+    charts: dict[tuple[str, str, str, str], list[Entry]] = {}
     # A network that diverged has no score, and a bar without a length cannot be drawn.
     for probe in (each for each in probes if math.isfinite(each["value"])):
         size = f" at {probe['size']} px" if "size" in probe else ""
-        key = (probe["title"], f"on {probe['data']}{size}", str(probe.get("figure", "")))
+        key = (probe["title"], probe["data"], size, str(probe.get("figure", "")))
         charts.setdefault(key, []).append(probe)
-    return [_chart(*key, members, colours or {}) for key, members in charts.items()]
+    return [
+        _chart(title, f"on {shown_source(data)}{size}", kind, members, colours or {})
+        for (title, data, size, kind), members in charts.items()
+    ]
 
 
 def _chart(

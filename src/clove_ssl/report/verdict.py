@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from clove_ssl.config.finetuning import RANDOM as FROM_SCRATCH
 from clove_ssl.config.finetuning import FinetuneConfig
-from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.config.pretraining import PretrainConfig, shown_source
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.hints import Hint, worrying
 from clove_ssl.runs.probe_file import read_probes
@@ -315,7 +315,7 @@ def _sentence(entry: Entry) -> str:
         photos = "scene" if entry["data"] == "scenes" else "photo"
         value = _percent(entry["value"])
         return f"Its features find the same place in two views of a {photos} {value} of the time"
-    return f"Its features reach {entry['title']} {_shown(entry)} on {entry['data']}"
+    return f"Its features reach {entry['title']} {_shown(entry)} on {shown_source(entry['data'])}"
 
 
 def _short(entry: Entry) -> str:

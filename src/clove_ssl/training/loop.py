@@ -101,6 +101,8 @@ class StepSignals:
         """Read the flags that were sent last; does not wait for the work queued after them."""
         assert self._sent is not None, "nothing was sent"
         non_finite, stop = self._sent.read()
+        if self._process.world_size == 1:  # nobody to agree with: heed what came since, too
+            stop = self._stop.asked
         return Verdict(non_finite=bool(non_finite), stop=bool(stop))
 
 
@@ -182,7 +184,7 @@ class TrainingLoop:
         norm = self._update(measures_norm=observer.wants(self.step))
         self.learner.after_step(Progress(self.step, self.plan.total_steps))
         self.step += 1
-        observer.step_done()
+        observer.step_done(self.step)
         if norm is not None:
             observer.log(self.step, self.learner, output, lr=lr, norm=norm, feed=feed)
         return verdict.stop

@@ -71,9 +71,10 @@ class Observer:
         """Count a forward and backward pass, of which a step may have many."""
         self._pace.pass_done(step)
 
-    def step_done(self) -> None:
-        """Count a step towards the throughput."""
+    def step_done(self, done: int) -> None:
+        """Count step number ``done`` towards the throughput."""
         self._steps_since += 1
+        self._pace.step_done(done)
 
     def log(
         self,
@@ -151,6 +152,7 @@ class Pace:
         self._terms: list[str] = []
         self._speed: float | None = None  # images/s of the last interval
         self._drawn = 0.0
+        self._drew_pass = False
         self._step = 0
         self._passes = 0
         self._warned = False
@@ -185,9 +187,17 @@ class Pace:
         self._step, self._moved = step, now
         if self._advice and now - self._start > _FIRST_WORD:
             self._advise(step)
-        if self._console.is_live and now - self._drawn > _REDRAW:
+        self._drew_pass = self._console.is_live and now - self._drawn > _REDRAW
+        if self._drew_pass:
             self._drawn = now
             self._console.live(self._line(step))
+
+    def step_done(self, done: int) -> None:
+        """The last pass belonged to step number ``done``, which has ended."""
+        self._step = done
+        if self._drew_pass:  # else the line would count a step less until the next pass has ended
+            self._drew_pass = False
+            self._console.live(self._line(done))
 
     def logged(self, done: int, metrics: Mapping[str, float], headline: tuple[str, ...]) -> None:
         """A step was logged: the line of the interval, and numbers for those that follow."""

@@ -97,6 +97,22 @@ def test_a_class_that_training_lacks_and_an_empty_one_are_named(
     assert "no object of 'unicorn'" in told(root)
 
 
+@pytest.mark.parametrize("typed", ["yolo", "link"])
+def test_labels_have_images_however_their_folder_is_named(
+    typed: str,
+    pack: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root = pack("yolo")
+    description = root / "data.yaml"
+    description.write_text(f"path: {root}\n{description.read_text()}")
+    (root.parent / "link").symlink_to(root)
+    monkeypatch.chdir(root.parent)  # the folder is typed as a relative one, and is absolute inside
+    assert told(Path(typed)) == ""
+    (root / "labels/train/alone.txt").write_text("0 0.5 0.5 0.2 0.2\n")
+    assert "1 label files have no image" in told(Path(typed))
+
+
 def test_images_without_labels_and_labels_without_images_are_named(
     pack: Callable[[str], Path],
 ) -> None:

@@ -280,7 +280,7 @@ def test_a_hub_folder_opens_with_timm_and_with_this_library(
     inside = json.loads((path / "transformers" / "config.json").read_text())
     assert (inside["model_type"], inside["depths"]) == ("resnet", [2, 2, 2, 2])
     assert load_backbone(path / "transformers").name == "resnet18"
-    assert "AutoBackbone.from_pretrained" in describe_usage(resnet18, "hub", "hub")
+    assert "ResNetBackbone.from_pretrained" in describe_usage(resnet18, "hub", "hub")
     pytest.importorskip("timm")
     network = run_snippet(resnet18, "hub", path)["network"].eval()
     expected = expected_maps(resnet18)["c5"]

@@ -2,7 +2,7 @@
 
 ResNets open with timm as ``local-dir:FOLDER``; everything opens with ``load_backbone``. timm and
 transformers look for files of the same names with other tensors inside, so what transformers reads
-lies in a folder of its own, which ``AutoBackbone.from_pretrained`` is told as ``subfolder``.
+lies in a folder of its own, which ``ResNetBackbone.from_pretrained`` is told as ``subfolder``.
 """
 
 from __future__ import annotations

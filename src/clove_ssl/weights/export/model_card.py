@@ -71,7 +71,7 @@ def card_facts(
         architecture=config.backbone.name,
         stage=backbone.stage,
         output_stride=config.backbone.output_stride,
-        data=_shown_data(config),
+        data=config.data.shown,
         images=images,
         labelled=config.method.needs_labels,
         images_seen=steps * config.batch_size,
@@ -83,12 +83,6 @@ def card_facts(
         health={name: metrics[name] for name in HEALTH if name in metrics},
         probes=_probed(metrics),
     )
-
-
-def _shown_data(config: PretrainConfig) -> str:
-    """What the images are called, without the folders of somebody's machine."""
-    named = (config.data.source, *config.data.more)
-    return ", ".join(each if "://" in each else Path(each).name or each for each in named)
 
 
 def _probed(metrics: Mapping[str, float]) -> dict[str, float]:

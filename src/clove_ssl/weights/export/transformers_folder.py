@@ -1,4 +1,4 @@
-"""A folder that ``AutoBackbone.from_pretrained`` of transformers opens: weights and config."""
+"""A folder that ``ResNetBackbone.from_pretrained`` of transformers opens: weights and config."""
 
 from __future__ import annotations
 

@@ -174,9 +174,9 @@ network = timm.create_model("local-dir:{file}", pretrained=True, num_classes=0)
     if not suits_transformers(exported):
         return f"{own}\n\n{with_timm}"
     with_transformers = _python(f"""
-from transformers import AutoBackbone
+from transformers import ResNetBackbone  # of version 4 also AutoBackbone
 
-network = AutoBackbone.from_pretrained("{file}", subfolder="transformers")
+network = ResNetBackbone.from_pretrained("{file}", subfolder="transformers")
 """)
     return f"{own}\n\n{with_transformers}\n\n{with_timm}"
 

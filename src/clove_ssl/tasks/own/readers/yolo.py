@@ -195,9 +195,12 @@ def _image_of_line(name: str, place: Path) -> Path:
 
 
 def _note_orphans(root: Path, known: set[Path], problems: Problems) -> None:
-    for path in files_below(root, ".txt"):
+    others = [path for path in files_below(root, ".txt") if path not in known]
+    # A data.yaml may name the same folder in another way: absolute, or through a link.
+    really_known = {os.path.realpath(path) for path in known} if others else set()
+    for path in others:
         is_label = "labels" in path.parts or path.stem.lower() not in _NO_LABELS
-        if is_label and path not in known and _looks_like_labels(path):
+        if is_label and os.path.realpath(path) not in really_known and _looks_like_labels(path):
             problems.add(NO_IMAGE, path)
 
 
