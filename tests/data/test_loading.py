@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from clove_ssl import cores
 from clove_ssl.config.pretraining import DataConfig
-from clove_ssl.data.loading import choose_workers, start_worker
+from clove_ssl.data.loading import choose_workers, silent_without, start_worker
 
 
 @pytest.mark.parametrize(
@@ -91,3 +91,14 @@ def test_no_worker_outlives_a_killed_main_process() -> None:
     else:
         os.kill(worker, 9)
         pytest.fail("the worker stayed")
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError(104, "reset by peer"), EOFError()])
+def test_a_worker_whose_main_process_was_killed_has_nothing_to_say(
+    error: Exception, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for parent, said in ((os.getpid(), False), (os.getppid(), True)):  # the former is no parent
+        silent_without(parent)(type(error), error, None)
+        assert (type(error).__name__ in capfd.readouterr().err) is said
+    silent_without(os.getpid())(ValueError, ValueError("a fault of ours"), None)
+    assert "a fault of ours" in capfd.readouterr().err
