@@ -181,7 +181,7 @@ def silent_without(parent: int) -> Callable[..., None]:
 
     def say(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         until = time.monotonic() + _GLANCE
-        while issubclass(kind, (ConnectionError, EOFError)) and time.monotonic() < until:
+        while issubclass(kind, (OSError, EOFError)) and time.monotonic() < until:
             if os.getppid() != parent:
                 return
             time.sleep(_GLANCE / 20)
