@@ -47,6 +47,7 @@ Sample = dict[str, float]
 WARM_UP = 0.2
 NEGLIGIBLE = {
     "memory MB": 8.0,
+    "mapped memory MB": 8.0,
     "GPU memory MB": 2.0,
     "GPU tensors MB": 2.0,
     "open files": 0.9,
@@ -123,6 +124,9 @@ def _look(pid: int, run: Path, temporary: Path) -> Iterator[Sample]:
     sample = {
         "step": float(last["step"]),
         "memory MB": sum(_memory(member, "Pss_Anon", "Pss_Shmem") for member in members),
+        # A page that main process and worker share counts twice here, so nothing is gained when one
+        # of them writes to it and gets a copy, as a look for garbage does; a leak is.
+        "mapped memory MB": sum(_memory(member, "Anonymous") for member in members),
         "open files": float(sum(_count(Path(f"/proc/{member}/fd")) for member in members)),
         "threads": float(sum(_count(Path(f"/proc/{member}/task")) for member in members)),
         "shared memory MB": sum(_memory(member, "Pss_Shmem") for member in members),

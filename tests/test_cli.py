@@ -224,3 +224,23 @@ def test_output_that_nobody_wants_any_more_ends_quietly() -> None:
     script = f"{sys.executable} -m clove_ssl list recipes | true"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_that_the_caller_has_closed_are_no_error(closed: str, tmp_path: Path) -> None:
+    written = tmp_path / "open.txt"
+    look = (
+        "import os, sys; sys.argv = ['clove', 'list', 'methods']; "
+        "from clove_ssl.__main__ import entry\n"
+        "try: entry()\n"
+        "except SystemExit as end: code = end.code\n"
+        f"open({str(written)!r}, 'w').write(f'{{code}} ' + "
+        "' '.join(os.readlink(f'/proc/self/fd/{n}') for n in range(3)))"
+    )
+    script = f'exec "$0" -c "$1" {closed}'
+    command = ["bash", "-c", script, sys.executable, look]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
+    code, *streams = written.read_text().split()
+    assert code in ("0", "None")
+    assert streams.count(os.devnull) >= closed.count("&-")

@@ -20,6 +20,7 @@ from types import TracebackType
 from rich.console import Console as RichConsole
 from rich.markup import escape
 
+from clove_ssl.config.regular_files import append_to_regular
 from clove_ssl.errors import escaped
 
 _INTERVAL = 60.0  # seconds between lines about long work, where no line can rewrite itself
@@ -64,7 +65,7 @@ class Console:
 
     def __init__(self, *, speaks: bool = True, log: Path | None = None) -> None:
         self._rich = RichConsole(quiet=not speaks, highlight=False, soft_wrap=True)
-        self._log = log.open("a", encoding="utf-8") if log and speaks else None
+        self._log = append_to_regular(log) if log and speaks else None
         self._line_open = False
         self._works = False  # the open line belongs to some work, and goes with it
         self._painting = threading.RLock()  # the clock of some work paints, too

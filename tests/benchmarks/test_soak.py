@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import mmap
+import os
+
 import numpy as np
 
-from benchmarks.soak import slopes
+from benchmarks.soak import _memory, slopes
+
+MEGABYTE = 2**20
 
 
 def samples(rise: float) -> list[dict[str, float]]:
@@ -35,3 +40,33 @@ def test_what_grows_once_is_no_leak() -> None:
     assert not slopes([{**one, "memory MB": one["memory MB"] + one["step"]} for one in grown])[
         "memory MB"
     ]["flat"]
+
+
+def test_a_page_that_is_copied_is_not_gained_where_shared_ones_count_twice() -> None:
+    pages = mmap.mmap(-1, 64 * MEGABYTE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    pages.write(bytes(64 * MEGABYTE))
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(reading, 1)
+        os._exit(0)
+    try:
+        shared = _taken(child)
+        for place in range(0, 64 * MEGABYTE, 4096):
+            pages[place] = 1
+        copied = _taken(child)
+    finally:
+        os.write(writing, b"x")
+        os.waitpid(child, 0)
+        os.close(reading)
+        os.close(writing)
+    assert copied["Pss_Anon"] - shared["Pss_Anon"] > 55
+    assert abs(copied["Anonymous"] - shared["Anonymous"]) < 8
+
+
+def _taken(child: int) -> dict[str, float]:
+    """Megabytes of this process and of its child, counted in both ways."""
+    members = (os.getpid(), child)
+    return {
+        kind: sum(_memory(member, kind) for member in members) for kind in ("Pss_Anon", "Anonymous")
+    }

@@ -14,6 +14,7 @@ import torch
 from builders.files.odd_files import (
     encode,
     exif_orientation,
+    jpeg_of_scans,
     jpeg_of_size,
     photo,
     png_chunk,
@@ -23,6 +24,7 @@ from builders.files.odd_files import (
 from PIL import Image, ImageFile
 
 from clove_ssl.data.decode import DecodeError, decode, image_size
+from clove_ssl.data.labels.mask_files import mask_numbers
 from clove_ssl.errors import UserError
 
 MANY = 10**8
@@ -316,6 +318,21 @@ def test_what_is_no_image_is_refused_with_a_reason(data: bytes, reason: str) -> 
     with pytest.raises(DecodeError, match=reason) as caught:
         decode(data, max_pixels=MANY)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_a_jpeg_of_thousands_of_scans_is_refused_before_they_are_decoded() -> None:
+    few, many = jpeg_of_scans(40, 90), jpeg_of_scans(40, 100)
+    assert decode(few, max_pixels=MANY).shape == (3, 40, 40)
+    for read in (decode, image_size, mask_numbers):
+        with pytest.raises(DecodeError, match="106 scans"):
+            read(many)
+
+
+def test_formats_that_other_programs_would_decode_are_no_images() -> None:
+    data = encode(photo(), "EPS")
+    for read in (decode, image_size, mask_numbers):
+        with pytest.raises(DecodeError, match="no known image format"):
+            read(data)
 
 
 def test_a_png_text_that_unpacks_to_gigabytes_is_refused() -> None:

@@ -27,10 +27,10 @@ from clove_ssl.errors import UserError
     ids=["range", "product", "choices", "many braces", "nested braces"],
 )
 def test_braces_are_counted_before_they_are_expanded(pattern: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(UserError, match=f"more than {MAX_SHARDS:,} shards"):
         find_shards(pattern)
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 def test_a_number_of_any_length_is_no_range() -> None:
@@ -39,10 +39,10 @@ def test_a_number_of_any_length_is_no_range() -> None:
 
 
 def test_many_missing_shards_are_counted_soon(tmp_path: Path) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(UserError, match=r"200000 shards are missing"):
         find_shards(str(tmp_path / "{000000..199999}.tar"))
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 def write_tar(path: Path) -> None:

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders.files.odd_files import encode, exif_orientation, jpeg_of_size, photo, write_odd_folder
+from builders.files.odd_files import (
+    encode,
+    exif_orientation,
+    jpeg_of_scans,
+    jpeg_of_size,
+    photo,
+    write_odd_folder,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -162,3 +169,16 @@ def test_arithmetic_coding_and_other_rarities_are_not_usual() -> None:
     lied = read_header(jpeg_of_size(JPEG, 0, 7))
     assert lied is not None
     assert (lied.height, lied.width) == (0, 7)
+
+
+def test_a_file_of_many_scans_is_not_ordinary() -> None:
+    few, many = read_header(jpeg_of_scans(40, 3)), read_header(jpeg_of_scans(40, 300))
+    assert few is not None
+    assert many is not None
+    assert (few.scans, many.scans) == (9, 306)
+    colour = encode(photo(), "JPEG", progressive=True)
+    last, end = colour.rindex(b"\xff\xda"), colour.rindex(b"\xff\xd9")
+    for more, ordinary in ((50, True), (200, False)):
+        header = read_header(colour[:end] + colour[last:end] * more + colour[end:])
+        assert header is not None
+        assert header.is_ordinary is ordinary

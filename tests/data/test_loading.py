@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
+import sys
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -13,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from clove_ssl import cores
 from clove_ssl.config.pretraining import DataConfig
-from clove_ssl.data.loading import choose_workers, start_worker
+from clove_ssl.data.loading import choose_workers, silent_without, start_worker
 
 
 @pytest.mark.parametrize(
@@ -91,3 +93,42 @@ def test_no_worker_outlives_a_killed_main_process() -> None:
     else:
         os.kill(worker, 9)
         pytest.fail("the worker stayed")
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError(104, "reset by peer"), EOFError()])
+def test_a_worker_whose_main_process_was_killed_has_nothing_to_say(
+    error: Exception, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for parent, said in ((os.getpid(), False), (os.getppid(), True)):  # the former is no parent
+        silent_without(parent)(type(error), error, None)
+        assert (type(error).__name__ in capfd.readouterr().err) is said
+    silent_without(os.getpid())(ValueError, ValueError("a fault of ours"), None)
+    assert "a fault of ours" in capfd.readouterr().err
+
+
+KILLED_WHILE_FETCHING = """
+import multiprocessing, os, signal, sys, time
+from multiprocessing import connection, resource_sharer
+from clove_ssl.data.loading import start_worker
+
+def work(pipe):
+    if sys.argv[1] == "started":
+        start_worker(0)
+    pipe.send(resource_sharer.DupFd(os.pipe()[1])._id)
+    time.sleep(3)
+    os._exit(0)
+
+near, far = multiprocessing.Pipe()
+multiprocessing.get_context("fork").Process(target=work, args=(far,)).start()
+address, _ = near.recv()
+main = connection.Client(address, authkey=multiprocessing.current_process().authkey)
+os.write(main.fileno(), b"..")  # the beginning of a message
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("start", ["started", "plain"])
+def test_a_main_process_killed_while_it_fetches_a_batch_leaves_no_traceback(start: str) -> None:
+    command = [sys.executable, "-c", KILLED_WHILE_FETCHING, start]
+    said = subprocess.run(command, capture_output=True, text=True, check=False).stderr
+    assert ("Traceback" in said) is (start == "plain")  # such as every worker of Python has

@@ -47,13 +47,13 @@ ODD = {
 @pytest.mark.parametrize("make", ODD)
 def test_what_is_no_image_file_is_refused_at_once(make, tmp_path: Path) -> None:
     path = make(tmp_path / "a.jpg")
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(OSError, match=ODD[make]):
         FolderSource(tmp_path).read(0)
     for read in (read_picture, read_mask, lambda each: read_image(each, (8, 8))):
         with pytest.raises(UserError, match=ODD[make]):
             read(path)
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 @pytest.mark.parametrize("make", [sparse, pipe])

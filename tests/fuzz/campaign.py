@@ -21,7 +21,10 @@ from fuzz.worker import Outcome, Workspace, case_of, end, report_to, work
 
 CORPUS = Path(__file__).parent / "corpus"
 HANG = 60.0
-"""Seconds without a word after which a case counts as hanging; a busy machine is slow, too."""
+"""Seconds of work or sleep without a word after which a case counts as hanging.
+
+Seconds in which a busy machine lets it wait for a processor do not count."""
+_TICK = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass
@@ -56,6 +59,39 @@ class Tally:
         return self.tracebacks + self.hangs + self.deaths + self.escapes + self.over_limit
 
 
+class Silence:
+    """How long a process has said nothing, while it could have."""
+
+    def __init__(self, process: int) -> None:
+        self._process = process
+        self._worked = self._looked = 0.0
+        self.seconds = 0.0
+        self.end()
+
+    def end(self) -> None:
+        """It has said something."""
+        self.seconds = 0.0
+        self._looked = time.monotonic()
+        _, self._worked = self._now()
+
+    def look(self) -> float:
+        """Seconds so far: those it worked, and those it slept from one look to the next."""
+        sleeps, worked = self._now()
+        looked = time.monotonic()
+        slept = looked - self._looked if sleeps and worked == self._worked else 0.0
+        self.seconds += worked - self._worked + slept
+        self._worked, self._looked = worked, looked
+        return self.seconds
+
+    def _now(self) -> tuple[bool, float]:
+        """Whether it sleeps, and its processor time so far."""
+        try:
+            fields = Path(f"/proc/{self._process}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return True, self._worked
+        return fields[0] not in "R", (int(fields[11]) + int(fields[12])) / _TICK
+
+
 Cases = Callable[[int], Iterator[tuple[int, Case]]]
 """Numbered cases from a number on."""
 
@@ -74,7 +110,7 @@ class Slice:
         self.target = target
         self.next = first  # the case that is being read
         self.folder = Path(tempfile.mkdtemp(prefix="clove-fuzz-"))
-        self.heard = time.monotonic()
+        self.hangs = False
         self._rest = b""
         self.pipe, written = os.pipe()
         self.process = os.fork()
@@ -88,6 +124,7 @@ class Slice:
             finally:
                 end(code)
         os.close(written)
+        self.silence = Silence(self.process)
 
     def outcomes(self) -> list[Outcome] | None:
         """What has come since the last time; ``None`` when the process has ended."""
@@ -95,7 +132,7 @@ class Slice:
         if not data:
             return None
         *lines, self._rest = (self._rest + data).split(b"\n")
-        self.heard = time.monotonic()
+        self.silence.end()
         found = [Outcome(**json.loads(line)) for line in lines]
         if found:
             self.next = found[-1].number + 1
@@ -182,7 +219,8 @@ class Campaign:
             for outcome in outcomes or ():
                 self._note(name, outcome, None)
             return outcomes is None
-        if time.monotonic() - one.heard < HANG:
+        one.hangs = one.silence.look() >= HANG
+        if not one.hangs:
             return False
         self.tallies[name].hangs += 1
         self.tallies[name].tried += 1
@@ -192,8 +230,7 @@ class Campaign:
 
     def _finish(self, one: Slice) -> None:
         status = one.close()
-        killed_for_hanging = time.monotonic() - one.heard >= HANG
-        if status and not killed_for_hanging:
+        if status and not one.hangs:
             self._died(one.target.name, status, self._case(one.target.name, one.next))
 
     def _died(self, name: str, status: int, case: Case) -> None:

@@ -6,13 +6,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 from random import Random
 
 import pytest
-from fuzz.campaign import Campaign, kept_cases
+from fuzz.campaign import Campaign, Silence, kept_cases
 from fuzz.target import Case, Limit, Target
 from fuzz.targets.all import TARGETS
 from fuzz.worker import Workspace, case_of
@@ -97,6 +99,30 @@ def test_the_attack_notices(read: object, count: str) -> None:
     assert tally.tried == 1
     assert getattr(tally, count) == 1
     assert tally.faults == (count != "refused")
+
+
+@pytest.mark.parametrize(
+    ("program", "least", "most"),
+    [
+        ("import time; time.sleep(60)", 0.8, 2.5),
+        ("while True: pass", 0.05, 2.5),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", 0.8, 2.5),
+    ],
+)
+def test_sleep_and_work_count_as_silence(program: str, least: float, most: float) -> None:
+    process = subprocess.Popen([sys.executable, "-c", program])
+    try:
+        time.sleep(1.0)  # let it begin
+        silence = Silence(process.pid)
+        for _ in range(10):
+            time.sleep(0.1)
+            silence.look()
+        assert least < silence.seconds < most
+        silence.end()
+        assert silence.look() < 0.5
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.parametrize("name", ["tars", "weights", "coco"])

@@ -52,6 +52,7 @@ def work(
 ) -> Iterator[Outcome]:
     """Feed cases to the parser, in a process that does nothing else."""
     warnings.simplefilter("ignore")
+    sys.dont_write_bytecode = True  # of what is imported late, which would pass for an escape
     os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # libraries in C have much to say about videos
     guard = Guard(folder)

@@ -309,10 +309,18 @@ def test_a_damaged_probes_file_is_named(make_run: RunMaker, content: str) -> Non
         write_report(run)
 
 
-def test_a_damaged_picture_is_named(make_run: RunMaker) -> None:
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x89PNG\r\n\x1a\n",
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n",
+        b"P5 20000 20000 255\n",
+    ],
+)
+def test_a_damaged_picture_is_named(data: bytes, make_run: RunMaker) -> None:
     run = make_run([row(1)])
     run.pictures.mkdir(exist_ok=True)
-    (run.pictures / "features.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    (run.pictures / "features.png").write_bytes(data)
     with pytest.raises(UserError, match=r"features\.png is no picture.*clove report"):
         write_report(run)
 
@@ -430,6 +438,16 @@ def test_probes_that_two_runs_know_are_shown_once(make_run: RunMaker) -> None:
     for run in runs:
         run.probes.write_text(json.dumps([probe]))
     assert text_of(render_report(runs)).count("mine 40.0 %") == 1
+
+
+@pytest.mark.parametrize("size", [(20, 40_000), (90_000, 1), (1300, 20_000)])
+def test_pictures_of_any_shape_are_inside_the_page(
+    size: tuple[int, int], make_run: RunMaker
+) -> None:
+    run = make_run([row(1)])
+    run.pictures.mkdir()
+    Image.new("RGB", size).save(run.pictures / "features.png")
+    assert "data:image/" in render_report([run])
 
 
 def test_pictures_of_a_run_are_inside_the_page(make_run: RunMaker) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,8 @@ from clove_ssl.painting.predictions import (
     write_sheet,
 )
 from clove_ssl.tasks.detection.coco_scores import coco_truth
-from clove_ssl.tasks.pictures import paint_detections, paint_label_maps, spread
+from clove_ssl.tasks.labels.samples import Annotation, DetectionDataset, Sample
+from clove_ssl.tasks.pictures import paint_detections, paint_label_maps, spread, true_things
 
 GREY = np.full((120, 240, 3), 128, np.uint8)
 BAND = 22  # pixels of the caption
@@ -52,6 +54,22 @@ def test_a_name_stands_above_its_box() -> None:
     assert rows.max() < BAND + 2 * 50 + 1
     assert columns.min() >= 80
     assert len(rows) > 300  # letters on their ground
+
+
+def test_many_outlines_in_a_photo_do_not_fill_the_memory() -> None:
+    side, count = 1000, 100
+    thing = Annotation((2.0, 2.0, 9.0, 9.0), 0, 49.0, mask=((2.0, 2.0, 9.0, 2.0, 9.0, 9.0),))
+    sample = Sample(Path("a.jpg"), "a", side, side, (thing,) * count)
+    photo = np.zeros((side, side, 3), np.uint8)
+    tracemalloc.start()
+    things = true_things(
+        sample, DetectionDataset((sample,), ("cell",), (1,)), shown=["segmentation"]
+    )
+    picture = paint_things(photo, things, caption="")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert np.asarray(picture)[BAND:].any()
+    assert peak < 0.6 * side * side * count
 
 
 def test_a_mask_tints_its_pixels_only() -> None:

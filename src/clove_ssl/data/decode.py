@@ -40,6 +40,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 from torch import Tensor
 
+from clove_ssl.data.jpeg_header import MAX_SCANS, count_scans
 from clove_ssl.errors import UserError
 
 MAX_PIXELS = 100_000_000
@@ -53,6 +54,8 @@ _READERS: dict[bytes, type[ImageFile.ImageFile]] = {
     rb"II[*+]\x00|MM\x00[*+]": TiffImageFile,
     rb"P[1-6]\s": PpmImageFile,
 }
+FORMATS = tuple(str(reader.format) for reader in _READERS.values())
+"""What Pillow calls them. It knows many more, and starts other programs for some."""
 _NOT_IMAGES = {
     rb"\x00\x05\x16\x07": "a macOS resource fork (a ._ file), which holds no picture",
     rb"....ftyp": "an AVIF, HEIC or video file; convert it to JPEG, PNG or WebP",
@@ -97,7 +100,7 @@ def decode(data: bytes, *, max_pixels: int = MAX_PIXELS, reduce: int = 1) -> Ten
             "PIL.ImageFile.LOAD_TRUNCATED_IMAGES is on, so images that are cut off would pass as "
             "half-grey ones. Some library has set it; set it to False before training."
         )
-    picture = _open(data, max_pixels)
+    picture = open_picture(data, max_pixels=max_pixels)
     try:
         pixels = _load(picture, data, reduce)
     except DecodeError:
@@ -126,10 +129,15 @@ def image_size(data: bytes, *, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
     Raises:
         DecodeError: If the header already shows that ``decode`` would refuse.
     """
-    return _upright_size(_open(data, max_pixels))
+    return _upright_size(open_picture(data, max_pixels=max_pixels))
 
 
-def _open(data: bytes, max_pixels: int) -> ImageFile.ImageFile:
+def open_picture(data: bytes, *, max_pixels: int = MAX_PIXELS) -> ImageFile.ImageFile:
+    """A picture of a known format and size, not decoded yet; loading it may still fail.
+
+    Raises:
+        DecodeError: If it is no such picture, or one that takes far longer than its pixels do.
+    """
     reader = _reader_for(data)
     try:
         # Not Image.open, which would apply Pillow's own global limit on top of max_pixels.
@@ -141,6 +149,8 @@ def _open(data: bytes, max_pixels: int) -> ImageFile.ImageFile:
         raise DecodeError(f"an image of {width} x {height} pixels has nothing to show")
     if height * width > max_pixels:
         raise DecodeError(f"{width} x {height} pixels are more than max_pixels={max_pixels}")
+    if isinstance(picture, JpegImageFile):
+        _refuse_many_scans(picture, data)
     return picture
 
 
@@ -217,6 +227,14 @@ def _choose_reduction(picture: JpegImageFile, reduce: int) -> int:
     picture.draft(None, (max(1, width // reduce), max(1, height // reduce)))
     scale: int = picture.decoderconfig[0]  # less than asked for images below `reduce` pixels
     return scale
+
+
+def _refuse_many_scans(picture: JpegImageFile, data: bytes) -> None:
+    """Refuse files that a decoder would go through thousands of times."""
+    assert picture.fp is not None
+    scans = count_scans(data, picture.fp.tell())
+    if scans > MAX_SCANS:
+        raise DecodeError(f"a JPEG file of {scans:,} scans; nobody needs more than {MAX_SCANS}")
 
 
 def _refuse_unended_jpeg(picture: JpegImageFile, data: bytes) -> None:

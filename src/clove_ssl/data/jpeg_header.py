@@ -18,6 +18,9 @@ _IMPOSSIBLE = {0x00, 0xD8, 0xD9}  # before the picture: no marker, a second star
 _FRAMES = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # those three are tables
 _HUFFMAN_DCT = {0xC0, 0xC1, 0xC2}  # baseline, extended and progressive
 _ORIENTATION, _SHORT = 0x0112, 3
+MAX_SCANS = 100
+"""Passes over the picture; progressive files have about ten. Every one costs time for all pixels,
+also an empty one of a few bytes, so a small file could keep a decoder busy for hours."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +34,14 @@ class JpegHeader:
     complete: bool  # whether the file goes on to an end marker
     usual_coding: bool  # whether it is 8-bit and Huffman-coded, as nearly all files are
     luma_chroma: bool  # whether three components are brightness and colour, not red, green, blue
+    scans: int  # passes over the picture, each with more detail
 
     @property
     def is_ordinary(self) -> bool:
         """Whether all decoders agree on what the file shows."""
         upright_colour = self.components == 3 and self.luma_chroma and self.orientation == 1
-        return self.complete and self.usual_coding and upright_colour
+        usual = self.usual_coding and self.scans <= MAX_SCANS
+        return self.complete and usual and upright_colour
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,16 @@ def read_header(data: bytes) -> JpegHeader | None:
         complete=data.rfind(_END_OF_IMAGE, end) >= 0,
         usual_coding=frame.marker in _HUFFMAN_DCT and frame.bits == 8,
         luma_chroma=_is_luma_chroma(segments, frame.names),
+        scans=count_scans(data, end),
     )
+
+
+def count_scans(data: bytes, end_of_header: int) -> int:
+    """Scans of a JPEG file whose first one begins at ``end_of_header``.
+
+    Inside a scan this pair of bytes cannot occur: a zero follows every 0xFF there.
+    """
+    return 1 + data.count(bytes((0xFF, _START_OF_SCAN)), end_of_header)
 
 
 def _segments(data: bytes) -> tuple[list[tuple[int, bytes]], int]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from types import TracebackType
 from typing import Generic, Protocol, TypeVar
 
 import torch
@@ -167,7 +169,25 @@ def start_worker(number: int) -> None:
     torch.set_num_threads(1)
     parent = multiprocessing.parent_process()
     if parent is not None and parent.pid is not None:
+        sys.excepthook = silent_without(parent.pid)
         threading.Thread(target=_end_with, args=(parent.pid,), daemon=True).start()
+
+
+def silent_without(parent: int) -> Callable[..., None]:
+    """A hook for errors of threads: those of talking to a main process that was killed are none.
+
+    It may be killed while it fetches a batch, and its sockets close a moment before it is gone.
+    """
+
+    def say(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        until = time.monotonic() + _GLANCE
+        while issubclass(kind, (OSError, EOFError)) and time.monotonic() < until:
+            if os.getppid() != parent:
+                return
+            time.sleep(_GLANCE / 20)
+        sys.__excepthook__(kind, error, trace)
+
+    return say
 
 
 def _end_with(parent: int) -> None:

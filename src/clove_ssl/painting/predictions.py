@@ -10,8 +10,9 @@ Dimensions: N objects, P keypoints, H x W pixels of the image.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +54,8 @@ class Things:
     boxes: NDArray[np.floating]  # (N, 4) x0, y0, x1, y1
     labels: tuple[str, ...]  # N
     tones: tuple[int, ...]  # N; equal numbers have one colour
-    masks: NDArray[np.bool_] | None = None  # (N, H, W)
+    masks: Iterable[NDArray[np.bool_]] | None = None
+    """N of (H, W), made one by one: those of a thousand objects in a photo fill the memory."""
     keypoints: NDArray[np.floating] | None = None  # (N, P, 3) x, y, seen if above 0
     bones: tuple[tuple[int, int], ...] = ()  # pairs of keypoints with a line between them
 
@@ -71,6 +73,10 @@ class _Page:
     def line(self) -> int:
         """Width of a line, in pixels."""
         return max(1, round(self.letters / 7))
+
+    @cached_property  # loading it takes longer than writing a name
+    def font(self) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+        return ImageFont.load_default(size=self.letters)
 
     @property
     def pen(self) -> ImageDraw.ImageDraw:
@@ -173,7 +179,7 @@ def tone_colour(number: int) -> Colour:
     return red, green, blue
 
 
-def _tint(image: Pixels, masks: NDArray[np.bool_], tones: Sequence[int]) -> Pixels:
+def _tint(image: Pixels, masks: Iterable[NDArray[np.bool_]], tones: Sequence[int]) -> Pixels:
     tinted = image.astype(np.float32)
     for mask, number in zip(masks, tones, strict=True):
         colour = np.array(tone_colour(number), np.float32)
@@ -220,7 +226,7 @@ def _paint_keypoints(
 
 def _paint_name(page: _Page, box: NDArray[np.floating], name: str, colour: Colour) -> None:
     """A name above its box, or at a free place near that; none where names are in the way."""
-    font = ImageFont.load_default(size=page.letters)
+    font = page.font
     width, height = font.getlength(name) + 6, page.letters + 4
     left = min(max(0.0, box[0] * page.scale), max(0.0, page.picture.width - width))
     above = box[1] * page.scale - height

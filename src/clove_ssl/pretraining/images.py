@@ -8,17 +8,15 @@ source alone: a folder may be moved or renamed, the files in it may not.
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 
-from PIL import Image
-
 from clove_ssl.config.pretraining import SCENES, DataConfig, PretrainConfig, data_warnings
 from clove_ssl.console import Console
 from clove_ssl.data.bad_files import BadFiles
+from clove_ssl.data.decode import image_size
 from clove_ssl.data.labels.classified import LabelledImages, only_labelled
 from clove_ssl.data.names import NameTable
 from clove_ssl.data.sources import (
@@ -131,8 +129,7 @@ def typical_shorter_side(source: ImageSource) -> int | None:
 
 def _shorter_side(source: ImageSource, index: int) -> int | None:
     try:
-        with Image.open(io.BytesIO(source.read(index))) as image:
-            return min(image.size)
+        return min(image_size(source.read(index)))
     except Exception:  # what is wrong with a file is said where it is trained on
         return None
 

@@ -12,10 +12,13 @@ from pathlib import Path
 from PIL import Image, features
 
 from clove_ssl.config.showing import PICTURES, PictureKind
+from clove_ssl.data.decode import DecodeError, decode
+from clove_ssl.data.whole_files import read_whole
 from clove_ssl.errors import UserError
 from clove_ssl.report.runs import ReportedRun
 
 _MOST_WIDTH = 1250  # pixels
+_WEBP_SIDE = 16_383  # pixels; the format has no larger ones
 MAIN_PICTURES: tuple[PictureKind, ...] = ("features", "matches", "similarity")
 """What is shown at once, and drawn at the end of every run."""
 _PREDICTIONS = "Test images: the truth on the left, predictions on the right"
@@ -88,14 +91,14 @@ def _inline(path: Path, title: str, changed: int) -> InlinePicture:
     Kept until the file has ``changed``, because a live page is made every few seconds.
     """
     try:
-        with Image.open(path) as picture:
-            shown = picture.convert("RGB")
-    except (OSError, SyntaxError, ValueError) as error:  # what PIL says of damaged files
+        pixels = decode(read_whole(path))
+    except (OSError, DecodeError) as error:
         raise UserError(
             f"{path} is no picture that can be read: {error}. Delete it, then: clove report RUN"
         ) from None
+    shown = Image.fromarray(pixels.permute(1, 2, 0).numpy())
     if shown.width > _MOST_WIDTH:
-        height = round(shown.height * _MOST_WIDTH / shown.width)
+        height = max(1, round(shown.height * _MOST_WIDTH / shown.width))
         shown = shown.resize((_MOST_WIDTH, height), Image.Resampling.LANCZOS)
     kind, content = _compressed(shown)
     text = base64.b64encode(content).decode()
@@ -105,7 +108,7 @@ def _inline(path: Path, title: str, changed: int) -> InlinePicture:
 def _compressed(picture: Image.Image) -> tuple[str, bytes]:
     """The picture in few bytes with its letters legible; what browsers call the format."""
     buffer = io.BytesIO()
-    if features.check("webp"):
+    if features.check("webp") and picture.height <= _WEBP_SIDE:
         picture.save(buffer, format="WEBP", quality=88, method=4)
         return "webp", buffer.getvalue()
     picture.quantize(256).save(buffer, format="PNG", optimize=True)

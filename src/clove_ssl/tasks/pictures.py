@@ -125,13 +125,13 @@ def _paint_pair(
 def true_things(sample: Sample, dataset: DetectionDataset, *, shown: Collection[str]) -> Things:
     """The objects of an image as they are painted; ``shown`` names labels besides boxes."""
     things = sample.annotations
-    masks = [_true_mask(thing.mask, sample) for thing in things]
+    masks = (_true_mask(thing.mask, sample) for thing in things)
     points = [_points(thing.keypoints or ()) for thing in things]
     return Things(
         boxes=np.array([thing.box for thing in things], np.float64).reshape(-1, 4),
         labels=tuple(_true_label(thing, dataset) for thing in things),
         tones=_tones([thing.category for thing in things], dataset),
-        masks=np.stack(masks) if masks and "segmentation" in shown else None,
+        masks=masks if "segmentation" in shown else None,
         keypoints=_stacked(points, dataset) if "keypoints" in shown else None,
         bones=_bones(dataset),
     )
@@ -142,7 +142,7 @@ def found_things(records: Sequence[Record], dataset: DetectionDataset) -> Things
     boxes = np.array([record["bbox"] for record in records], np.float64).reshape(-1, 4)
     boxes[:, 2:] += boxes[:, :2]
     classes = [dataset.class_of(record["category_id"]) for record in records]
-    masks = [mask_of_record(record) for record in records if "segmentation" in record]
+    have_masks = all("segmentation" in record for record in records)
     points = [
         _points(np.reshape(record["keypoints"], (-1, 3)).tolist())
         for record in records
@@ -155,7 +155,7 @@ def found_things(records: Sequence[Record], dataset: DetectionDataset) -> Things
             for number, record in zip(classes, records, strict=True)
         ),
         tones=_tones(classes, dataset),
-        masks=np.stack(masks) if masks and len(masks) == len(records) else None,
+        masks=(mask_of_record(record) for record in records) if have_masks else None,
         keypoints=_stacked(points, dataset) if points and len(points) == len(records) else None,
         bones=_bones(dataset),
     )

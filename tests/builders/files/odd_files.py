@@ -84,6 +84,13 @@ def jpeg_of_size(data: bytes, height: int, width: int) -> bytes:
     return data[:place] + struct.pack(">HH", height, width) + data[place + 4 :]
 
 
+def jpeg_of_scans(side: int, more: int) -> bytes:
+    """A progressive JPEG file whose last scan comes ``more`` times again, in a few bytes each."""
+    data = encode(np.full((side, side), 7, np.uint8), "JPEG", progressive=True)
+    last, end = data.rindex(b"\xff\xda"), data.rindex(b"\xff\xd9")
+    return data[:end] + data[last:end] * more + data[end:]
+
+
 def write_odd_folder(folder: Path) -> OddFolder:
     """Fill ``folder``, which is made; a link of it leads to ``<folder>-elsewhere`` beside it."""
     good, bad = _good_files(), _bad_files()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import zlib
 from contextlib import suppress
@@ -64,3 +65,8 @@ def test_polygons_of_an_impossible_image_are_refused(height: object, tmp_path: P
 def test_sizes_in_annotations_have_a_limit(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="a size that no image has"):
         check_size(tmp_path / "a.jpg", (10**9, 10**9), origin="Image 7 of a.json")
+
+
+def test_a_pipe_in_the_place_of_an_image_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.jpg")
+    check_size(tmp_path / "a.jpg", (8, 8), origin="a list")

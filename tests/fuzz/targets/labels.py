@@ -64,7 +64,7 @@ def _use(dataset: DetectionDataset) -> None:
 
 def _with_painted_pixels(data: bytes) -> float:
     """As other labels; polygons are painted on as many pixels as their file says."""
-    with suppress(ValueError, RecursionError, TypeError, KeyError):
+    with suppress(ValueError, RecursionError, TypeError, KeyError, OverflowError):
         content = json.loads(data)
         pixels = int(content["imgHeight"]) * int(content["imgWidth"])
         if 0 < pixels <= MAX_PIXELS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,18 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "VOC2007" / "JPEGImages" / "a.jpg").unlink()
     with pytest.raises(UserError, match=r"a\.jpg is in the list"):
         read_voc(tmp_path, [(2007, "val")])
+
+
+def test_what_lies_in_the_place_of_labels_is_not_waited_for_or_read_whole(tmp_path: Path) -> None:
+    pipe = add_image(tmp_path / "pipe", "a", one_object())
+    pipe.unlink()
+    os.mkfifo(pipe)
+    with pytest.raises(UserError, match=r"a\.xml cannot be read: it is not a regular file"):
+        read_voc(tmp_path / "pipe", [(2007, "val")])
+    large = add_image(tmp_path / "large", "a", one_object())
+    os.truncate(large, 2**40)
+    with pytest.raises(UserError, match=r"a\.xml has more than 2,097,152 bytes"):
+        read_voc(tmp_path / "large", [(2007, "val")])
 
 
 def test_lists_that_do_not_exist_share_images_or_are_empty_are_refused(tmp_path: Path) -> None:

@@ -219,7 +219,7 @@ def test_entities_and_huge_labels_are_refused(pack: Callable[[str], Path]) -> No
     assert "defines entities" in refused(root)
     with path.open("wb") as file:
         file.truncate(2**26)
-    assert "more than 33,554,432 bytes" in refused(root)
+    assert "more than 2,097,152 bytes" in refused(root)
 
 
 @given(data=st.binary(max_size=60) | st.text(alphabet="0123456789. -einfa\n", max_size=60))
@@ -323,6 +323,15 @@ def test_an_endless_width_in_an_xml_file_is_not_believed(pack: Callable[[str], P
     assert open_own(LabelledDataConfig(root=root)).format == "VOC"
 
 
+def test_more_objects_than_an_image_can_have_are_refused(pack: Callable[[str], Path]) -> None:
+    root = pack("yolo")
+    path = next((root / "labels").rglob("*.txt"))
+    path.write_text("0 0.5 0.5 0.5 0.5\n" * 10_001)
+    assert "has 10,001 labelled objects; expected 10,000 at most" in refused(root)
+    path.write_text("0 0.5 0.5 0.5 0.5\n" * 10_000)
+    told(root)
+
+
 def test_pipes_among_labels_do_not_hang(pack: Callable[[str], Path]) -> None:
     root = pack("coco")
     for name in ("other.yaml", "notes.json"):
@@ -353,5 +362,5 @@ def test_a_class_name_of_pages_is_refused(pack: Callable[[str], Path]) -> None:
     root = pack("voc")
     (root / "classes.txt").unlink()
     path = next(root.glob("Annotations/*.xml"))
-    path.write_text(re.sub("<name>.*?</name>", f"<name>{'x' * 10**6}</name>", path.read_text()))
-    assert "a class with 1,000,000 characters" in refused(root)
+    path.write_text(re.sub("<name>.*?</name>", f"<name>{'x' * 10**5}</name>", path.read_text()))
+    assert "a class with 100,000 characters" in refused(root)

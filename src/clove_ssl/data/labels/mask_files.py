@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
-from clove_ssl.data.decode import MAX_PIXELS, DecodeError
+from clove_ssl.data.decode import MAX_PIXELS, DecodeError, open_picture
 from clove_ssl.data.whole_files import read_whole
 
 
@@ -28,16 +25,10 @@ def mask_file_numbers(path: Path, *, convert: str | None = None) -> tuple[str, N
 
 def mask_numbers(data: bytes, *, convert: str | None = None) -> tuple[str, NDArray[Any]]:
     """The same for a file that was read already; ``DecodeError`` where it is no mask."""
+    picture = open_picture(data)
     try:
-        with warnings.catch_warnings():
-            # Our own limit is the same for every picture, and is an error.
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(data)) as picture:
-                check_pixels(*picture.size)
-                shown = picture.convert(convert) if convert else picture
-                return picture.mode, np.array(shown)
-    except DecodeError:
-        raise
+        shown = picture.convert(convert) if convert else picture
+        return picture.mode, np.array(shown)
     except Exception as error:  # Pillow has many words for a damaged file, and bombs
         raise DecodeError(str(error) or type(error).__name__) from None
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
+from clove_ssl.config.regular_files import read_regular
 from clove_ssl.data.labels import pixels as labelled
 from clove_ssl.data.whole_files import is_file
 from clove_ssl.errors import UserError, unknown_name
@@ -24,6 +25,8 @@ from clove_ssl.tasks.labels.samples import Annotation, Box, DetectionDataset, Sa
 
 VOC_CLASSES = labelled.VOC_CLASSES[1:]  # boxes have no background
 
+LARGEST_XML = 2 * 2**20
+"""Bytes of the labels of one image, which have thousands; XML in memory is twenty times larger."""
 _CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
 
@@ -148,7 +151,13 @@ def _check_box(box: Box, path: Path, *, name: str, size: tuple[int, int]) -> Non
 
 def _parse(path: Path) -> ET.Element:
     try:
-        return ET.parse(path).getroot()
+        data = read_regular(path, most=LARGEST_XML)
+        if len(data) > LARGEST_XML:
+            raise UserError(
+                f"{path} has more than {LARGEST_XML:,} bytes, which no labels of one image have. "
+                "Unpack the VOC archive again."
+            )
+        return ET.fromstring(data)
     except OSError as error:
         raise UserError(
             f"{path} cannot be read: {error.strerror}. Unpack the VOC archive again, or take the "

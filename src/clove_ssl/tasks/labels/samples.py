@@ -11,8 +11,9 @@ from pathlib import Path
 
 from PIL import ExifTags, Image
 
-from clove_ssl.data.decode import DecodeError
+from clove_ssl.data.decode import FORMATS, DecodeError
 from clove_ssl.data.labels.mask_files import check_pixels
+from clove_ssl.data.whole_files import open_regular
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.labels.rle import RLE
 
@@ -92,9 +93,9 @@ def check_size(image: Path, size: tuple[int, int], *, origin: str) -> None:
 def _sizes(image: Path) -> list[tuple[int, int]]:
     """Width and height as stored and, last, as shown; nothing for a file that is no image."""
     try:
-        with Image.open(image) as picture:
+        with open_regular(image) as file, Image.open(file, formats=FORMATS) as picture:
             width, height = picture.size
             turned = picture.getexif().get(ExifTags.Base.Orientation) in _TURNED
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+    except Exception:  # Pillow has many words for a damaged file
         return []
     return [(width, height), (height, width)] if turned else [(width, height)]

@@ -10,10 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from clove_ssl.errors import UserError
 from clove_ssl.tasks.labels.samples import Annotation, DetectionDataset, Sample
 
 TRAIN, VAL, TEST, ALL = "train", "val", "test", "all"
 SPLITS = (TRAIN, VAL, TEST)
+MOST_OBJECTS = 10_000
+"""Objects of one image; a detector compares each of them with a hundred thousand anchors."""
 
 
 @dataclass(frozen=True)
@@ -116,4 +119,10 @@ class Found:
 
     def add(self, split: str, item: Item) -> None:
         """One more image of a split."""
+        count = len(item.sample.annotations)
+        if count > MOST_OBJECTS:
+            raise UserError(
+                f"{item.sample.image} has {count:,} labelled objects; expected {MOST_OBJECTS:,} at "
+                "most in one image. Cut it into smaller ones, or take it out."
+            )
         self.items.setdefault(split, []).append(item)

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from clove_ssl.errors import UserError
+from clove_ssl.tasks.detection.voc import LARGEST_XML
 from clove_ssl.tasks.labels.samples import Annotation, Sample, check_size
 from clove_ssl.tasks.own.dataset import Found, Item, Problems
 from clove_ssl.tasks.own.readers.files import (
-    LARGEST_LABELS,
     Images,
     check_names,
     read_lists,
@@ -139,7 +139,7 @@ def _label_map(image: Path) -> Path | None:
 
 
 def _parse(path: Path) -> ET.Element:
-    text = read_text(path, largest=LARGEST_LABELS)
+    text = read_text(path, largest=LARGEST_XML)
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
         raise UserError(f"{path} defines entities, which labels have no use for. Take it out.")
     try:
