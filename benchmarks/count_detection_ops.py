@@ -40,7 +40,7 @@ from clove_ssl.config.detection import (
     c4_detector,
     fpn_detector,
 )
-from clove_ssl.tasks.rcnn.detector import Detector, FirstStage
+from clove_ssl.tasks.rcnn.detector import Detector
 from clove_ssl.tasks.rcnn.instances import DetectionBatch
 from clove_ssl.tasks.rcnn.proposals import choose as proposals
 from clove_ssl.tasks.rcnn.proposals.choose import survivors
@@ -115,7 +115,8 @@ def replayed(detector: Detector, batch: DetectionBatch) -> Iterator[None]:
     inputs = detector.first_inputs(batch, step=2, roomy=True)
     first = detector.first_stage(inputs)
     leaves = [each.detach().requires_grad_(each.requires_grad) for each in first.flat()]
-    with mock.patch.object(detector, "first_stage", return_value=FirstStage.of_flat(leaves)):
+    known = detector._stage_of_flat(leaves)
+    with mock.patch.object(detector, "first_stage", return_value=known):
         yield
 
 

@@ -63,8 +63,10 @@ def learned(model: Detector, boxes: Any, *, roomy: bool) -> list[Tensor]:
     model.zero_grad(set_to_none=True)
     first = model.first_stage(model.first_inputs(tiny_batch(boxes), step=3, roomy=roomy))
     sum(first.losses).backward()
-    *columns, rows = first.drawn.send().read()
+    regions = first.drawn.send().read()
+    rows = regions.rows
     assert rows is not None
+    columns = [each for each in regions if isinstance(each, Tensor)]
     gradients = [each.grad for each in model.parameters() if each.grad is not None]
     numbers = torch.tensor([*rows.of_images, *rows.outline_sizes])
     visible = [] if rows.visible is None else [rows.visible]

@@ -104,7 +104,7 @@ class Detector(nn.Module):
         """Record the part of training that has the same sizes for all batches of a canvas."""
         self.features.fuse_small()
         self.captured = CapturedFunction(
-            lambda *inputs: self.first_stage(self._of_flat(inputs)).flat(),
+            lambda *inputs: self.first_stage(self._inputs_of_flat(inputs)).flat(),
             [*self.features.parameters(), *self.proposer.parameters()],
             recorder,
             accumulates=accumulates,
@@ -150,6 +150,7 @@ class Detector(nn.Module):
         borders = inputs.borders.to(scored.anchors[0].dtype)
         proposals = self.proposer.propose_table(scored, borders)
         drawn = self._draw(proposals, inputs.objects, inputs.starts[1])
+        drawn = drawn._replace(levels=self.features.assign_levels(drawn.regions))
         anchors = sum(len(each) for each in scored.anchors)
         priority = self.priorities.numbers(inputs.starts[0], anchors)
         losses = self.proposer.losses(scored, inputs.objects, priority=priority)
@@ -160,7 +161,7 @@ class Detector(nn.Module):
         is_captured = self.captured is not None and self.training and torch.is_grad_enabled()
         inputs = self.first_inputs(batch, step=step, roomy=is_captured)
         if self.captured is not None and is_captured:
-            return FirstStage.of_flat(self.captured(*inputs.flat()))
+            return self._stage_of_flat(self.captured(*inputs.flat()))
         return self.first_stage(inputs)
 
     def first_inputs(self, batch: DetectionBatch, *, step: int, roomy: bool) -> FirstInputs:
@@ -178,13 +179,23 @@ class Detector(nn.Module):
         masks, keypoints = self.mask_head is not None, self.keypoint_head is not None
         return table_objects(batch.targets, numbers, masks=masks, keypoints=keypoints)
 
-    def _of_flat(self, inputs: Sequence[Tensor]) -> FirstInputs:
+    def _inputs_of_flat(self, inputs: Sequence[Tensor]) -> FirstInputs:
         """Inputs in the order in which :meth:`FirstInputs.flat` gives them."""
         pixels, starts, borders, boxes, owners, images, classes, *rest = inputs
         sizes = rest.pop(0) if self.mask_head is not None else None
         keypoints = rest.pop(0) if self.keypoint_head is not None else None
         objects = ObjectTable(boxes, owners, images, classes, sizes, keypoints)
         return FirstInputs(pixels, starts, borders, objects)
+
+    def _stage_of_flat(self, outputs: Sequence[Tensor]) -> FirstStage:
+        """Outputs in the order in which :meth:`FirstStage.flat` gives them."""
+        count = len(self.features.strides)
+        objectness, offsets, *rest = outputs
+        levels, columns, optional = rest[:count], rest[count : count + 6], rest[count + 6 :]
+        visible = optional.pop(0) if self.keypoint_head is not None else None
+        own = optional.pop(0) if count > 1 else None
+        drawn = DrawnRegions(*columns)._replace(visible=visible, levels=own)
+        return FirstStage(levels, RPNLosses(objectness, offsets), drawn)
 
     def _pixels(self, batch: DetectionBatch) -> Tensor:
         dtype = self.box_predictor.cls_score.weight.dtype
@@ -212,7 +223,7 @@ class Detector(nn.Module):
     ) -> dict[str, Tensor]:
         """The losses of the second stage."""
         # The longest work first, so that the device is not waiting while the rest is prepared.
-        maps = self.features.region_maps(levels, regions.regions)
+        maps = self.features.region_maps(levels, regions.regions, regions.levels)
         # What is begun here is read behind the networks, when the device has had time for it.
         task = plan_losses(
             regions,
@@ -237,13 +248,14 @@ class Detector(nn.Module):
             return None
         if self.features.shares_maps:
             return maps[task.foreground]
-        return self.features.head_maps(levels, task.on_objects.regions)
+        return self.features.head_maps(levels, task.on_objects.regions, task.on_objects.levels)
 
     def _keypoint_maps(self, levels: Sequence[Tensor], task: RegionTask) -> Tensor | None:
         """What the keypoint head sees, if there is one."""
         if task.with_keypoints is None:
             return None
-        return self.features.head_maps(levels, task.with_keypoints.regions)
+        shown = task.with_keypoints
+        return self.features.head_maps(levels, shown.regions, shown.levels)
 
     def predict_boxes(self, maps: Tensor) -> tuple[Tensor, Tensor]:
         """Maps of regions (R, C, S, S) -> class logits (R, K+1) and offsets (R, 4K), in fp32."""
@@ -352,16 +364,9 @@ class FirstStage(NamedTuple):
     drawn: DrawnRegions
 
     def flat(self) -> tuple[Tensor, ...]:
-        """All tensors that there are, in the order in which :meth:`of_flat` takes them."""
+        """All tensors that there are, without the places where there are none."""
         drawn = [column for column in self.drawn if column is not None]
         return (*self.losses, *self.levels, *drawn)
-
-    @classmethod
-    def of_flat(cls, tensors: Sequence[Tensor]) -> FirstStage:
-        """Two losses, maps, which alone have four axes, and the columns of a table."""
-        levels = [each for each in tensors if each.ndim == 4]
-        drawn = DrawnRegions(*tensors[2 + len(levels) :])
-        return cls(levels, RPNLosses(*tensors[:2]), drawn)
 
 
 class Found(NamedTuple):

@@ -28,7 +28,12 @@ from clove_ssl.tasks.rcnn.instances import ImageTargets
 from clove_ssl.tasks.rcnn.objects import ObjectTable, join_rows, tight_shape, whole_numbers
 from clove_ssl.tasks.rcnn.proposals.choose import ProposalTable, refuse_divergence
 from clove_ssl.tasks.rcnn.regions.keypoints import regions_with_keypoints
-from clove_ssl.tasks.rcnn.regions.roi_heads import LabelledRegions, label_regions, sample_regions
+from clove_ssl.tasks.rcnn.regions.roi_heads import (
+    LabelledRegions,
+    label_regions,
+    offset_targets,
+    sample_regions,
+)
 
 _ANY_CLASS = 1 << 62
 
@@ -50,6 +55,8 @@ class TrainingRegions(NamedTuple):
     classes: Tensor  # (R,) K = background
     objects: Tensor  # (R,) rows of the batch's objects; anything for background
     rows: RegionRows | None = None  # which of them show what, where that is known already
+    offsets: Tensor | None = None  # (R, 4) to their objects, 0 for background, where known
+    levels: Tensor | None = None  # (R,) that they are pooled from, where known
 
     @property
     def boxes(self) -> Tensor:
@@ -57,8 +64,13 @@ class TrainingRegions(NamedTuple):
         return self.regions[:, 1:]
 
     def take(self, chosen: Tensor | slice) -> TrainingRegions:
-        """The chosen rows."""
-        return TrainingRegions(self.regions[chosen], self.classes[chosen], self.objects[chosen])
+        """The chosen rows, without their offsets."""
+        return TrainingRegions(
+            self.regions[chosen],
+            self.classes[chosen],
+            self.objects[chosen],
+            levels=None if self.levels is None else self.levels[chosen],
+        )
 
 
 class DrawnRegions(NamedTuple):
@@ -69,7 +81,9 @@ class DrawnRegions(NamedTuple):
     objects: Tensor  # (T,)
     foreground: Tensor  # (T,) rows of the table, those that show objects first
     numbers: Tensor  # (5 + B,) int64: finite, used, visible, corners, polygons, shown of images
+    offsets: Tensor  # (T, 4) to the objects, 0 for background
     visible: Tensor | None = None  # (T,) as ``foreground``, with a visible keypoint
+    levels: Tensor | None = None  # (T,) that regions are pooled from, if there are several
 
     def send(self) -> RegionsOnTheirWay:
         """Begin to copy the numbers to the host."""
@@ -98,7 +112,12 @@ class RegionsOnTheirWay:
             (corners, polygons),
         )
         return TrainingRegions(
-            drawn.regions[:used], drawn.classes[:used], drawn.objects[:used], rows
+            drawn.regions[:used],
+            drawn.classes[:used],
+            drawn.objects[:used],
+            rows,
+            drawn.offsets[:used],
+            None if drawn.levels is None else drawn.levels[:used],
         )
 
 
@@ -185,12 +204,14 @@ def find_rows(
         torch.where(shows, sizes, 0).sum(dim=1),
         of_images,
     ]
+    truth = objects.boxes[table.objects]  # (T, 4)
     return DrawnRegions(
         table.regions,
         table.classes,
         table.objects,
         _chosen_first(shows),
         torch.cat(numbers),
+        offset_targets(table.boxes, truth, table.classes, num_classes=num_classes),
         None if seen is None else _chosen_first(seen),
     )
 
