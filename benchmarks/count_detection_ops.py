@@ -8,7 +8,8 @@ Prints one JSON line per model, counted over a forward and a backward pass on th
   for the GPU: non-zero places, boolean indices, repetitions, suppression, ``item`` and ``tolist``
 - copies: tensors made of Python numbers, which travel to the GPU by themselves
 - beside_graphs: of the operations of our detectors those that are left to the host where backbone,
-  pyramid and proposals are replayed as CUDA graphs
+  pyramid, proposals, the losses of the first stage and the choice of regions are replayed as CUDA
+  graphs
 
 The optimizer is left out: it is the same for all.
 """
@@ -39,7 +40,7 @@ from clove_ssl.config.detection import (
     c4_detector,
     fpn_detector,
 )
-from clove_ssl.tasks.rcnn.detector import Detector, FirstLook
+from clove_ssl.tasks.rcnn.detector import Detector
 from clove_ssl.tasks.rcnn.instances import DetectionBatch
 from clove_ssl.tasks.rcnn.proposals import choose as proposals
 from clove_ssl.tasks.rcnn.proposals.choose import survivors
@@ -110,10 +111,12 @@ def count(name: str, loss: Any, batch: DetectionBatch) -> dict[str, object]:
 
 @contextmanager
 def replayed(detector: Detector, batch: DetectionBatch) -> Iterator[None]:
-    """What follows from the pixels alone is there already."""
-    look = detector._look_at(batch)
-    leaves = [each.detach().requires_grad_(each.requires_grad) for each in look.flat()]
-    with mock.patch.object(detector, "look", return_value=FirstLook.of_flat(leaves)):
+    """What the first stage gives is there already."""
+    inputs = detector.first_inputs(batch, step=2, roomy=True)
+    first = detector.first_stage(inputs)
+    leaves = [each.detach().requires_grad_(each.requires_grad) for each in first.flat()]
+    known = detector._stage_of_flat(leaves)
+    with mock.patch.object(detector, "first_stage", return_value=known):
         yield
 
 

@@ -15,7 +15,6 @@ from clove_ssl.finetuning.learner import choose_capture
 from clove_ssl.tasks.base import TaskModel
 from clove_ssl.tasks.detection.model import DetectionNetwork
 from clove_ssl.tasks.labels.samples import DetectionDataset
-from clove_ssl.tasks.rcnn.detector import FirstLook
 from clove_ssl.training.processes import Process
 
 CONFIG = tiny_finetuning("coco-fpn", Path("RUN"))
@@ -58,11 +57,18 @@ def test_a_capture_that_cannot_be_is_refused() -> None:
         choose_capture(replace(CONFIG, capture="always"), process("cpu"), network())
 
 
-@pytest.mark.parametrize("kind", ["c4", "fpn"])
-def test_a_first_look_is_found_again_in_its_tensors(kind: str) -> None:
-    look = tiny_detector(kind)._look_at(tiny_batch())
-    again = FirstLook.of_flat(look.flat())
-    assert len(again.levels) == len(again.scored.anchors) == (1 if kind == "c4" else 5)
-    for mine, other in zip(again.flat(), look.flat(), strict=True):
+@pytest.mark.parametrize("kind", ["c4", "c4-masks", "fpn", "keypoints"])
+def test_what_goes_into_a_graph_and_comes_out_of_it_is_found_again(kind: str) -> None:
+    model = tiny_detector(kind)
+    inputs = model.first_inputs(tiny_batch(), step=0, roomy=True)
+    found = model._inputs_of_flat(inputs.flat())
+    assert all(mine is other for mine, other in zip(found.objects, inputs.objects, strict=True))
+    assert all(mine is other for mine, other in zip(found[:3], inputs[:3], strict=True))
+    first = model.first_stage(inputs)
+    again = model._stage_of_flat(first.flat())
+    assert len(again.levels) == (1 if kind == "c4" or kind == "c4-masks" else 5)
+    for mine, other in zip(again.flat(), first.flat(), strict=True):
         assert mine is other
-    assert again.proposals.counts is look.proposals.counts
+    assert again.drawn.numbers is first.drawn.numbers
+    assert again.drawn.visible is first.drawn.visible
+    assert again.drawn.levels is first.drawn.levels

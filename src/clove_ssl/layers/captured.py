@@ -149,8 +149,7 @@ class CapturedFunction:
         recording = self._recordings.get(kind)
         if recording is None:
             return with_gradients_in_layout(self._function(*inputs))
-        for place, tensor in zip(recording.inputs, inputs, strict=True):
-            place.copy_(tensor)
+        torch._foreach_copy_(list(recording.inputs), list(inputs))
         outputs: tuple[Tensor, ...] = _Replay.apply(
             recording, self._accumulates, *recording.parameters
         )

@@ -8,7 +8,8 @@ from torch import Tensor
 
 def at_least_fp32(values: Tensor) -> Tensor:
     """The values in fp32, or in float64 if they are."""
-    return converted(values, torch.promote_types(values.dtype, torch.float32))
+    # Asked without torch, to which it would be one more operation.
+    return converted(values, torch.float64 if values.dtype == torch.float64 else torch.float32)
 
 
 def all_at_least_fp32(first: Tensor, *others: Tensor) -> list[Tensor]:

@@ -12,6 +12,8 @@ from functools import cache
 from itertools import accumulate
 from typing import Any, TypeVar, cast
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -52,6 +54,14 @@ def send_tensor(tensor: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda" and not tensor.is_cuda:
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
+
+
+def send_tables(tables: Sequence[npt.NDArray[np.int64]], device: torch.device) -> list[Tensor]:
+    """Tables of whole numbers on ``device``, which travel together."""
+    flat = np.concatenate([table.ravel() for table in tables])
+    there = send_tensor(torch.from_numpy(flat), device)
+    parts = torch.split(there, [table.size for table in tables])
+    return [part.view(table.shape) for part, table in zip(parts, tables, strict=True)]
 
 
 def pad_rows(parts: Sequence[Tensor]) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -81,11 +81,14 @@ def in_detectron2_names(entries: Mapping[str, T], kind: Kind) -> dict[str, T]:
     return {detectron2_name(name, kind): entry for name, entry in entries.items()}
 
 
-def lowest_first(
-    keys: torch.Tensor, count: int, *, step: int, stage: Stage, device: torch.device
-) -> torch.Tensor:
-    """Priorities that take candidates in their order, as the recorded models did: (B, N) int64."""
-    return torch.arange(count, device=device).expand(len(keys), count)
+class LowestFirst:
+    """Priorities that take candidates in their order, as the recorded models did."""
+
+    def starts(self, keys: Sequence[int], *, step: int, stage: Stage) -> list[int]:
+        return [0] * len(keys)
+
+    def numbers(self, starts: torch.Tensor, count: int) -> torch.Tensor:
+        return starts[:, None] + torch.arange(count, device=starts.device)
 
 
 @torch.no_grad()

@@ -10,10 +10,10 @@ import torch
 from builders.labels.tied_boxes import assert_same_but_for_ties
 from builders.tasks.detectron2_models import (
     CONFIGS,
+    LowestFirst,
     build,
     fill,
     in_detectron2_names,
-    lowest_first,
     paste_probabilities,
 )
 from torch import Tensor, nn
@@ -238,7 +238,7 @@ def test_losses_and_statistics_with_trained_norms_are_the_recorded_ones(
     recorded: Recorded,
 ) -> None:
     model = recorded.model.train()
-    model.priorities = lowest_first
+    model.priorities = LowestFirst()
     # Gradients of this pass for one model only: they cost most of the time.
     with_gradients = recorded.name == "fpn_mask"
     with torch.set_grad_enabled(with_gradients):
@@ -256,7 +256,7 @@ def with_fixed_norms(model: Detector) -> Detector:
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.eval()
-    model.priorities = lowest_first
+    model.priorities = LowestFirst()
     return model
 
 

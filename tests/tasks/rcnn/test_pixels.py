@@ -13,8 +13,6 @@ from clove_ssl.tasks.precise_norm import estimate_statistics
 from clove_ssl.tasks.rcnn.draws import RandomPriorities
 from clove_ssl.tasks.rcnn.pixels import PIXEL_MEAN, PIXEL_STD, stack_images
 
-CPU = torch.device("cpu")
-
 
 def test_pixels_are_normalised_first_and_padded_with_zeros_then() -> None:
     images = [
@@ -39,7 +37,8 @@ def test_without_a_multiple_the_largest_sides_decide() -> None:
 
 def priorities(keys: list[int], count: int = 1000, *, seed: int = 0, step: int = 0) -> Tensor:
     draw = RandomPriorities(seed)
-    return draw(torch.tensor(keys), count, step=step, stage="anchors", device=CPU)
+    starts = draw.starts(keys, step=step, stage="anchors")
+    return draw.numbers(torch.tensor(starts), count)
 
 
 def test_priorities_are_those_of_splitmix() -> None:
@@ -54,7 +53,8 @@ def test_priorities_are_those_of_splitmix() -> None:
         state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 % 2**64
         state = (state ^ state >> 27) * 0x94D049BB133111EB % 2**64
         numbers.append((state ^ state >> 31) % 2**63)
-    drawn = RandomPriorities(3)(torch.tensor([9]), 3, step=5, stage="regions", device=CPU)
+    draw = RandomPriorities(3)
+    drawn = draw.numbers(torch.tensor(draw.starts([9], step=5, stage="regions")), 3)
     assert drawn.tolist() == [numbers]
 
 

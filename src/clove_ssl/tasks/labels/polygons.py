@@ -108,12 +108,10 @@ def begin_masks(
     corner = torch.arange(corners, device=region.device) + (firsts - before[0])[region]  # (V,)
     low = boxes[:, :2]  # (R, 2)
     scale = size / (boxes[:, 2:] - low).clamp(min=SMALLEST_SIDE)  # (R, 2)
-    start, end = (
-        (outlines.corners[each] - low[region]) * scale[region]
-        for each in (corner, corner + outlines.following[corner])
-    )  # (V, 2)
+    both = torch.stack([corner, corner + outlines.following[corner]])  # (2, V)
+    ends = (outlines.corners[both] - low[region]) * scale[region]  # (2, V, 2)
     number = outlines.polygon[corner] + before[1, region]  # (V,)
-    filling = _Filling(start, end, number, polygons, height=size, width=size)
+    filling = _Filling(ends, number, polygons, height=size, width=size)
     owner = torch.repeat_interleave(sizes[1], output_size=polygons)  # (Q,)
     return PendingMasks(filling, owner, len(boxes))
 
@@ -135,9 +133,9 @@ class PendingMasks:
 def fill_polygons(polygons: Sequence[Polygon], *, height: int, width: int) -> Mask:
     """The union of some polygons: (height, width)."""
     outlines = pack_outlines([polygons])
+    corner = torch.arange(len(outlines.corners))
     filling = _Filling(
-        outlines.corners,
-        outlines.corners[torch.arange(len(outlines.corners)) + outlines.following],
+        outlines.corners[torch.stack([corner, corner + outlines.following])],
         outlines.polygon,
         len(polygons),
         height=height,
@@ -152,15 +150,14 @@ class _Filling:
 
     def __init__(
         self,
-        start: Tensor,  # (V, 2)
-        end: Tensor,  # (V, 2)
+        ends: Tensor,  # (2, V, 2)
         polygon: Tensor,  # (V,) of each edge
         polygons: int,
         *,
         height: int,
         width: int,
     ) -> None:
-        self._edges = _trace(start, end, width=width)
+        self._edges = _trace(ends, width=width)
         self._polygon, self._polygons = polygon, polygons
         self._height, self._width = height, width
         # The one number that decides about sizes: asked for now, read when the masks are needed.
@@ -173,7 +170,7 @@ class _Filling:
         edge = torch.repeat_interleave(edges.columns, output_size=crossings)  # (E,)
         before = edges.columns.cumsum(0) - edges.columns  # (V,)
         column = torch.arange(crossings, device=edge.device) + (edges.first_column - before)[edge]
-        row = (_heights(_Edges(*(each[edge] for each in edges)), column) + 0.5) / FINER - 0.5
+        row = (_heights(edges, edge, column) + 0.5) / FINER - 0.5
         # A switch below the last row begins the next column, hence one place more than pixels.
         places = height * width + 1
         switch = self._polygon[edge] * places + column * height + row.clamp(0, height).ceil().long()
@@ -187,22 +184,22 @@ class _Filling:
         return inside.view(self._polygons, width, height).mT
 
 
-def _trace(start: Tensor, end: Tensor, *, width: int) -> _Edges:
-    """Edges from ``start`` (V, 2) to ``end`` (V, 2) in pixels."""
+def _trace(ends: Tensor, *, width: int) -> _Edges:
+    """Edges between ``ends`` (2, V, 2) in pixels."""
     # Cut towards 0 and not down, as a conversion to int in C does: corners left of the image
     # differ.
-    start, end = ((FINER * each + 0.5).trunc() for each in (start, end))  # (V, 2) whole numbers
-    low, high = torch.minimum(start[:, 0], end[:, 0]), torch.maximum(start[:, 0], end[:, 0])
+    ends = (FINER * ends + 0.5).trunc()  # (2, V, 2) whole numbers
+    low, high = ends[..., 0].aminmax(dim=0)  # (V,)
     # The centre of column c lies between the places 5c + 2 and 5c + 3.
     first = ((low - 2) / FINER).ceil().clamp(min=0)
     last = ((high - 3) / FINER).floor().clamp(max=width - 1)
-    extent = (end - start).abs()  # (V, 2)
+    extent = (ends[1] - ends[0]).abs()  # (V, 2)
     steep = extent[:, 0] < extent[:, 1]  # (V,)
     # Along and across the longer axis of each edge instead of x and y.
-    start, end = (each.where(~steep[:, None], each.flip(1)) for each in (start, end))
+    ends = torch.where(steep[:, None], ends.flip(2), ends)
     # Drawn from the lower end, so that rounding does not depend on the direction.
-    backwards = (start[:, 0] > end[:, 0])[:, None]  # (V, 1)
-    start, end = end.where(backwards, start), start.where(backwards, end)
+    backwards = (ends[0, :, 0] > ends[1, :, 0])[:, None]  # (V, 1)
+    start, end = torch.where(backwards, ends.flip(0), ends)  # (V, 2)
     length, rise = (end - start).unbind(1)  # (V,)
     return _Edges(
         first_column=first.long(),
@@ -215,19 +212,18 @@ def _trace(start: Tensor, end: Tensor, *, width: int) -> _Edges:
     )
 
 
-def _heights(edges: _Edges, column: Tensor) -> Tensor:
+def _heights(edges: _Edges, edge: Tensor, column: Tensor) -> Tensor:
     """The lower y, on the finer grid, of the two points around the centre of a column: (E,)."""
-    place = (FINER * column + 2).to(edges.along.dtype)  # (E,) x of the left point
-
-    def across(steps: Tensor) -> Tensor:
-        return (edges.across + edges.slope * steps + 0.5).trunc()
-
-    # Flat edges have one point per x.
-    flat = place - edges.along
-    y = torch.minimum(across(flat), across(flat + 1))
-    # Steep ones have one per y: here the last point before x passes the centre of the column.
-    # A division may miss by one step, so the neighbours are looked at with the exact rule.
-    guess = ((place + 0.5 - edges.across) / edges.slope).floor()
-    passed = [(across(guess + more) > place) == (edges.slope > 0) for more in (0, 1)]
-    steps = guess + 1 - passed[0].to(guess.dtype) - passed[1].to(guess.dtype)
-    return torch.where(edges.steep, edges.along + steps, y)
+    steep, along, across, slope = (
+        each[edge] for each in (edges.steep, edges.along, edges.across, edges.slope)
+    )  # (E,)
+    place = (FINER * column + 2).to(along.dtype)  # (E,) x of the left point
+    # Flat edges have one point per x. Steep ones have one per y: here the last point before x
+    # passes the centre of the column. A division may miss by one step, so the neighbours are
+    # looked at with the exact rule.
+    flat = place - along
+    guess = ((place + 0.5 - across) / slope).floor()
+    steps = torch.stack([flat, flat + 1, guess, guess + 1])  # (4, E), as one operation takes them
+    reached = (across + slope * steps + 0.5).trunc()  # (4, E) on the shorter axis
+    passed = ((reached[2:] > place) == (slope > 0)).sum(dim=0)  # (E,)
+    return torch.where(steep, along + (guess + 1 - passed), reached[:2].amin(dim=0))

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from clove_ssl.layers.fp32 import all_at_least_fp32
 from clove_ssl.layers.transfers import constant, send_like
+from clove_ssl.tasks.rcnn.objects import ObjectTable
 
 Weights = tuple[float, float, float, float]
 
@@ -166,21 +167,31 @@ def match_boxes(boxes: Tensor, truth: Tensor, rule: MatchRule) -> Match:
     return Match(matched, rule.label(best, rescued))
 
 
-def match_same_boxes(boxes: Tensor, truth: Sequence[Tensor], rule: MatchRule) -> Match:
-    """Label the same boxes (N, 4) in B images with ground truth (G_b, 4): (B, N).
+def match_same_boxes(boxes: Tensor, truth: ObjectTable, rule: MatchRule) -> Match:
+    """Label the same boxes (N, 4) in B images: (B, N).
 
     Objects lie behind each other instead of being filled up to the largest number: there are so
     many anchors that this counts.
     """
-    rows = [_at_least_one(each) for each in truth]
-    counts = [len(each) for each in rows]
-    overlap = pairwise_iou(torch.cat(rows), boxes)  # (sum of G_b, N)
-    best, matched = zip(*(each.max(dim=0) for each in torch.split(overlap, counts)), strict=True)
+    overlap = pairwise_iou(truth.boxes, boxes)  # (T, N)
+    image, place = truth.owners  # (T,)
+    best = _largest_of_images(overlap, truth)  # (B, N)
+    # Of equal overlaps the first object wins: it has the highest rank. Where there is none, the
+    # rank is 0, and the place is, too.
+    width = truth.images.shape[1] - 2
+    rank = torch.where(overlap == best[image], (width - place).int()[:, None], 0)  # (T, N)
+    matched = (width - _largest_of_images(rank, truth)).remainder_(width).long()  # (B, N)
     rescued = None
     if rule.rescue:
-        tied = torch.split(_reaches_largest(overlap), counts)
-        rescued = torch.stack([each.any(dim=0) for each in tied])  # (B, N)
-    return Match(torch.stack(matched), rule.label(torch.stack(best), rescued))
+        rescued = _largest_of_images(_reaches_largest(overlap).int(), truth) > 0  # (B, N)
+    return Match(matched, rule.label(best, rescued))
+
+
+def _largest_of_images(values: Tensor, truth: ObjectTable) -> Tensor:
+    """The largest of values (T, N) over the objects of each image, 0 at least: (B, N)."""
+    image = truth.owners[0, :, None].expand_as(values)
+    largest = values.new_zeros(len(truth.images), values.shape[1])
+    return largest.scatter_reduce_(0, image, values, "amax")
 
 
 def _at_least_one(truth: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,13 +20,15 @@ from clove_ssl.config.detection import DetectorConfig
 from clove_ssl.errors import UserError
 from clove_ssl.layers.captured import CapturedFunction, Recorder
 from clove_ssl.layers.fp32 import at_least_fp32
-from clove_ssl.layers.transfers import send_like
-from clove_ssl.tasks.rcnn.boxes import clip_boxes, has_area, image_borders
-from clove_ssl.tasks.rcnn.draws import Priorities, RandomPriorities
+from clove_ssl.layers.transfers import send_like, send_tables
+from clove_ssl.tasks.rcnn.boxes import clip_boxes, has_area
+from clove_ssl.tasks.rcnn.draws import STAGES, Priorities, RandomPriorities
 from clove_ssl.tasks.rcnn.features import C4Features, PyramidFeatures
 from clove_ssl.tasks.rcnn.instances import DetectionBatch, ImageDetections
+from clove_ssl.tasks.rcnn.objects import ObjectTable, roomy_shape, tight_shape, whole_numbers
 from clove_ssl.tasks.rcnn.pixels import resize_boxes, stack_images
 from clove_ssl.tasks.rcnn.proposals.choose import Proposals, ProposalTable, table_of
+from clove_ssl.tasks.rcnn.proposals.rpn import RPNLosses
 from clove_ssl.tasks.rcnn.proposals.stage import RegionProposer, Scored
 from clove_ssl.tasks.rcnn.regions.keypoints import find_keypoints
 from clove_ssl.tasks.rcnn.regions.losses import (
@@ -44,7 +47,12 @@ from clove_ssl.tasks.rcnn.regions.roi_heads import (
     MaskHead,
     detect,
 )
-from clove_ssl.tasks.rcnn.regions.targets import DrawnRegions, TrainingRegions, draw_regions
+from clove_ssl.tasks.rcnn.regions.targets import (
+    DrawnRegions,
+    TrainingRegions,
+    draw_regions,
+    table_objects,
+)
 from clove_ssl.tasks.training_parts import freeze_norms, freeze_stages
 
 
@@ -96,7 +104,7 @@ class Detector(nn.Module):
         """Record the part of training that has the same sizes for all batches of a canvas."""
         self.features.fuse_small()
         self.captured = CapturedFunction(
-            lambda pixels, borders: self.look(pixels, borders).flat(),
+            lambda *inputs: self.first_stage(self._inputs_of_flat(inputs)).flat(),
             [*self.features.parameters(), *self.proposer.parameters()],
             recorder,
             accumulates=accumulates,
@@ -110,22 +118,12 @@ class Detector(nn.Module):
 
     def losses(self, batch: DetectionBatch, *, step: int) -> dict[str, Tensor]:
         """The losses of a batch by name; their sum is what is trained."""
-        levels, scored, proposals = self._look_at(batch)
-        # Regions first: their numbers travel to the host while the device works on what follows.
-        drawn = self._draw(batch, proposals, step=step)
-        anchors = sum(len(each) for each in scored.anchors)
-        first = self.proposer.losses(
-            scored,
-            batch.targets,
-            priority=self.priorities(
-                batch.keys, anchors, step=step, stage="anchors", device=levels[0].device
-            ),
-        )
-        regions = drawn.read()
+        first = self._first_stage_of(batch, step=step)
+        regions = first.drawn.send().read()
         return {
-            "loss_rpn_cls": first.objectness,
-            "loss_rpn_loc": first.offsets,
-            **self.region_losses(levels, regions, batch),
+            "loss_rpn_cls": first.losses.objectness,
+            "loss_rpn_loc": first.losses.offsets,
+            **self.region_losses(first.levels, regions, batch),
         }
 
     @torch.no_grad()
@@ -142,19 +140,62 @@ class Detector(nn.Module):
         levels: list[Tensor] = self.features(self._pixels(batch))
         return levels
 
-    def look(self, pixels: Tensor, borders: Tensor) -> FirstLook:
-        """Maps, anchors and proposals of images (B, 3, H, W) that reach to ``borders`` (B, 4)."""
-        levels: list[Tensor] = self.features(pixels)
-        scored: Scored = self.proposer(levels)
-        return FirstLook(levels, scored, self.proposer.propose_table(scored, borders))
+    def first_stage(self, inputs: FirstInputs) -> FirstStage:
+        """Maps, the losses of the first stage, and the regions that the second one learns from.
 
-    def _look_at(self, batch: DetectionBatch) -> FirstLook:
+        Nothing here has a size that depends on the contents of the inputs.
+        """
+        levels: list[Tensor] = self.features(inputs.pixels)
+        scored: Scored = self.proposer(levels)
+        borders = inputs.borders.to(scored.anchors[0].dtype)
+        proposals = self.proposer.propose_table(scored, borders)
+        drawn = self._draw(proposals, inputs.objects, inputs.starts[1])
+        drawn = drawn._replace(levels=self.features.assign_levels(drawn.regions))
+        anchors = sum(len(each) for each in scored.anchors)
+        priority = self.priorities.numbers(inputs.starts[0], anchors)
+        losses = self.proposer.losses(scored, inputs.objects, priority=priority)
+        return FirstStage(levels, losses, drawn)
+
+    def _first_stage_of(self, batch: DetectionBatch, *, step: int) -> FirstStage:
         """The same for a batch, as a replay where there is one."""
-        pixels = self._pixels(batch)
-        borders = image_borders(batch.sizes, self.box_predictor.cls_score.weight)
-        if self.captured is not None and self.training and torch.is_grad_enabled():
-            return FirstLook.of_flat(self.captured(pixels, borders))
-        return self.look(pixels, borders)
+        is_captured = self.captured is not None and self.training and torch.is_grad_enabled()
+        inputs = self.first_inputs(batch, step=step, roomy=is_captured)
+        if self.captured is not None and is_captured:
+            return self._stage_of_flat(self.captured(*inputs.flat()))
+        return self.first_stage(inputs)
+
+    def first_inputs(self, batch: DetectionBatch, *, step: int, roomy: bool) -> FirstInputs:
+        """What the first stage learns from; ``roomy`` tables have the same size in most steps."""
+        counts = [len(each) for each in batch.targets]
+        shape = roomy_shape(counts) if roomy else tight_shape(counts)
+        pixels, keys = self._pixels(batch), batch.keys.tolist()
+        starts = [self.priorities.starts(keys, step=step, stage=stage) for stage in STAGES]
+        borders = [[width, height, width, height] for height, width in batch.sizes]
+        tables = [np.array(starts), np.array(borders), *whole_numbers(counts, shape)]
+        there = send_tables(tables, pixels.device)  # together, since each copy costs the host
+        return FirstInputs(pixels, there[0], there[1], self._table(batch, there[2:]))
+
+    def _table(self, batch: DetectionBatch, numbers: Sequence[Tensor]) -> ObjectTable:
+        masks, keypoints = self.mask_head is not None, self.keypoint_head is not None
+        return table_objects(batch.targets, numbers, masks=masks, keypoints=keypoints)
+
+    def _inputs_of_flat(self, inputs: Sequence[Tensor]) -> FirstInputs:
+        """Inputs in the order in which :meth:`FirstInputs.flat` gives them."""
+        pixels, starts, borders, boxes, owners, images, classes, *rest = inputs
+        sizes = rest.pop(0) if self.mask_head is not None else None
+        keypoints = rest.pop(0) if self.keypoint_head is not None else None
+        objects = ObjectTable(boxes, owners, images, classes, sizes, keypoints)
+        return FirstInputs(pixels, starts, borders, objects)
+
+    def _stage_of_flat(self, outputs: Sequence[Tensor]) -> FirstStage:
+        """Outputs in the order in which :meth:`FirstStage.flat` gives them."""
+        count = len(self.features.strides)
+        objectness, offsets, *rest = outputs
+        levels, columns, optional = rest[:count], rest[count : count + 6], rest[count + 6 :]
+        visible = optional.pop(0) if self.keypoint_head is not None else None
+        own = optional.pop(0) if count > 1 else None
+        drawn = DrawnRegions(*columns)._replace(visible=visible, levels=own)
+        return FirstStage(levels, RPNLosses(objectness, offsets), drawn)
 
     def _pixels(self, batch: DetectionBatch) -> Tensor:
         dtype = self.box_predictor.cls_score.weight.dtype
@@ -164,21 +205,17 @@ class Detector(nn.Module):
         self, batch: DetectionBatch, proposals: Sequence[Proposals], *, step: int
     ) -> TrainingRegions:
         """The regions of a training step."""
-        return self._draw(batch, table_of(proposals), step=step).read()
+        inputs = self.first_inputs(batch, step=step, roomy=False)
+        return self._draw(table_of(proposals), inputs.objects, inputs.starts[1]).send().read()
 
-    def _draw(self, batch: DetectionBatch, proposals: ProposalTable, *, step: int) -> DrawnRegions:
-        count = proposals.boxes.shape[1] + max(map(len, batch.targets))
-        priority = self.priorities(
-            batch.keys, count, step=step, stage="regions", device=proposals.boxes.device
-        )
+    def _draw(self, proposals: ProposalTable, objects: ObjectTable, starts: Tensor) -> DrawnRegions:
+        count = proposals.boxes.shape[1] + objects.images.shape[1] - 2
         return draw_regions(
             proposals,
-            batch.targets,
-            priority,
+            objects,
+            self.priorities.numbers(starts, count),
             config=self.config.box,
             num_classes=self.classes,
-            masks=self.mask_head is not None,
-            keypoints=self.keypoint_head is not None,
         )
 
     def region_losses(
@@ -186,7 +223,7 @@ class Detector(nn.Module):
     ) -> dict[str, Tensor]:
         """The losses of the second stage."""
         # The longest work first, so that the device is not waiting while the rest is prepared.
-        maps = self.features.region_maps(levels, regions.regions)
+        maps = self.features.region_maps(levels, regions.regions, regions.levels)
         # What is begun here is read behind the networks, when the device has had time for it.
         task = plan_losses(
             regions,
@@ -211,13 +248,14 @@ class Detector(nn.Module):
             return None
         if self.features.shares_maps:
             return maps[task.foreground]
-        return self.features.head_maps(levels, task.on_objects.regions)
+        return self.features.head_maps(levels, task.on_objects.regions, task.on_objects.levels)
 
     def _keypoint_maps(self, levels: Sequence[Tensor], task: RegionTask) -> Tensor | None:
         """What the keypoint head sees, if there is one."""
         if task.with_keypoints is None:
             return None
-        return self.features.head_maps(levels, task.with_keypoints.regions)
+        shown = task.with_keypoints
+        return self.features.head_maps(levels, shown.regions, shown.levels)
 
     def predict_boxes(self, maps: Tensor) -> tuple[Tensor, Tensor]:
         """Maps of regions (R, C, S, S) -> class logits (R, K+1) and offsets (R, 4K), in fp32."""
@@ -305,24 +343,30 @@ def build_detector(
     )
 
 
-class FirstLook(NamedTuple):
-    """What follows from the pixels of a batch alone."""
+class FirstInputs(NamedTuple):
+    """What the first stage of a training step is told."""
+
+    pixels: Tensor  # (B, 3, H, W)
+    starts: Tensor  # (2, B) int64, of the priorities of anchors and of regions
+    borders: Tensor  # (B, 4) int64, largest coordinates of an image
+    objects: ObjectTable
+
+    def flat(self) -> list[Tensor]:
+        """All tensors that there are."""
+        return [*self[:3], *(column for column in self.objects if column is not None)]
+
+
+class FirstStage(NamedTuple):
+    """What comes of it."""
 
     levels: list[Tensor]
-    scored: Scored
-    proposals: ProposalTable
+    losses: RPNLosses
+    drawn: DrawnRegions
 
     def flat(self) -> tuple[Tensor, ...]:
-        """All tensors, in the order in which :meth:`of_flat` takes them."""
-        return (*self.levels, *(each for part in self.scored for each in part), *self.proposals)
-
-    @classmethod
-    def of_flat(cls, tensors: Sequence[Tensor]) -> FirstLook:
-        """Maps, logits, offsets and anchors, as many of each, and the columns of a table."""
-        parts = list(tensors[: -len(ProposalTable._fields)])
-        count = len(parts) // 4
-        levels, *scored = (parts[start : start + count] for start in range(0, len(parts), count))
-        return cls(levels, Scored(*scored), ProposalTable(*tensors[len(parts) :]))
+        """All tensors that there are, without the places where there are none."""
+        drawn = [column for column in self.drawn if column is not None]
+        return (*self.losses, *self.levels, *drawn)
 
 
 class Found(NamedTuple):

@@ -10,6 +10,7 @@ Dimensions: B images, N candidates of an image.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -17,21 +18,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clove_ssl.layers.transfers import send
-
 Stage = Literal["anchors", "regions"]
+
+STAGES: tuple[Stage, ...] = ("anchors", "regions")
 
 # Streams of one seed must not overlap with those of ``data.sampling``, which are 1 and 2.
 _STREAMS: dict[Stage, int] = {"anchors": 11, "regions": 12}
 
 
 class Priorities(Protocol):
-    """Numbers that say which candidates come first."""
+    """Numbers that say which candidates come first.
 
-    def __call__(
-        self, keys: Tensor, count: int, *, step: int, stage: Stage, device: torch.device
-    ) -> Tensor:
-        """Priorities of ``count`` candidates of the images ``keys`` (B,): (B, N) int64."""
+    The host looks up where the numbers of an image start, and the device follows them.
+    """
+
+    def starts(self, keys: Sequence[int], *, step: int, stage: Stage) -> list[int]:
+        """Where the numbers of the images ``keys`` start: B whole numbers of 64 bits."""
+
+    def numbers(self, starts: Tensor, count: int) -> Tensor:
+        """Priorities of ``count`` candidates of images with these starts (B,): (B, N) int64."""
 
 
 @dataclass(frozen=True)
@@ -40,16 +45,16 @@ class RandomPriorities:
 
     seed: int
 
-    def __call__(
-        self, keys: Tensor, count: int, *, step: int, stage: Stage, device: torch.device
-    ) -> Tensor:
-        """Priorities of ``count`` candidates of the images ``keys`` (B,): (B, N) int64."""
-        starts = [self._start(key, step, _STREAMS[stage]) for key in keys.tolist()]
-        start = send(starts, device, dtype=torch.int64)  # (B,)
-        place = torch.arange(1, count + 1, device=device)  # (N,)
+    def starts(self, keys: Sequence[int], *, step: int, stage: Stage) -> list[int]:
+        """Where the numbers of the images ``keys`` start."""
+        return [self._start(key, step, _STREAMS[stage]) for key in keys]
+
+    def numbers(self, starts: Tensor, count: int) -> Tensor:
+        """Priorities of ``count`` candidates of images with these starts (B,): (B, N) int64."""
+        place = torch.arange(1, count + 1, device=starts.device)  # (N,)
         # The step of SplitMix64, an odd number near 2^64 divided by the golden ratio; the sign is
         # cut off because lower numbers come first.
-        return _mix(start[:, None] + place * _signed(0x9E3779B97F4A7C15)) & 0x7FFFFFFFFFFFFFFF
+        return _mix(starts[:, None] + place * _signed(0x9E3779B97F4A7C15)) & 0x7FFFFFFFFFFFFFFF
 
     def _start(self, key: int, step: int, stream: int) -> int:
         words = np.array([self.seed, stream], np.uint64), np.array([0, 0, key, step], np.uint64)

@@ -26,7 +26,13 @@ from clove_ssl.tasks.rcnn.layers import (
     is_worth_fusing,
     start_linear,
 )
-from clove_ssl.tasks.rcnn.regions.pooling import ALIGNED, LEGACY, pool_pyramid, pool_regions
+from clove_ssl.tasks.rcnn.regions.pooling import (
+    ALIGNED,
+    LEGACY,
+    assign_levels,
+    pool_pyramid,
+    pool_regions,
+)
 from clove_ssl.tasks.rcnn.regions.roi_heads import BoxHead
 
 BOX_SIDE = 7
@@ -80,7 +86,13 @@ class C4Features(nn.Module):
             return [self.backbone.features(pixels)]
         return [self.backbone(pixels, "c4")["c4"]]
 
-    def region_maps(self, levels: Sequence[Tensor], regions: Tensor) -> Tensor:
+    def assign_levels(self, regions: Tensor) -> Tensor | None:
+        """There is one level."""
+        return None
+
+    def region_maps(
+        self, levels: Sequence[Tensor], regions: Tensor, own: Tensor | None = None
+    ) -> Tensor:
         """Regions (R, 5) as the box head sees them: (R, C, 7, 7)."""
         maps = pool_regions(
             levels[0], regions, stride=self.strides[0], size=HEAD_SIDE, rule=self.rule
@@ -95,7 +107,9 @@ class C4Features(nn.Module):
         """(R, C, 7, 7) -> (R, vector_length)."""
         return maps.mean(dim=(2, 3))
 
-    def head_maps(self, levels: Sequence[Tensor], regions: Tensor) -> Tensor:
+    def head_maps(
+        self, levels: Sequence[Tensor], regions: Tensor, own: Tensor | None = None
+    ) -> Tensor:
         """Regions (R, 5) as the mask head sees them: (R, C, 7, 7)."""
         return self.region_maps(levels, regions)
 
@@ -146,23 +160,34 @@ class PyramidFeatures(nn.Module):
         levels: list[Tensor] = self.pyramid(maps)
         return levels
 
-    def region_maps(self, levels: Sequence[Tensor], regions: Tensor) -> Tensor:
-        """Regions (R, 5) as the box head sees them: (R, C, 7, 7)."""
-        return self._pool(levels, regions, BOX_SIDE)
+    def assign_levels(self, regions: Tensor) -> Tensor | None:
+        """The levels that regions (R, 5) are pooled from: (R,)."""
+        return assign_levels(regions[:, 1:], levels=len(self.strides) - 1)
+
+    def region_maps(
+        self, levels: Sequence[Tensor], regions: Tensor, own: Tensor | None = None
+    ) -> Tensor:
+        """Regions (R, 5), of their ``own`` levels (R,), for the box head: (R, C, 7, 7)."""
+        return self._pool(levels, regions, own, BOX_SIDE)
 
     def region_vectors(self, maps: Tensor) -> Tensor:
         """(R, C, 7, 7) -> (R, vector_length)."""
         vectors: Tensor = self.box_head(maps)
         return vectors
 
-    def head_maps(self, levels: Sequence[Tensor], regions: Tensor) -> Tensor:
-        """Regions (R, 5) as the mask and the keypoint head see them: (R, C, 14, 14)."""
-        return self._pool(levels, regions, HEAD_SIDE)
+    def head_maps(
+        self, levels: Sequence[Tensor], regions: Tensor, own: Tensor | None = None
+    ) -> Tensor:
+        """The same for the mask and the keypoint head: (R, C, 14, 14)."""
+        return self._pool(levels, regions, own, HEAD_SIDE)
 
-    def _pool(self, levels: Sequence[Tensor], regions: Tensor, size: int) -> Tensor:
+    def _pool(
+        self, levels: Sequence[Tensor], regions: Tensor, own: Tensor | None, size: int
+    ) -> Tensor:
         # The coarsest map is for proposals only.
+        strides = self.strides[:-1]
         return pool_pyramid(
-            levels[:-1], regions, strides=self.strides[:-1], size=size, rule=self.rule
+            levels[:-1], regions, strides=strides, size=size, rule=self.rule, levels=own
         )
 
 

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from clove_ssl.layers.transfers import constant, pad_rows
+from clove_ssl.layers.transfers import constant
 from clove_ssl.tasks.rcnn.boxes import (
     RPN_WEIGHTS,
     Candidates,
@@ -33,6 +33,7 @@ from clove_ssl.tasks.rcnn.boxes import (
     sample_labels,
 )
 from clove_ssl.tasks.rcnn.layers import start_small
+from clove_ssl.tasks.rcnn.objects import ObjectTable, table_boxes
 
 
 @dataclass(frozen=True)
@@ -142,12 +143,16 @@ def flatten_offsets(offsets: Tensor) -> Tensor:
     return per_anchor.permute(0, 3, 4, 1, 2).flatten(1, 3)
 
 
-def label_anchors(anchors: Tensor, truth: Sequence[Tensor]) -> Match:
+def label_anchors(anchors: Tensor, truth: ObjectTable | Sequence[Tensor]) -> Match:
     """Match the anchors (N, 4) of B images with their ground truth (G_b, 4): (B, N).
 
     Anchors that reach over the border of the image take part like all others.
     """
-    return match_same_boxes(anchors, truth, ANCHOR_RULE)
+    return match_same_boxes(anchors, _as_table(truth), ANCHOR_RULE)
+
+
+def _as_table(truth: ObjectTable | Sequence[Tensor]) -> ObjectTable:
+    return truth if isinstance(truth, ObjectTable) else table_boxes(truth)
 
 
 def sample_anchors(
@@ -168,7 +173,7 @@ def rpn_losses(
     anchors: Tensor,  # (N, 4)
     sampled: SampledAnchors,
     matched: Tensor,  # (B, N) rows of the ground truth
-    truth: Sequence[Tensor],  # B x (G_b, 4)
+    truth: ObjectTable | Sequence[Tensor],  # B x (G_b, 4)
     anchors_per_image: int = ANCHORS_PER_IMAGE,
 ) -> RPNLosses:
     """Cross entropy of the sampled anchors and L1 distance of the foreground's offsets.
@@ -193,13 +198,15 @@ def rpn_losses(
 
 
 def _offset_targets(
-    foreground: Candidates, *, anchors: Tensor, matched: Tensor, truth: Sequence[Tensor]
+    foreground: Candidates,
+    *,
+    anchors: Tensor,
+    matched: Tensor,
+    truth: ObjectTable | Sequence[Tensor],
 ) -> Tensor:
     """Where foreground anchors should move; 0 for candidates that only fill up: (B, k, 4)."""
-    boxes = pad_rows(truth)  # (B, G, 4)
-    if boxes.shape[1] == 0:
-        return boxes.new_zeros(*foreground.rows.shape, 4)
+    table = _as_table(truth)
     # Indices of background may point anywhere, but foreground always has an object.
-    objects = matched.gather(1, foreground.rows)[..., None].expand(-1, -1, 4)  # (B, k, 4)
-    target = encode_boxes(anchors[foreground.rows], boxes.gather(1, objects), weights=RPN_WEIGHTS)
+    objects = matched.gather(1, foreground.rows) + table.firsts[:, None]  # (B, k)
+    target = encode_boxes(anchors[foreground.rows], table.boxes[objects], weights=RPN_WEIGHTS)
     return target.where(foreground.valid[..., None], 0)

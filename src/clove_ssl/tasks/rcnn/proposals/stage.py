@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from clove_ssl.config.detection import ProposalConfig
 from clove_ssl.layers.fp32 import at_least_fp32
 from clove_ssl.tasks.rcnn.boxes import image_borders
-from clove_ssl.tasks.rcnn.instances import ImageTargets
+from clove_ssl.tasks.rcnn.objects import ObjectTable
 from clove_ssl.tasks.rcnn.proposals.choose import (
     ProposalLimits,
     Proposals,
@@ -84,12 +84,9 @@ class RegionProposer(nn.Module):
             self._known_anchors[grids, device] = found
         return found
 
-    def losses(
-        self, scored: Scored, targets: Sequence[ImageTargets], *, priority: Tensor
-    ) -> RPNLosses:
+    def losses(self, scored: Scored, truth: ObjectTable, *, priority: Tensor) -> RPNLosses:
         """The two losses; anchors are sampled by ``priority`` (B, N)."""
         anchors = torch.cat(scored.anchors)  # (N, 4)
-        truth = [objects.boxes for objects in targets]
         match = label_anchors(anchors, truth)  # (B, N)
         count = self.config.anchors_per_image
         return rpn_losses(

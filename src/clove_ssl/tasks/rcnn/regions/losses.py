@@ -27,7 +27,7 @@ from clove_ssl.tasks.rcnn.regions.keypoints import (
     keypoint_targets,
 )
 from clove_ssl.tasks.rcnn.regions.masks import mask_loss
-from clove_ssl.tasks.rcnn.regions.roi_heads import box_losses
+from clove_ssl.tasks.rcnn.regions.roi_heads import losses_of_targets, offset_targets
 from clove_ssl.tasks.rcnn.regions.targets import (
     ObjectMasks,
     RegionRows,
@@ -50,11 +50,7 @@ class RegionTask:
     with_keypoints: TrainingRegions | None  # V
     keypoints: KeypointTargets | None  # (V, P)
     counts: Tensor  # (3,) R, F and visible keypoints, the mean over processes
-
-    @property
-    def divisors(self) -> Tensor:
-        """What the losses of boxes, masks and keypoints are divided by: (3,)."""
-        return torch.where(self.counts > 0, self.counts, 1.0)  # where it is 0, so are the sums
+    divisors: Tensor  # (3,) what the losses of boxes, masks and keypoints are divided by
 
 
 def plan_losses(
@@ -78,6 +74,7 @@ def plan_losses(
     visible = regions.classes.new_zeros(()) if cells is None else cells.valid.sum()
     # From page-locked memory: an ordinary tensor of two numbers would wait for the GPU.
     known = send_like([len(regions.classes), len(rows.foreground)], regions.classes)  # (2,)
+    counts = mean_count(torch.cat([known, visible[None]]))  # (3,)
     return RegionTask(
         regions=regions,
         objects=objects,
@@ -86,7 +83,8 @@ def plan_losses(
         masks=None if mask_side is None else ObjectMasks(objects, on_objects, rows, size=mask_side),
         with_keypoints=shown,
         keypoints=cells,
-        counts=mean_count(torch.cat([known, visible[None]])),
+        counts=counts,
+        divisors=torch.where(counts > 0, counts, 1.0),  # where it is 0, so are the sums
     )
 
 
@@ -94,16 +92,24 @@ def box_terms(
     logits: Tensor, offsets: Tensor, task: RegionTask, *, beta: float
 ) -> dict[str, Tensor]:
     """The losses of class logits (R, K+1) and box offsets (R, 4K)."""
-    losses = box_losses(
+    losses = losses_of_targets(
         logits,
         offsets,
-        boxes=task.regions.boxes,
         classes=task.regions.classes,
-        truth=object_boxes(task.objects, task.regions),
+        target=_offset_targets(task, num_classes=logits.shape[1] - 1),
         beta=beta,
         normalizer=task.divisors[0],
     )
     return {"loss_cls": losses.classes, "loss_box_reg": losses.offsets}
+
+
+def _offset_targets(task: RegionTask, *, num_classes: int) -> Tensor:
+    """Where the regions should move, as it is known, or else computed: (R, 4)."""
+    regions = task.regions
+    if regions.offsets is not None:
+        return regions.offsets
+    truth = object_boxes(task.objects, regions)
+    return offset_targets(regions.boxes, truth, regions.classes, num_classes=num_classes)
 
 
 def mask_term(head: nn.Module, maps: Tensor, task: RegionTask) -> Tensor:

@@ -69,9 +69,11 @@ def pool_pyramid(
     size: int,
     rule: RoIAlignRule = ALIGNED,
     lowest_level: int = 2,
+    levels: Tensor | None = None,  # (R,) of the regions, where they are known already
 ) -> Tensor:
     """Pool every region from the level that suits its size: (R, C, S, S)."""
-    levels = assign_levels(regions[:, 1:], levels=len(features), lowest_level=lowest_level)
+    if levels is None:
+        levels = assign_levels(regions[:, 1:], levels=len(features), lowest_level=lowest_level)
     if has_kernel(features, regions) and _halves(strides):
         return _pool_on_gpu(features, regions, levels, stride=strides[0], size=size, rule=rule)
     # Sorted once and put back at the end: one pooling per level instead of one per region.

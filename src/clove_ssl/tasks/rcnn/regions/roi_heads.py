@@ -225,16 +225,41 @@ def box_losses(
     ``beta`` is where smooth L1 turns from a parabola into a line; 0 is plain L1. Sums are divided
     by R or by ``normalizer``. A batch without regions has the loss 0, with a gradient.
     """
+    target = offset_targets(boxes, truth, classes, num_classes=logits.shape[1] - 1)
+    return losses_of_targets(
+        logits, offsets, classes=classes, target=target, beta=beta, normalizer=normalizer
+    )
+
+
+def offset_targets(
+    boxes: Tensor,  # (R, 4)
+    truth: Tensor,  # (R, 4)
+    classes: Tensor,  # (R,)
+    *,
+    num_classes: int,
+) -> Tensor:
+    """Offsets from regions to their objects; 0 for background: (R, 4)."""
+    # Background counts as moved right. Its target may be NaN, so it must not reach the loss.
+    foreground = (classes < num_classes)[:, None]  # (R, 1)
+    return encode_boxes(boxes, truth, weights=ROI_WEIGHTS).where(foreground, 0)
+
+
+def losses_of_targets(
+    logits: Tensor,  # (R, K+1)
+    offsets: Tensor,  # (R, 4K)
+    *,
+    classes: Tensor,  # (R,)
+    target: Tensor,  # (R, 4), 0 for background
+    beta: float,
+    normalizer: Tensor | float | None = None,
+) -> BoxLosses:
+    """The losses of :func:`box_losses`, for offsets that are known."""
     num_classes = logits.shape[1] - 1
     foreground = (classes < num_classes)[:, None]  # (R, 1)
     columns = classes.clamp(max=num_classes - 1)[:, None, None].expand(-1, 1, 4)  # (R, 1, 4)
     per_class = offsets.reshape(len(offsets), num_classes, 4)  # (R, K, 4)
-    own = per_class.gather(1, columns)[:, 0]  # (R, 4)
-    target = encode_boxes(boxes, truth, weights=ROI_WEIGHTS)  # (R, 4)
-    # Background counts as moved right. Its target may be NaN, so it must not reach the loss.
-    distance = F.smooth_l1_loss(
-        own.where(foreground, 0), target.where(foreground, 0), beta=beta, reduction="sum"
-    )
+    own = per_class.gather(1, columns)[:, 0].where(foreground, 0)  # (R, 4)
+    distance = F.smooth_l1_loss(own, target, beta=beta, reduction="sum")
     entropy = F.cross_entropy(logits, classes, reduction="sum")
     total = max(len(classes), 1) if normalizer is None else normalizer
     return BoxLosses(entropy / total, distance / total)

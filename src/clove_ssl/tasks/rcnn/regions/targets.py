@@ -17,7 +17,7 @@ from torch import Tensor
 from torchvision.ops import roi_align
 
 from clove_ssl.config.detection import BoxHeadConfig
-from clove_ssl.layers.transfers import HostCopy, pad_rows, send
+from clove_ssl.layers.transfers import HostCopy, send_tables
 from clove_ssl.tasks.labels.polygons import (
     PackedOutlines,
     begin_masks,
@@ -25,9 +25,15 @@ from clove_ssl.tasks.labels.polygons import (
     pack_outlines,
 )
 from clove_ssl.tasks.rcnn.instances import ImageTargets
+from clove_ssl.tasks.rcnn.objects import ObjectTable, join_rows, tight_shape, whole_numbers
 from clove_ssl.tasks.rcnn.proposals.choose import ProposalTable, refuse_divergence
 from clove_ssl.tasks.rcnn.regions.keypoints import regions_with_keypoints
-from clove_ssl.tasks.rcnn.regions.roi_heads import LabelledRegions, label_regions, sample_regions
+from clove_ssl.tasks.rcnn.regions.roi_heads import (
+    LabelledRegions,
+    label_regions,
+    offset_targets,
+    sample_regions,
+)
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,8 @@ class TrainingRegions(NamedTuple):
     classes: Tensor  # (R,) K = background
     objects: Tensor  # (R,) rows of the batch's objects; anything for background
     rows: RegionRows | None = None  # which of them show what, where that is known already
+    offsets: Tensor | None = None  # (R, 4) to their objects, 0 for background, where known
+    levels: Tensor | None = None  # (R,) that they are pooled from, where known
 
     @property
     def boxes(self) -> Tensor:
@@ -54,48 +62,94 @@ class TrainingRegions(NamedTuple):
         return self.regions[:, 1:]
 
     def take(self, chosen: Tensor | slice) -> TrainingRegions:
-        """The chosen rows."""
-        return TrainingRegions(self.regions[chosen], self.classes[chosen], self.objects[chosen])
+        """The chosen rows, without their offsets."""
+        return TrainingRegions(
+            self.regions[chosen],
+            self.classes[chosen],
+            self.objects[chosen],
+            levels=None if self.levels is None else self.levels[chosen],
+        )
+
+
+class DrawnRegions(NamedTuple):
+    """Regions of a step in tables of fixed length, those that are used first."""
+
+    regions: Tensor  # (T, 5) image, x1, y1, x2, y2
+    classes: Tensor  # (T,)
+    objects: Tensor  # (T,)
+    foreground: Tensor  # (T,) rows of the table, those that show objects first
+    numbers: Tensor  # (5 + B,) int64: finite, used, visible, corners, polygons, shown of images
+    offsets: Tensor  # (T, 4) to the objects, 0 for background
+    visible: Tensor | None = None  # (T,) as ``foreground``, with a visible keypoint
+    levels: Tensor | None = None  # (T,) that regions are pooled from, if there are several
+
+    def send(self) -> RegionsOnTheirWay:
+        """Begin to copy the numbers to the host."""
+        return RegionsOnTheirWay(self, HostCopy(self.numbers))
 
 
 @dataclass(frozen=True)
-class DrawnRegions:
-    """Regions of a step in tables of fixed length, those that are used first.
+class RegionsOnTheirWay:
+    """Regions whose numbers are copied to the host.
 
-    Their numbers are on the way to the host, and what is queued until they are read keeps the
-    device busy.
+    What is queued until they are read keeps the device busy.
     """
 
-    table: TrainingRegions
-    foreground: Tensor  # rows of the table, those that show objects first
-    visible: Tensor | None  # the same, with a visible keypoint
+    drawn: DrawnRegions
     numbers: HostCopy
 
     def read(self) -> TrainingRegions:
         """The regions that are used; refuses proposals that were not finite."""
         finite, used, visible, corners, polygons, *of_images = self.numbers.read()
         refuse_divergence(bool(finite))
+        drawn = self.drawn
         rows = RegionRows(
-            self.foreground[: sum(of_images)],
-            None if self.visible is None else self.visible[:visible],
+            drawn.foreground[: sum(of_images)],
+            None if drawn.visible is None else drawn.visible[:visible],
             tuple(of_images),
             (corners, polygons),
         )
-        return self.table.take(slice(used))._replace(rows=rows)
+        return TrainingRegions(
+            drawn.regions[:used],
+            drawn.classes[:used],
+            drawn.objects[:used],
+            rows,
+            drawn.offsets[:used],
+            None if drawn.levels is None else drawn.levels[:used],
+        )
+
+
+def table_objects(
+    targets: Sequence[ImageTargets],
+    numbers: Sequence[Tensor],  # as in ``whole_numbers``: owners (2, T), images (B, 2 + W)
+    *,
+    masks: bool,
+    keypoints: bool,
+) -> ObjectTable:
+    """The objects of all images, with what the heads of a detector need to know about them."""
+    owners, images = numbers
+    rows = owners.shape[1]
+    sizes = [_outlines(each).object_sizes for each in targets] if masks else []
+    return ObjectTable(
+        join_rows([objects.boxes for objects in targets], rows),
+        owners,
+        images,
+        classes=join_rows([objects.classes for objects in targets], rows),
+        outline_sizes=join_rows(sizes, rows, dim=1) if masks else None,
+        keypoints=join_rows(_keypoints(targets), rows) if keypoints else None,
+    )
 
 
 def draw_regions(
     proposals: ProposalTable,
-    targets: Sequence[ImageTargets],
+    objects: ObjectTable,
     priority: Tensor,  # (B, as many as there are proposals, and objects of an image)
     *,
     config: BoxHeadConfig,
     num_classes: int,
-    masks: bool,
-    keypoints: bool,
 ) -> DrawnRegions:
     """Sample regions of every image, the ground truth among them, without a wait."""
-    labelled = _label_all(proposals, targets, num_classes=num_classes)  # (B, N)
+    labelled = _label_all(proposals, objects, num_classes=num_classes)  # (B, N)
     sampled = sample_regions(
         labelled,
         priority,
@@ -104,11 +158,11 @@ def draw_regions(
         foreground_share=config.foreground_share,
     )  # (B, k)
     image = torch.arange(len(priority), device=priority.device)[:, None].expand_as(sampled.rows)
-    boxes, classes, objects = (
+    boxes, classes, rows = (
         column[image, sampled.rows].flatten(0, 1) for column in labelled
     )  # (B * k, ...)
     table = TrainingRegions(
-        torch.cat([image.reshape(-1, 1).to(boxes.dtype), boxes], dim=1), classes, objects
+        torch.cat([image.reshape(-1, 1).to(boxes.dtype), boxes], dim=1), classes, rows
     )
     used = sampled.valid.flatten()  # (B * k,)
     # Sampled regions come first from all images, so one slice takes them once their number is
@@ -116,42 +170,47 @@ def draw_regions(
     order = _chosen_first(used)
     return find_rows(
         table.take(order),
-        targets,
+        objects,
         used=used[order],
         finite=proposals.finite,
         num_classes=num_classes,
-        masks=masks,
-        keypoints=keypoints,
     )
 
 
 def find_rows(
     table: TrainingRegions,  # T, those that are used first
-    targets: Sequence[ImageTargets],
+    objects: ObjectTable,
     *,
     used: Tensor,  # (T,) bool
     finite: Tensor,  # () bool, whether the proposals were
     num_classes: int,
-    masks: bool,
-    keypoints: bool,
 ) -> DrawnRegions:
-    """Find the regions that show objects, and send their numbers to the host."""
+    """Find the regions that show objects, and count them."""
     shows = used & (table.classes < num_classes)  # (T,)
     image = table.regions[:, 0]
-    places = torch.arange(len(targets), device=image.device)[:, None]
+    places = torch.arange(len(objects.images), device=image.device)[:, None]
     of_images = (shows & (image == places)).sum(dim=1)  # (B,)
-    seen = shows & _seen_keypoints(targets, table) if keypoints else None
-    outlines = outline_sizes(targets, table.objects) if masks else used.new_zeros(2, 1).long()
+    seen = None
+    if objects.keypoints is not None:
+        own = objects.keypoints[table.objects]  # (T, P, 3)
+        seen = shows & regions_with_keypoints(own, table.boxes)
+    sizes = used.new_zeros(2, 1).long()
+    if objects.outline_sizes is not None:
+        sizes = objects.outline_sizes[:, table.objects]  # (2, T)
     numbers = [
         torch.stack([finite, used.sum(), shows.sum() if seen is None else seen.sum()]),
-        torch.where(shows, outlines, 0).sum(dim=1),
+        torch.where(shows, sizes, 0).sum(dim=1),
         of_images,
     ]
+    truth = objects.boxes[table.objects]  # (T, 4)
     return DrawnRegions(
-        table,
+        table.regions,
+        table.classes,
+        table.objects,
         _chosen_first(shows),
+        torch.cat(numbers),
+        offset_targets(table.boxes, truth, table.classes, num_classes=num_classes),
         None if seen is None else _chosen_first(seen),
-        HostCopy(torch.cat(numbers)),
     )
 
 
@@ -161,44 +220,26 @@ def _chosen_first(flags: Tensor) -> Tensor:
     return flags.to(torch.uint8).argsort(descending=True, stable=True)  # GPUs may not sort flags
 
 
-def _seen_keypoints(targets: Sequence[ImageTargets], table: TrainingRegions) -> Tensor:
-    return regions_with_keypoints(object_keypoints(targets, table), table.boxes)
-
-
-def outline_sizes(targets: Sequence[ImageTargets], objects: Tensor) -> Tensor:
-    """Corners and polygons of the objects (R,) of some regions: (2, R)."""
-    sizes = torch.cat([_outlines(each).object_sizes for each in targets], dim=1)  # (2, G)
-    # Background of an image without objects may point one place behind the last object.
-    return torch.cat([sizes, sizes.new_zeros(2, 1)], dim=1)[:, objects]
-
-
 def _label_all(
-    proposals: ProposalTable, targets: Sequence[ImageTargets], *, num_classes: int
+    proposals: ProposalTable, objects: ObjectTable, *, num_classes: int
 ) -> LabelledRegions:
     """The labels of the regions of all images, whose objects are counted through: (B, N).
 
     Objects stand behind the proposals of their image, wherever these end, because places decide
     which regions are drawn. Images with fewer regions are filled up with some of the class -1.
     """
-    truth = pad_rows([objects.boxes for objects in targets])  # (B, G, 4)
-    table = send(
-        [[len(objects) for objects in targets], _first_objects(targets)],
-        truth.device,
-        dtype=torch.int64,
-    )  # (2, B)
+    assert objects.classes is not None
+    truth = objects.by_image(objects.boxes)  # (B, W, 4)
     boxes = with_ground_truth(proposals, truth)  # (B, N, 4)
     labelled = label_regions(
-        boxes,
-        truth,
-        pad_rows([objects.classes for objects in targets]),
-        num_classes=num_classes,
+        boxes, truth, objects.by_image(objects.classes), num_classes=num_classes
     )
-    counts = proposals.counts + table[0]  # (B,)
+    counts = proposals.counts + objects.counts  # (B,)
     beyond = torch.arange(boxes.shape[1], device=boxes.device) >= counts[:, None]  # (B, N)
     # Background may point at a row that only fills up its image.
     matched = labelled.matched.where(labelled.classes != num_classes, 0)
     return LabelledRegions(
-        boxes, labelled.classes.masked_fill(beyond, -1), matched + table[1, :, None]
+        boxes, labelled.classes.masked_fill(beyond, -1), matched + objects.firsts[:, None]
     )
 
 
@@ -216,20 +257,21 @@ def with_ground_truth(proposals: ProposalTable, truth: Tensor) -> Tensor:
 
 def object_boxes(targets: Sequence[ImageTargets], chosen: TrainingRegions) -> Tensor:
     """The boxes of the objects of some regions; 0 where an image has none: (R, 4)."""
-    boxes = torch.cat([objects.boxes for objects in targets])  # (G, 4)
     # Background of an image without objects may point one place behind the last object.
-    return torch.cat([boxes, boxes.new_zeros(1, 4)])[chosen.objects]
+    return join_rows([each.boxes for each in targets], sum(map(len, targets)) + 1)[chosen.objects]
 
 
 def object_keypoints(targets: Sequence[ImageTargets], chosen: TrainingRegions) -> Tensor:
     """The keypoints of the objects of some foreground regions: (R, P, 3)."""
-    keypoints = [objects.keypoints for objects in targets]
-    known = [each for each in keypoints if each is not None]
-    if len(known) != len(keypoints):
+    known = _keypoints(targets)
+    return join_rows(known, sum(map(len, known)) + 1)[chosen.objects]
+
+
+def _keypoints(targets: Sequence[ImageTargets]) -> list[Tensor]:
+    known = [objects.keypoints for objects in targets if objects.keypoints is not None]
+    if len(known) != len(targets):
         raise ValueError("a keypoint detector is trained on images whose objects have keypoints")
-    keypoints_of_all = torch.cat(known)  # (G, P, 3)
-    nobody = keypoints_of_all.new_zeros(1, *keypoints_of_all.shape[1:])
-    return torch.cat([keypoints_of_all, nobody])[chosen.objects]
+    return known
 
 
 class ObjectMasks:
@@ -283,17 +325,18 @@ def rows_of(
     """Which regions show what: as it is known, or else asked for, which waits for the device."""
     if regions.rows is not None:
         return regions.rows
+    counts = [len(each) for each in targets]
+    device = regions.classes.device
+    numbers = send_tables(whole_numbers(counts, tight_shape(counts)), device)
     used = torch.ones_like(regions.classes, dtype=torch.bool)
     drawn = find_rows(
         regions,
-        targets,
+        table_objects(targets, numbers, masks=masks, keypoints=keypoints),
         used=used,
         finite=used.all(),
         num_classes=num_classes,
-        masks=masks,
-        keypoints=keypoints,
     )
-    rows = drawn.read().rows
+    rows = drawn.send().read().rows
     assert rows is not None
     return rows
 
