@@ -194,7 +194,7 @@ class FinetuneConfig(Ranged):
     sync_norm: bool = True
     """Share batch-norm statistics between processes."""
     capture: Literal["auto", "always", "never"] = "auto"
-    """Record the part of a detector's step that follows from the pixels alone as CUDA graphs, one
+    """Record the first half of a detector's step, up to the choice of regions, as CUDA graphs, one
     for every size that comes often, and replay them; auto does so on a GPU with one process."""
     deterministic: bool = False
     """Repeat a run bit for bit on the same GPU, which needs a much slower RoIAlign. CPUs always
