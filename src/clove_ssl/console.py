@@ -19,7 +19,7 @@ from types import TracebackType
 from rich.console import Console as RichConsole
 from rich.markup import escape
 
-from clove_ssl.config.regular_files import append_to_regular
+from clove_ssl.atomic import append_to_regular
 from clove_ssl.errors import escaped
 from clove_ssl.live_lines import LiveLine
 
