@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clove_ssl import atomic
-from clove_ssl.atomic import replacing, write_text
+from clove_ssl.atomic import append_to_regular, replacing, write_text
 
 
 def mode(path: Path) -> int:
@@ -54,3 +54,17 @@ def _umask() -> int:
     before = os.umask(0)
     os.umask(before)
     return before
+
+
+def test_a_log_goes_on_in_its_file_and_never_waits_at_a_pipe(tmp_path: Path) -> None:
+    for line in ("a\n", "b\n"):
+        with append_to_regular(tmp_path / "log.txt") as file:
+            file.write(line)
+    assert (tmp_path / "log.txt").read_text() == "a\nb\n"
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    with pytest.raises(OSError, match="not a regular file"):
+        append_to_regular(tmp_path / "pipe")
+    os.close(reader)
+    with pytest.raises(OSError, match="No such device"):  # nobody reads there
+        append_to_regular(tmp_path / "pipe")

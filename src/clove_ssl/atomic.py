@@ -16,7 +16,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 from clove_ssl.errors import UserError, escaped
 
@@ -105,3 +105,19 @@ def clear_leftovers(folder: Path) -> None:
         with suppress(OSError), path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink()
+
+
+def append_to_regular(path: Path) -> TextIO:
+    """A text file to write on at its end, which is made if it is not there; or ``OSError``.
+
+    A pipe is refused: nobody may be there to read, and opening it would wait for somebody.
+    """
+    file = open(path, "a", encoding="utf-8", opener=_without_waiting)  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return file
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK, 0o666)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clove_ssl.config.regular_files import append_to_regular, read_regular
+from clove_ssl.config.regular_files import read_regular
 
 
 def test_a_generous_limit_takes_no_memory(tmp_path: Path) -> None:
@@ -33,17 +33,3 @@ def test_a_pipe_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="not a regular file"):
         read_regular(tmp_path / "pipe", most=10)
-
-
-def test_a_log_goes_on_in_its_file_and_never_waits_at_a_pipe(tmp_path: Path) -> None:
-    for line in ("a\n", "b\n"):
-        with append_to_regular(tmp_path / "log.txt") as file:
-            file.write(line)
-    assert (tmp_path / "log.txt").read_text() == "a\nb\n"
-    os.mkfifo(tmp_path / "pipe")
-    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    with pytest.raises(OSError, match="not a regular file"):
-        append_to_regular(tmp_path / "pipe")
-    os.close(reader)
-    with pytest.raises(OSError, match="No such device"):  # nobody reads there
-        append_to_regular(tmp_path / "pipe")
