@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from clove_ssl.layers import ladder
-from clove_ssl.layers.ladder import LadderConv2d, by_rows, every_nth, put_on_ladder, rung
+from clove_ssl.layers.ladder import LadderConv2d, by_rows, put_on_ladder, rung
 from clove_ssl.tasks.rcnn.detector import Detector
 
 
@@ -81,21 +81,6 @@ def test_a_convolution_of_single_cells_is_a_product(
     with planned_by_size() as shapes:
         torch.testing.assert_close(layer(maps), plain, rtol=1e-12, atol=1e-12)
     assert shapes == set()
-
-
-@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
-def test_chosen_rows_and_columns_are_slices_whose_gradient_lies_like_the_maps(
-    layout: torch.memory_format,
-) -> None:
-    maps = torch.rand(2, 3, 7, 4, dtype=torch.float64).to(memory_format=layout).requires_grad_()
-    chosen = every_nth(maps, (3, 2))
-    assert torch.equal(chosen, maps[:, :, ::3, ::2])
-    pull = torch.rand_like(chosen)
-    (wanted,) = torch.autograd.grad(maps[:, :, ::3, ::2], maps, pull)
-    (found,) = torch.autograd.grad(chosen, maps, pull)
-    assert torch.equal(found, wanted)
-    assert found.is_contiguous(memory_format=layout)
-    assert torch.autograd.gradcheck(lambda each: every_nth(each, (2, 3)), (maps,))
 
 
 def test_layers_that_would_read_something_else_stay_as_they_are() -> None:

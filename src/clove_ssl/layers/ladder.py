@@ -16,13 +16,13 @@ Dimensions: B maps, C channels, H x W cells.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
+
+from clove_ssl.layers.layouts import every_nth, layout_of
 
 ROWS_PER_OCTAVE = 4
 """Rungs between a number of maps and its double: at most a quarter is added, an eighth on
@@ -99,43 +99,6 @@ class LadderConv2d(nn.Conv2d):
         assert isinstance(padding, int)
         reach = self.dilation[axis] * (self.kernel_size[axis] - 1)
         return (side + 2 * padding - reach - 1) // self.stride[axis] + 1
-
-
-def every_nth(maps: Tensor, steps: Sequence[int]) -> Tensor:
-    """Some rows and columns of maps (B, C, H, W): the first, and every so manieth after it."""
-    if all(step == 1 for step in steps):
-        return maps
-    chosen: Tensor = _EveryNth.apply(maps, *steps)
-    return chosen
-
-
-class _EveryNth(torch.autograd.Function):
-    """Slices, but with a gradient that lies in memory as the maps do.
-
-    That of torch's slices has the channels first. What is added to it then goes through memory
-    in two orders at once, which took a fifth of a detector's step.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, maps: Tensor, down: int, across: int) -> Tensor:
-        ctx.steps, ctx.shape, ctx.layout = (down, across), maps.shape, layout_of(maps)
-        return maps[:, :, ::down, ::across].contiguous(memory_format=ctx.layout)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        down, across = ctx.steps
-        spread = torch.empty(
-            ctx.shape, dtype=gradient.dtype, device=gradient.device, memory_format=ctx.layout
-        ).zero_()
-        spread[:, :, ::down, ::across] = gradient
-        return spread, None, None
-
-
-def layout_of(maps: Tensor) -> torch.memory_format:
-    """How maps (B, C, H, W) lie in memory."""
-    channels_last = maps.is_contiguous(memory_format=torch.channels_last)
-    return torch.channels_last if channels_last else torch.contiguous_format
 
 
 def put_on_ladder(network: nn.Module) -> None:

@@ -19,6 +19,7 @@ from clove_ssl.config.detection import DetectorConfig
 from clove_ssl.errors import UserError
 from clove_ssl.layers.fused_norm.activation import normalize
 from clove_ssl.layers.ladder import put_on_ladder
+from clove_ssl.layers.layouts import mean_of_cells
 from clove_ssl.tasks.rcnn.layers import (
     WORTH_FUSING,
     Norm,
@@ -105,7 +106,7 @@ class C4Features(nn.Module):
 
     def region_vectors(self, maps: Tensor) -> Tensor:
         """(R, C, 7, 7) -> (R, vector_length)."""
-        return maps.mean(dim=(2, 3))
+        return mean_of_cells(maps)
 
     def head_maps(
         self, levels: Sequence[Tensor], regions: Tensor, own: Tensor | None = None
