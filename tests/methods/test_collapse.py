@@ -64,7 +64,7 @@ CONFIGS: tuple[MethodConfig, ...] = (
         loss=LossConfig(top_k=4),
     ),
     CLoVEPlusConfig(
-        **TAUGHT,
+        views=VIEWS,
         projector=PROJECTOR,
         attention=AttentionConfig(heads=4),
         loss=LossConfig(top_k=4),
