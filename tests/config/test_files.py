@@ -148,3 +148,9 @@ def test_the_defaults_are_the_published_method() -> None:
     assert [spec.blur_probability for spec in method.view_specs()] == [1.0, 0.1] + [0.5] * 6
     assert [spec.solarize_probability for spec in method.view_specs()] == [0.0, 0.2] + [0.0] * 6
     assert config.optimizer.peak_lr(config.batch_size) == 8.0
+
+
+@pytest.mark.parametrize("data", ["{source: ''}", "{source: photos, more: ['']}"])
+def test_an_empty_name_of_data_is_refused(data: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--data photos/"):
+        files.parse(PretrainConfig, f"out: run\ndata: {data}", where=tmp_path)

@@ -72,6 +72,13 @@ class DataConfig(Ranged):
     scenes_size: SceneSide = 160
     """Side of a built-in image in pixels."""
 
+    def __post_init__(self) -> None:
+        if not (self.source and all(self.more)):
+            raise UserError(
+                "data has an empty name, perhaps of a variable that is not set. Give a folder, a "
+                f"list, .tar shards or `{SCENES}`, such as: --data photos/"
+            )
+
     @property
     def shown(self) -> str:
         """All sources by their names, for pages that others read."""
