@@ -39,7 +39,7 @@ def _needs_repeatable_kernel(queries: Tensor, keys: Tensor, values: Tensor) -> b
     """
     return (
         queries.is_cuda
-        and {queries.dtype, keys.dtype, values.dtype} <= {torch.float16, torch.bfloat16}
+        and queries.dtype in (torch.float16, torch.bfloat16)
         and queries.dtype == keys.dtype == values.dtype
         and queries.shape[-1] % 8 == 0
         and queries.shape[-1] <= MOST_CHANNELS

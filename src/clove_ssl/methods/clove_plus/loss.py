@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from clove_ssl.layers.fp32 import at_least_fp32
 from clove_ssl.methods.variance import Gather
 
 
@@ -28,8 +29,7 @@ def contrast_images(
 ) -> Tensor:
     """Find each image of one view among all images of another; the mean over pairs, both ways."""
     with torch.autocast(vectors[0].device.type, enabled=False):
-        wide = [each.to(torch.promote_types(each.dtype, torch.float32)) for each in vectors]
-        units = [F.normalize(each, dim=1) for each in wide]
+        units = [F.normalize(at_least_fp32(each), dim=1) for each in vectors]
         everyone = [gather(each) for each in units]  # (N, D) each
         losses = []
         for i, j in pairs:
