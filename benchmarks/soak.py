@@ -133,8 +133,8 @@ def _look(pid: int, run: Path, temporary: Path) -> Iterator[Sample]:
         "temporary files": float(sum(1 for _ in temporary.rglob("*"))),
         "files of the run": float(sum(1 for _ in run.rglob("*") if _.suffix not in _PASSING)),
     }
-    if shutil.which("nvidia-smi"):
-        sample["GPU memory MB"] = _gpu_memory(members)
+    if taken := _gpu_memory(members):
+        sample["GPU memory MB"] = taken
     if "memory_gib" in last:
         sample["GPU tensors MB"] = 1024 * last["memory_gib"]
     yield sample
@@ -176,10 +176,14 @@ def _count(folder: Path) -> int:
 
 
 def _gpu_memory(members: list[int]) -> float:
+    """What the driver lends them, or 0 where it does not tell, as in some containers."""
+    if not shutil.which("nvidia-smi"):
+        return 0.0
     query = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
     output = subprocess.run(query, capture_output=True, text=True, check=False).stdout
-    rows = [line.split(",") for line in output.splitlines() if "," in line]
-    return float(sum(int(used) for pid, used in rows if int(pid) in members))
+    rows = [line.replace(" ", "").split(",") for line in output.splitlines()]
+    names = {str(member) for member in members}
+    return float(sum(int(used) for pid, used in rows if pid in names and used.isdigit()))
 
 
 def slopes(samples: list[Sample]) -> dict[str, dict[str, float | bool]]:
@@ -189,7 +193,7 @@ def slopes(samples: list[Sample]) -> dict[str, dict[str, float | bool]]:
     kept = [sample for sample in samples if WARM_UP * last <= sample["step"] < last]
     steps = np.array([sample["step"] for sample in kept])
     found = {}
-    for name in NEGLIGIBLE.keys() & kept[0].keys():
+    for name in NEGLIGIBLE.keys() & set.intersection(*map(set, kept)):
         values = np.array([sample[name] for sample in kept])
         rise, error = _line(steps / max(last, 1.0), values)
         flat = rise <= max(3 * error, NEGLIGIBLE[name])
