@@ -34,7 +34,7 @@ STEPS_BETWEEN_CHECKPOINTS = 20
 
 
 def compare(config: PretrainConfig, *, kills: int, seed: int) -> dict[str, object]:
-    """Train the same config with and without kills, never in this process: CUDA cannot be forked."""
+    """Train the same config with and without kills, in forks: no CUDA in this process."""
     torch.set_num_threads(1)
     runs = [replace(config, out=config.out / name) for name in ("whole", "killed")]
     run_with_kills(runs[0], kills=0, seed=seed)
