@@ -13,8 +13,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from clove_ssl.layers.fused_norm.activation import has_triton
 
 
 def layout_of(maps: Tensor) -> torch.memory_format:
@@ -37,6 +40,83 @@ def mean_of_cells(maps: Tensor) -> Tensor:
         return maps.mean(dim=(2, 3))
     mean: Tensor = _MeanOfCells.apply(maps)
     return mean
+
+
+def first_maps(maps: Tensor, count: int) -> Tensor:
+    """The first ``count`` of maps (B, C, H, W)."""
+    first: Tensor = _FirstMaps.apply(maps, count)
+    return first
+
+
+def upper_left(maps: Tensor, height: int, width: int) -> Tensor:
+    """The first rows and columns of maps (B, C, H, W), without gaps: (B, C, height, width)."""
+    corner: Tensor = _UpperLeft.apply(maps, height, width)
+    return corner
+
+
+def vectors_of(maps: Tensor) -> Tensor:
+    """(B, C, H, W) -> (B, C * H * W), as ``flatten`` gives them."""
+    if not _is_turned_by_kernel(maps):
+        return maps.flatten(1)
+    vectors: Tensor = _Vectors.apply(maps)
+    return vectors
+
+
+def _is_turned_by_kernel(maps: Tensor) -> bool:
+    """Whether vectors lie in another order than the maps, and a GPU has to turn them round."""
+    # The device first, since a graph may not look at sizes.
+    return maps.is_cuda and layout_of(maps) == torch.channels_last and has_triton()
+
+
+class _FirstMaps(torch.autograd.Function):
+    """Some maps, and a gradient with zeros behind it."""
+
+    @staticmethod
+    def forward(ctx: Any, maps: Tensor, count: int) -> Tensor:
+        ctx.more, ctx.layout = len(maps) - count, layout_of(maps)
+        return maps[:count].detach()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        gradient = gradient.contiguous(memory_format=ctx.layout)
+        return F.pad(gradient, (0, 0, 0, 0, 0, 0, 0, ctx.more)), None
+
+
+class _UpperLeft(torch.autograd.Function):
+    """Some rows and columns, and a gradient with zeros around it."""
+
+    @staticmethod
+    def forward(ctx: Any, maps: Tensor, height: int, width: int) -> Tensor:
+        ctx.more, ctx.layout = (maps.shape[2] - height, maps.shape[3] - width), layout_of(maps)
+        return maps[:, :, :height, :width].contiguous(memory_format=ctx.layout)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        below, right = ctx.more
+        gradient = gradient.contiguous(memory_format=ctx.layout)
+        return F.pad(gradient, (0, right, 0, below)), None, None
+
+
+class _Vectors(torch.autograd.Function):
+    """Maps with their channels last as vectors with their channels first, and back."""
+
+    @staticmethod
+    def forward(ctx: Any, maps: Tensor) -> Tensor:
+        from clove_ssl.layers.layout_kernels import turn
+
+        ctx.shape = maps.shape
+        return turn(maps.permute(0, 2, 3, 1).flatten(1, 2)).flatten(1)  # of (B, H * W, C)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        from clove_ssl.layers.layout_kernels import turn
+
+        count, channels, height, width = ctx.shape
+        turned = turn(gradient.contiguous().view(count, channels, height * width))
+        return turned.view(count, height, width, channels).permute(0, 3, 1, 2)
 
 
 class _EveryNth(torch.autograd.Function):
