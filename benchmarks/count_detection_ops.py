@@ -115,7 +115,7 @@ def replayed(detector: Detector, batch: DetectionBatch) -> Iterator[None]:
     inputs = detector.first_inputs(batch, step=2, roomy=True)
     first = detector.first_stage(inputs)
     leaves = [each.detach().requires_grad_(each.requires_grad) for each in first.flat()]
-    known = detector._stage_of_flat(leaves)
+    known = detector.stage_of(leaves)
     with mock.patch.object(detector, "first_stage", return_value=known):
         yield
 

@@ -104,7 +104,7 @@ class Detector(nn.Module):
         """Record the part of training that has the same sizes for all batches of a canvas."""
         self.features.fuse_small()
         self.captured = CapturedFunction(
-            lambda *inputs: self.first_stage(self._inputs_of_flat(inputs)).flat(),
+            lambda *inputs: self.first_stage(self.inputs_of(inputs)).flat(),
             [*self.features.parameters(), *self.proposer.parameters()],
             recorder,
             accumulates=accumulates,
@@ -161,8 +161,18 @@ class Detector(nn.Module):
         is_captured = self.captured is not None and self.training and torch.is_grad_enabled()
         inputs = self.first_inputs(batch, step=step, roomy=is_captured)
         if self.captured is not None and is_captured:
-            return self._stage_of_flat(self.captured(*inputs.flat()))
+            return self.stage_of(self.captured(*inputs.flat()))
         return self.first_stage(inputs)
+
+    def inputs_of(self, tensors: Sequence[Tensor]) -> FirstInputs:
+        """The inputs of the first stage, as a graph gets them."""
+        masks, keypoints = self.mask_head is not None, self.keypoint_head is not None
+        return FirstInputs.of_flat(tensors, masks=masks, keypoints=keypoints)
+
+    def stage_of(self, tensors: Sequence[Tensor]) -> FirstStage:
+        """What comes of the first stage, as a graph gives it."""
+        count = len(self.features.strides)
+        return FirstStage.of_flat(tensors, levels=count, keypoints=self.keypoint_head is not None)
 
     def first_inputs(self, batch: DetectionBatch, *, step: int, roomy: bool) -> FirstInputs:
         """What the first stage learns from; ``roomy`` tables have the same size in most steps."""
@@ -178,24 +188,6 @@ class Detector(nn.Module):
     def _table(self, batch: DetectionBatch, numbers: Sequence[Tensor]) -> ObjectTable:
         masks, keypoints = self.mask_head is not None, self.keypoint_head is not None
         return table_objects(batch.targets, numbers, masks=masks, keypoints=keypoints)
-
-    def _inputs_of_flat(self, inputs: Sequence[Tensor]) -> FirstInputs:
-        """Inputs in the order in which :meth:`FirstInputs.flat` gives them."""
-        pixels, starts, borders, boxes, owners, images, classes, *rest = inputs
-        sizes = rest.pop(0) if self.mask_head is not None else None
-        keypoints = rest.pop(0) if self.keypoint_head is not None else None
-        objects = ObjectTable(boxes, owners, images, classes, sizes, keypoints)
-        return FirstInputs(pixels, starts, borders, objects)
-
-    def _stage_of_flat(self, outputs: Sequence[Tensor]) -> FirstStage:
-        """Outputs in the order in which :meth:`FirstStage.flat` gives them."""
-        count = len(self.features.strides)
-        objectness, offsets, *rest = outputs
-        levels, columns, optional = rest[:count], rest[count : count + 6], rest[count + 6 :]
-        visible = optional.pop(0) if self.keypoint_head is not None else None
-        own = optional.pop(0) if count > 1 else None
-        drawn = DrawnRegions(*columns)._replace(visible=visible, levels=own)
-        return FirstStage(levels, RPNLosses(objectness, offsets), drawn)
 
     def _pixels(self, batch: DetectionBatch) -> Tensor:
         dtype = self.box_predictor.cls_score.weight.dtype
@@ -355,6 +347,17 @@ class FirstInputs(NamedTuple):
         """All tensors that there are."""
         return [*self[:3], *(column for column in self.objects if column is not None)]
 
+    @classmethod
+    def of_flat(cls, tensors: Sequence[Tensor], *, masks: bool, keypoints: bool) -> FirstInputs:
+        """What :meth:`flat` took apart, given which of the optional columns there are."""
+        pixels, starts, borders, *columns = tensors
+        required, rest = columns[:4], iter(columns[4:])
+        objects = ObjectTable(*required)._replace(
+            outline_sizes=next(rest) if masks else None,
+            keypoints=next(rest) if keypoints else None,
+        )
+        return cls(pixels, starts, borders, objects)
+
 
 class FirstStage(NamedTuple):
     """What comes of it."""
@@ -367,6 +370,17 @@ class FirstStage(NamedTuple):
         """All tensors that there are, without the places where there are none."""
         drawn = [column for column in self.drawn if column is not None]
         return (*self.losses, *self.levels, *drawn)
+
+    @classmethod
+    def of_flat(cls, tensors: Sequence[Tensor], *, levels: int, keypoints: bool) -> FirstStage:
+        """What :meth:`flat` took apart, given how many levels there are, and the optional ones."""
+        losses, maps, columns = tensors[:2], tensors[2 : 2 + levels], tensors[2 + levels :]
+        required, rest = columns[:6], iter(columns[6:])
+        drawn = DrawnRegions(*required)._replace(
+            visible=next(rest) if keypoints else None,
+            levels=next(rest) if levels > 1 else None,
+        )
+        return cls(list(maps), RPNLosses(*losses), drawn)
 
 
 class Found(NamedTuple):
