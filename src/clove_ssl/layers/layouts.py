@@ -56,16 +56,16 @@ def upper_left(maps: Tensor, height: int, width: int) -> Tensor:
 
 def vectors_of(maps: Tensor) -> Tensor:
     """(B, C, H, W) -> (B, C * H * W), as ``flatten`` gives them."""
-    if not _is_turned_by_kernel(maps):
+    # The device first, since a graph may not look at sizes.
+    if not maps.is_cuda or not _has_kernels(maps, layout_of(maps)):
         return maps.flatten(1)
     vectors: Tensor = _Vectors.apply(maps)
     return vectors
 
 
-def _is_turned_by_kernel(maps: Tensor) -> bool:
-    """Whether vectors lie in another order than the maps, and a GPU has to turn them round."""
-    # The device first, since a graph may not look at sizes.
-    return maps.is_cuda and layout_of(maps) == torch.channels_last and has_triton()
+def _has_kernels(maps: Tensor, layout: torch.memory_format) -> bool:
+    """Whether kernels of ours move such maps where these, or their gradients, lie in a layout."""
+    return maps.is_cuda and layout == torch.channels_last and has_triton()
 
 
 class _FirstMaps(torch.autograd.Function):
@@ -125,14 +125,20 @@ class _EveryNth(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, maps: Tensor, down: int, across: int) -> Tensor:
         ctx.steps, ctx.shape, ctx.layout = (down, across), maps.shape, layout_of(maps)
-        return maps[:, :, ::down, ::across].contiguous(memory_format=ctx.layout)
+        chosen = maps[:, :, ::down, ::across]
+        if not _has_kernels(maps, ctx.layout):
+            return chosen.contiguous(memory_format=ctx.layout)
+        return _moved(maps, _room(chosen.shape, maps, ctx.layout), read=(down, across))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         down, across = ctx.steps
-        spread = _room(ctx, gradient).zero_()
-        spread[:, :, ::down, ::across] = gradient
+        spread = _room(ctx.shape, gradient, ctx.layout)
+        if _has_kernels(gradient, ctx.layout):
+            gradient = gradient.contiguous(memory_format=ctx.layout)
+            return _moved(gradient, spread, chosen=(down, across)), None, None
+        spread.zero_()[:, :, ::down, ::across] = gradient
         return spread, None, None
 
 
@@ -148,9 +154,28 @@ class _MeanOfCells(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         share = gradient / (ctx.shape[2] * ctx.shape[3])  # (B, C)
-        return _room(ctx, gradient).copy_(share[:, :, None, None])
+        share = share[:, :, None, None]
+        spread = _room(ctx.shape, gradient, ctx.layout)
+        if not _has_kernels(gradient, ctx.layout):
+            return spread.copy_(share)
+        # The only cell of a map, for all cells.
+        return _moved(share.contiguous(), spread, read=(0, 0))
 
 
-def _room(ctx: Any, like: Tensor) -> Tensor:
-    """Memory for a gradient of the maps, in their layout."""
-    return torch.empty(ctx.shape, dtype=like.dtype, device=like.device, memory_format=ctx.layout)
+def _moved(
+    source: Tensor,
+    target: Tensor,
+    *,
+    chosen: tuple[int, int] = (1, 1),
+    read: tuple[int, int] = (1, 1),
+) -> Tensor:
+    """The target with cells of the source; see ``Steps``."""
+    from clove_ssl.layers.layout_kernels import Steps, move_cells
+
+    moved: Tensor = move_cells(source, target, Steps(chosen, read))
+    return moved
+
+
+def _room(shape: Sequence[int], like: Tensor, layout: torch.memory_format) -> Tensor:
+    """Memory for maps of this shape and layout, or for their gradient."""
+    return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=layout)
