@@ -21,14 +21,15 @@ from clove_ssl.errors import UserError
 from clove_ssl.layers.captured import CapturedFunction, Recorder
 from clove_ssl.layers.fp32 import at_least_fp32
 from clove_ssl.layers.transfers import send_like, send_tables
+from clove_ssl.tasks.labels.polygons import PackedOutlines
 from clove_ssl.tasks.rcnn.boxes import clip_boxes, has_area
 from clove_ssl.tasks.rcnn.draws import STAGES, Priorities, RandomPriorities
 from clove_ssl.tasks.rcnn.features import C4Features, PyramidFeatures
+from clove_ssl.tasks.rcnn.first_stage import FirstInputs, FirstStage
 from clove_ssl.tasks.rcnn.instances import DetectionBatch, ImageDetections
 from clove_ssl.tasks.rcnn.objects import ObjectTable, roomy_shape, tight_shape, whole_numbers
 from clove_ssl.tasks.rcnn.pixels import resize_boxes, stack_images
 from clove_ssl.tasks.rcnn.proposals.choose import Proposals, ProposalTable, table_of
-from clove_ssl.tasks.rcnn.proposals.rpn import RPNLosses
 from clove_ssl.tasks.rcnn.proposals.stage import RegionProposer, Scored
 from clove_ssl.tasks.rcnn.regions.keypoints import find_keypoints
 from clove_ssl.tasks.rcnn.regions.losses import (
@@ -51,6 +52,7 @@ from clove_ssl.tasks.rcnn.regions.targets import (
     DrawnRegions,
     TrainingRegions,
     draw_regions,
+    outlines_of,
     table_objects,
 )
 from clove_ssl.tasks.training_parts import freeze_norms, freeze_stages
@@ -119,11 +121,13 @@ class Detector(nn.Module):
     def losses(self, batch: DetectionBatch, *, step: int) -> dict[str, Tensor]:
         """The losses of a batch by name; their sum is what is trained."""
         first = self._first_stage_of(batch, step=step)
-        regions = first.drawn.send().read()
+        drawn = first.drawn.send()
+        # What needs no numbers, while they are on their way and the host would wait.
+        outlines = None if self.mask_head is None else outlines_of(batch.targets)
         return {
             "loss_rpn_cls": first.losses.objectness,
             "loss_rpn_loc": first.losses.offsets,
-            **self.region_losses(first.levels, regions, batch),
+            **self.region_losses(first.levels, drawn.read(), batch, outlines),
         }
 
     @torch.no_grad()
@@ -211,7 +215,11 @@ class Detector(nn.Module):
         )
 
     def region_losses(
-        self, levels: Sequence[Tensor], regions: TrainingRegions, batch: DetectionBatch
+        self,
+        levels: Sequence[Tensor],
+        regions: TrainingRegions,
+        batch: DetectionBatch,
+        outlines: PackedOutlines | None = None,
     ) -> dict[str, Tensor]:
         """The losses of the second stage."""
         # The longest work first, so that the device is not waiting while the rest is prepared.
@@ -223,6 +231,7 @@ class Detector(nn.Module):
             num_classes=self.classes,
             mask_side=self.features.mask_side if self.mask_head is not None else None,
             keypoints=self.keypoint_head is not None,
+            outlines=outlines,
         )
         mask_maps = self._mask_maps(levels, maps, task)
         keypoint_maps = self._keypoint_maps(levels, task)
@@ -333,54 +342,6 @@ def build_detector(
         keypoints=keypoints,
         priorities=RandomPriorities(seed),
     )
-
-
-class FirstInputs(NamedTuple):
-    """What the first stage of a training step is told."""
-
-    pixels: Tensor  # (B, 3, H, W)
-    starts: Tensor  # (2, B) int64, of the priorities of anchors and of regions
-    borders: Tensor  # (B, 4) int64, largest coordinates of an image
-    objects: ObjectTable
-
-    def flat(self) -> list[Tensor]:
-        """All tensors that there are."""
-        return [*self[:3], *(column for column in self.objects if column is not None)]
-
-    @classmethod
-    def of_flat(cls, tensors: Sequence[Tensor], *, masks: bool, keypoints: bool) -> FirstInputs:
-        """What :meth:`flat` took apart, given which of the optional columns there are."""
-        pixels, starts, borders, *columns = tensors
-        required, rest = columns[:4], iter(columns[4:])
-        objects = ObjectTable(*required)._replace(
-            outline_sizes=next(rest) if masks else None,
-            keypoints=next(rest) if keypoints else None,
-        )
-        return cls(pixels, starts, borders, objects)
-
-
-class FirstStage(NamedTuple):
-    """What comes of it."""
-
-    levels: list[Tensor]
-    losses: RPNLosses
-    drawn: DrawnRegions
-
-    def flat(self) -> tuple[Tensor, ...]:
-        """All tensors that there are, without the places where there are none."""
-        drawn = [column for column in self.drawn if column is not None]
-        return (*self.losses, *self.levels, *drawn)
-
-    @classmethod
-    def of_flat(cls, tensors: Sequence[Tensor], *, levels: int, keypoints: bool) -> FirstStage:
-        """What :meth:`flat` took apart, given how many levels there are, and the optional ones."""
-        losses, maps, columns = tensors[:2], tensors[2 : 2 + levels], tensors[2 + levels :]
-        required, rest = columns[:6], iter(columns[6:])
-        drawn = DrawnRegions(*required)._replace(
-            visible=next(rest) if keypoints else None,
-            levels=next(rest) if levels > 1 else None,
-        )
-        return cls(list(maps), RPNLosses(*losses), drawn)
 
 
 class Found(NamedTuple):

@@ -279,6 +279,7 @@ class ObjectMasks:
 
     Args:
         targets: The objects of all images.
+        outlines: Those of them that have polygons; see :func:`outlines_of`.
         chosen: The regions, those of the first image first.
         rows: How many there are in every image, and how much there is to draw.
         size: Pixels of a side of a mask.
@@ -287,12 +288,12 @@ class ObjectMasks:
     def __init__(
         self,
         targets: Sequence[ImageTargets],
+        outlines: PackedOutlines,
         chosen: TrainingRegions,
         rows: RegionRows,
         *,
         size: int,
     ) -> None:
-        outlines = join_outlines([_outlines(objects) for objects in targets])
         self._begun = begin_masks(
             outlines, chosen.objects, chosen.boxes, size=size, totals=rows.outline_sizes
         )
@@ -347,6 +348,11 @@ def _first_objects(targets: Sequence[ImageTargets]) -> list[int]:
     for objects in targets:
         starts.append(starts[-1] + len(objects))
     return starts[:-1]
+
+
+def outlines_of(targets: Sequence[ImageTargets]) -> PackedOutlines:
+    """The outlines of the objects of all images, one image behind the other."""
+    return join_outlines([_outlines(objects) for objects in targets])
 
 
 def _outlines(objects: ImageTargets) -> PackedOutlines:
