@@ -53,8 +53,9 @@ def stack_images(
 
 def _has_kernel(images: Sequence[Tensor], dtype: torch.dtype) -> bool:
     """Whether a kernel of our own takes all images at once."""
-    on_gpu = all(each.is_cuda for each in images) and not torch.compiler.is_compiling()
-    return on_gpu and dtype == torch.float32 and has_triton()
+    if torch.compiler.is_compiling() or dtype != torch.float32 or not has_triton():
+        return False
+    return all(each.is_cuda and each.dtype == torch.uint8 for each in images)
 
 
 def _stack_on_gpu(images: Sequence[Tensor], pixels: Tensor, table: Tensor) -> Tensor:

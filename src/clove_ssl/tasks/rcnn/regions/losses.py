@@ -19,7 +19,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from clove_ssl.layers.collectives import mean_count
 from clove_ssl.layers.fp32 import at_least_fp32
 from clove_ssl.layers.normalization import SynchronizedBatchNorm2d
-from clove_ssl.layers.transfers import send_like
 from clove_ssl.tasks.labels.polygons import PackedOutlines
 from clove_ssl.tasks.rcnn.instances import ImageTargets
 from clove_ssl.tasks.rcnn.regions.keypoints import (
@@ -82,9 +81,7 @@ def plan_losses(
     if mask_side is not None:
         outlines = outlines_of(objects) if outlines is None else outlines
         masks = ObjectMasks(objects, outlines, on_objects, rows, size=mask_side)
-    # From page-locked memory: an ordinary tensor of two numbers would wait for the GPU.
-    known = send_like([len(regions.classes), len(rows.foreground)], regions.classes)  # (2,)
-    counts = mean_count(torch.cat([known, visible[None]]))  # (3,)
+    counts = mean_count(torch.cat([rows.counts, visible[None]]))  # (3,)
     return RegionTask(
         regions=regions,
         objects=objects,

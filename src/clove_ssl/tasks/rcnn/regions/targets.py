@@ -44,6 +44,7 @@ class RegionRows:
     visible: Tensor | None  # (V,) rows of those with a visible keypoint, if there are keypoints
     of_images: tuple[int, ...]  # F of every image
     outline_sizes: tuple[int, int]  # corners and polygons of F objects
+    counts: Tensor  # (2,) int64, R and F, on the device
 
 
 class TrainingRegions(NamedTuple):
@@ -78,7 +79,9 @@ class DrawnRegions(NamedTuple):
     classes: Tensor  # (T,)
     objects: Tensor  # (T,)
     foreground: Tensor  # (T,) rows of the table, those that show objects first
-    numbers: Tensor  # (5 + B,) int64: finite, used, visible, corners, polygons, shown of images
+    numbers: (
+        Tensor  # (6 + B,) int64: used, shown, finite, visible, corners, polygons, shown of images
+    )
     offsets: Tensor  # (T, 4) to the objects, 0 for background
     visible: Tensor | None = None  # (T,) as ``foreground``, with a visible keypoint
     levels: Tensor | None = None  # (T,) that regions are pooled from, if there are several
@@ -100,14 +103,15 @@ class RegionsOnTheirWay:
 
     def read(self) -> TrainingRegions:
         """The regions that are used; refuses proposals that were not finite."""
-        finite, used, visible, corners, polygons, *of_images = self.numbers.read()
+        used, shown, finite, visible, corners, polygons, *of_images = self.numbers.read()
         refuse_divergence(bool(finite))
         drawn = self.drawn
         rows = RegionRows(
-            drawn.foreground[: sum(of_images)],
+            drawn.foreground[:shown],
             None if drawn.visible is None else drawn.visible[:visible],
             tuple(of_images),
             (corners, polygons),
+            drawn.numbers[:2],
         )
         return TrainingRegions(
             drawn.regions[:used],
@@ -198,7 +202,7 @@ def find_rows(
     if objects.outline_sizes is not None:
         sizes = objects.outline_sizes[:, table.objects]  # (2, T)
     numbers = [
-        torch.stack([finite, used.sum(), shows.sum() if seen is None else seen.sum()]),
+        torch.stack([used.sum(), shows.sum(), finite, (shows if seen is None else seen).sum()]),
         torch.where(shows, sizes, 0).sum(dim=1),
         of_images,
     ]
