@@ -11,7 +11,8 @@ Prints one JSON line per model, counted over a forward and a backward pass on th
   pyramid, proposals, the losses of the first stage and the choice of regions are replayed as CUDA
   graphs
 
-The optimizer is left out: it is the same for all.
+What a GPU has kernels of ours for (suppression, stacked images, masks of regions) is counted by the
+operations around each kernel. The optimizer is left out: it is the same for all.
 """
 
 from __future__ import annotations

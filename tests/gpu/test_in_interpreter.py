@@ -14,8 +14,7 @@ import pytest
 FILES = (
     *("test_render_kernels.py", "test_fused_norm.py", "test_stem_kernel.py"),
     *("test_pooling_kernel.py", "test_suppression.py", "test_ranking_kernel.py"),
-    *("test_unit_rows.py", "test_layout_kernels.py", "test_polygon_kernel.py"),
-    "test_pixels_kernel.py",
+    *("test_unit_rows.py", "kernels"),
 )
 
 
