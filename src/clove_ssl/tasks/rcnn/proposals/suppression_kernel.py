@@ -128,7 +128,8 @@ def _compare(
             covered = _covers(a0, b0, a1, b1, area, c0, d0, c1, d1, other_area, overlap)
             # One triangle of all pairs, as places are ranks.
             covered &= here[:, None] < there[None, :]  # nobody but a better one counts
-            bits = tl.sum(tl.where(covered, (1 << lane)[None, :], 0), axis=1)  # the last is a sign
+            bit = tl.full([BLOCK // 2], 1, tl.int32) << lane  # the last one is the sign
+            bits = tl.sum(tl.where(covered, bit[None, :], 0), axis=1)
             word |= (bits.to(tl.int64) & 0xFFFFFFFF) << (half * (BLOCK // 2))
         place = (image.to(tl.int64) * count + here) * words + column
         tl.store(covers + place, word, mask=here < last)
