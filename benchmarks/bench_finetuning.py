@@ -12,8 +12,9 @@ backward, the check of the loss, SGD. Cases are a detector and a size:
 - coco-fpn-full, voc-c4-full: ResNet-50, the short sides of the protocol
 
 and ways leave out a part: convolutions with sizes from a ladder, the kernel that pools regions;
-``trials`` lets cuDNN try its kernels out; ``captured`` replays backbone and proposals as CUDA
-graphs, which ``all`` does not; ``captured-trials`` does both. One JSON line per case and way:
+``trials`` lets cuDNN try its kernels out; ``captured`` replays the first stage and the choice of
+regions as CUDA graphs, which ``all`` does not; ``captured-trials`` does both. One JSON line per
+case and way:
 
 - first_images_per_s: over ``--batches`` different batches after three others, when most sizes are
   new to the GPU; images_per_s: over the same ones once more, when what is captured has been

@@ -11,7 +11,8 @@ Prints one JSON line per model, counted over a forward and a backward pass on th
   pyramid, proposals, the losses of the first stage and the choice of regions are replayed as CUDA
   graphs
 
-The optimizer is left out: it is the same for all.
+What a GPU has kernels of ours for (suppression, stacked images, masks of regions) is counted by the
+operations around each kernel. The optimizer is left out: it is the same for all.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ import argparse
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
@@ -40,10 +42,12 @@ from clove_ssl.config.detection import (
     c4_detector,
     fpn_detector,
 )
+from clove_ssl.tasks.labels.polygons import PendingMasks
+from clove_ssl.tasks.rcnn import detector
 from clove_ssl.tasks.rcnn.detector import Detector
 from clove_ssl.tasks.rcnn.instances import DetectionBatch
 from clove_ssl.tasks.rcnn.proposals import choose as proposals
-from clove_ssl.tasks.rcnn.proposals.choose import survivors
+from clove_ssl.tasks.rcnn.regions import targets
 
 COPYING = frozenset({"lift_fresh", "lift_fresh_copy"})
 
@@ -77,15 +81,35 @@ class Counting(TorchDispatchMode):
 
         return mock.patch.object(Tensor, "tolist", tolist)
 
-    def count_suppression(self) -> Any:
-        """Count our suppression as on a GPU: one kernel, and three operations around it."""
+    @contextmanager
+    def count_kernels(self) -> Iterator[None]:
+        """Count what a GPU has kernels of ours for by the operations around each of them."""
+        with (
+            self._counted_as(4, proposals, "survivors"),
+            self._counted_as(4, detector, "stack_images"),
+            self._counted_as(6, targets, "begin_masks"),
+            mock.patch.object(PendingMasks, "read", self._uncounted(PendingMasks.read)),
+        ):
+            yield
 
-        def counted(*args: Any) -> Tensor:
-            self.ops["suppression"] += 4
+    def _counted_as(self, operations: int, module: ModuleType, name: str) -> Any:
+        uncounted = self._uncounted(getattr(module, name))
+
+        def counted(*args: Any, **options: Any) -> Any:
+            self.ops[name] += operations
+            return uncounted(*args, **options)
+
+        return mock.patch.object(module, name, counted)
+
+    def _uncounted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def uncounted(*args: Any, **options: Any) -> Any:
+            waits = self.waits.copy()
             with _disable_current_modes():
-                return survivors(*args)
+                result = function(*args, **options)
+            self.waits = waits
+            return result
 
-        return mock.patch.object(proposals, "survivors", counted)
+        return uncounted
 
     def counts(self) -> dict[str, object]:
         """The line of a model."""
@@ -104,19 +128,19 @@ def count(name: str, loss: Any, batch: DetectionBatch) -> dict[str, object]:
     loss(1).backward()
     seconds = time.process_time() - start
     counting = Counting()
-    with counting, counting.count_lists(batch.keys), counting.count_suppression():
+    with counting, counting.count_lists(batch.keys), counting.count_kernels():
         loss(2).backward()
     return {"case": name} | counting.counts() | {"seconds": round(seconds, 2)}
 
 
 @contextmanager
-def replayed(detector: Detector, batch: DetectionBatch) -> Iterator[None]:
+def replayed(model: Detector, batch: DetectionBatch) -> Iterator[None]:
     """What the first stage gives is there already."""
-    inputs = detector.first_inputs(batch, step=2, roomy=True)
-    first = detector.first_stage(inputs)
+    inputs = model.first_inputs(batch, step=2, roomy=True)
+    first = model.first_stage(inputs)
     leaves = [each.detach().requires_grad_(each.requires_grad) for each in first.flat()]
-    known = detector._stage_of_flat(leaves)
-    with mock.patch.object(detector, "first_stage", return_value=known):
+    known = model.stage_of(leaves)
+    with mock.patch.object(model, "first_stage", return_value=known):
         yield
 
 

@@ -18,7 +18,7 @@ from clove_ssl.tasks.labels.samples import DetectionDataset
 from clove_ssl.training.processes import Process
 
 CONFIG = tiny_finetuning("coco-fpn", Path("RUN"))
-OFTEN = "backbone and proposals, for sizes of batches that come often"
+OFTEN = "first stage and choice of regions, for sizes of batches that come often"
 
 
 def process(device: str, count: int = 1) -> Process:
@@ -61,11 +61,11 @@ def test_a_capture_that_cannot_be_is_refused() -> None:
 def test_what_goes_into_a_graph_and_comes_out_of_it_is_found_again(kind: str) -> None:
     model = tiny_detector(kind)
     inputs = model.first_inputs(tiny_batch(), step=0, roomy=True)
-    found = model._inputs_of_flat(inputs.flat())
+    found = model.inputs_of(inputs.flat())
     assert all(mine is other for mine, other in zip(found.objects, inputs.objects, strict=True))
     assert all(mine is other for mine, other in zip(found[:3], inputs[:3], strict=True))
     first = model.first_stage(inputs)
-    again = model._stage_of_flat(first.flat())
+    again = model.stage_of(first.flat())
     assert len(again.levels) == (1 if kind == "c4" or kind == "c4-masks" else 5)
     for mine, other in zip(again.flat(), first.flat(), strict=True):
         assert mine is other

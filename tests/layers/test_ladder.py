@@ -143,3 +143,25 @@ def test_a_detector_finds_the_same_on_the_ladder(kind: str) -> None:
 def found_by(kind: str) -> list[tuple[Tensor, ...]]:
     model = few_regions(kind).eval()
     return [found[:4] for found in model.find(tiny_batch())]
+
+
+def test_convolutions_see_gradients_with_the_channels_last_like_their_maps() -> None:
+    """Otherwise each of them would turn its gradient round, which takes a GPU long."""
+    maps = torch.rand(9, 2, 33, 35).to(memory_format=torch.channels_last)
+    layer = nn.Conv2d(2, 3, 3, padding=1).to(memory_format=torch.channels_last)
+    put_on_ladder(layer)
+    seen: list[bool] = []
+    plain = nn.Conv2d._conv_forward
+
+    def watched(layer: nn.Conv2d, maps: Tensor, *others: object) -> Tensor:
+        result = plain(layer, maps, *others)
+        result.register_hook(
+            lambda gradient: seen.append(gradient.is_contiguous(memory_format=torch.channels_last))
+        )
+        return result
+
+    with planned_by_size(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nn.Conv2d, "_conv_forward", watched)
+        result = layer(maps)
+        result.backward(torch.rand_like(result))
+    assert seen == [True]

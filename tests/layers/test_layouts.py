@@ -6,7 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from clove_ssl.layers.layouts import _MeanOfCells, every_nth, mean_of_cells
+from clove_ssl.layers.layouts import (
+    _MeanOfCells,
+    every_nth,
+    first_maps,
+    mean_of_cells,
+    upper_left,
+    vectors_of,
+)
 
 LAYOUTS = [torch.channels_last, torch.contiguous_format]
 
@@ -30,6 +37,42 @@ def test_chosen_rows_and_columns_are_slices_whose_gradient_lies_like_the_maps(
     assert torch.equal(found, wanted)
     assert found.is_contiguous(memory_format=layout)
     assert torch.autograd.gradcheck(lambda each: every_nth(each, (2, 3)), (maps,))
+
+
+@pytest.mark.parametrize("pulled", LAYOUTS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_parts_of_maps_are_slices_whose_gradient_lies_like_the_maps(
+    layout: torch.memory_format, pulled: torch.memory_format
+) -> None:
+    maps = maps_in(layout)
+    pairs = [
+        (first_maps(maps, 1), maps[:1]),
+        (upper_left(maps, 5, 3), maps[:, :, :5, :3]),
+    ]
+    for part, expected in pairs:
+        assert torch.equal(part, expected)
+        assert part.is_contiguous(memory_format=layout)
+        pull = torch.rand_like(part).contiguous(memory_format=pulled)
+        (wanted,) = torch.autograd.grad(expected, maps, pull)
+        (found,) = torch.autograd.grad(part, maps, pull)
+        assert torch.equal(found, wanted)
+        assert found.is_contiguous(memory_format=layout)
+
+
+def test_the_first_maps_may_be_rectified_in_place() -> None:
+    maps = maps_in(torch.channels_last)
+    rectified = torch.relu_(first_maps(maps * 2 - 1, 1))
+    (found,) = torch.autograd.grad(rectified.sum(), maps)
+    assert torch.equal(found[:1], 2.0 * (maps[:1] > 0.5))
+    assert not found[1:].any()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_vectors_have_the_channels_first_whatever_the_maps_have(
+    layout: torch.memory_format,
+) -> None:
+    maps = maps_in(layout)
+    assert torch.equal(vectors_of(maps), maps.detach().contiguous().view(2, -1))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

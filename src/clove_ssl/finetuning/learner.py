@@ -102,7 +102,7 @@ def choose_capture(config: FinetuneConfig, process: Process, model: TaskModel) -
         f"{process.world_size} processes share a step": process.world_size > 1,
         obstacle: bool(obstacle),
     }
-    reason = "backbone and proposals, for sizes of batches that come often"
+    reason = "first stage and choice of regions, for sizes of batches that come often"
     return decide_capture(config.capture, obstacles, reason=reason)
 
 

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from clove_ssl.layers.layouts import every_nth, layout_of
+from clove_ssl.layers.layouts import every_nth, first_maps, upper_left
 
 ROWS_PER_OCTAVE = 4
 """Rungs between a number of maps and its double: at most a quarter is added, an eighth on
@@ -59,7 +59,7 @@ def by_rows(convolve: Callable[[Tensor], Tensor], maps: Tensor) -> Tensor:
     if more == 0 or count <= FEW_ROWS:
         return convolve(maps)
     # Behind the others, so the rows that count keep their numbers.
-    return convolve(F.pad(maps, (0, 0, 0, 0, 0, 0, 0, more)))[:count]
+    return first_maps(convolve(F.pad(maps, (0, 0, 0, 0, 0, 0, 0, more))), count)
 
 
 class LadderConv2d(nn.Conv2d):
@@ -78,9 +78,8 @@ class LadderConv2d(nn.Conv2d):
         result = by_rows(super().forward, maps)
         if not any(more):
             return result
-        cut = result[:, :, : self._side_after(height, 0), : self._side_after(width, 1)]
-        # Batch norms are slow on maps with gaps between their rows.
-        return cut.contiguous(memory_format=layout_of(result))
+        # Without gaps between their rows, on which batch norms are slow.
+        return upper_left(result, self._side_after(height, 0), self._side_after(width, 1))
 
     @property
     def _is_product(self) -> bool:

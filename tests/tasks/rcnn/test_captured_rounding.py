@@ -40,9 +40,7 @@ def gradients(
     """Of one step of a detector, with something between its first half and the second."""
     model: Any = tiny_detector(kind).to(memory_format=torch.channels_last).train()
     if behind is not None:
-        model.captured = lambda *inputs: behind(
-            model.first_stage(model._inputs_of_flat(inputs)).flat()
-        )
+        model.captured = lambda *inputs: behind(model.first_stage(model.inputs_of(inputs)).flat())
     torch.stack(list(model.losses(tiny_batch(), step=0).values())).sum().backward()
     found = {name: each.grad for name, each in model.named_parameters()}
     return {name: each for name, each in found.items() if each is not None}

@@ -22,7 +22,12 @@ from clove_ssl.errors import UserError
 from clove_ssl.tasks.rcnn.detector import build_detector
 from clove_ssl.tasks.rcnn.detectron2_names import detectron2_name
 from clove_ssl.tasks.rcnn.instances import DetectionBatch, ImageTargets
-from clove_ssl.tasks.rcnn.regions.targets import ObjectMasks, TrainingRegions, rows_of
+from clove_ssl.tasks.rcnn.regions.targets import (
+    ObjectMasks,
+    TrainingRegions,
+    outlines_of,
+    rows_of,
+)
 from clove_ssl.tasks.training_parts import parameter_groups
 
 KINDS = {
@@ -156,7 +161,7 @@ def test_bitmaps_become_binary_targets_of_half_covered_pixels() -> None:
     whole = torch.tensor([[0.0, 0.0, 0.0, 8.0, 8.0]])
     regions = TrainingRegions(whole, objects.classes, torch.zeros(1).long())
     rows = rows_of(regions, [objects], num_classes=1, masks=True, keypoints=False)
-    masks = ObjectMasks([objects], regions, rows, size=2).read()
+    masks = ObjectMasks([objects], outlines_of([objects]), regions, rows, size=2).read()
     assert masks.tolist() == [[[True, False], [True, False]]]
 
 

@@ -31,6 +31,7 @@ from clove_ssl.tasks.densepose.losses import (
     join_labels,
     region_labels,
 )
+from clove_ssl.tasks.labels.polygons import PackedOutlines
 from clove_ssl.tasks.rcnn.boxes import box_areas, clip_boxes, has_area
 from clove_ssl.tasks.rcnn.detector import Detector, Found, in_original_pixels
 from clove_ssl.tasks.rcnn.draws import Priorities, RandomPriorities
@@ -67,11 +68,15 @@ class DensePoseDetector(Detector):
         self.surface_head = DensePoseHead(head, self.features.level_channels)
 
     def region_losses(
-        self, levels: Sequence[Tensor], regions: TrainingRegions, batch: DetectionBatch
+        self,
+        levels: Sequence[Tensor],
+        regions: TrainingRegions,
+        batch: DetectionBatch,
+        outlines: PackedOutlines | None = None,
     ) -> dict[str, Tensor]:
         """The losses of the second stage, with those of the surface."""
         assert isinstance(batch, DensePoseBatch)
-        losses = super().region_losses(levels, regions, batch)
+        losses = super().region_losses(levels, regions, batch, outlines)
         return losses | self.surface_losses(levels, regions, batch)
 
     def surface_losses(

@@ -23,6 +23,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from clove_ssl.layers.fused_norm.activation import has_triton
 from clove_ssl.layers.transfers import HostCopy, send_tensor
 
 Polygon = npt.NDArray[np.float64]  # (2k,) x0, y0, x1, y1, ... in pixels
@@ -30,6 +31,7 @@ Mask = npt.NDArray[np.bool_]
 
 FINER = 5
 SMALLEST_SIDE = 0.1
+LARGEST = 62  # pixels of a side for the kernel, which keeps a column in a number of 64 bits
 
 
 class PackedOutlines(NamedTuple):
@@ -92,14 +94,17 @@ def begin_masks(
     *,
     size: int,
     totals: Sequence[int],
-) -> PendingMasks:
+) -> PendingMasks | DrawnMasks:
     """The part of an object inside a box, stretched to ``size x size``: (R, size, size) bool.
 
     A side of a box counts as 0.1 pixels at least. ``totals`` are the corners and polygons of all R.
 
     How often edges pass from a column to the next is known to the device alone. That number is
-    sent for at once and read by ``read``, so that work queued in between hides the wait.
+    sent for at once and read by ``read``, so that work queued in between hides the wait. A GPU has
+    a kernel that does not ask for it.
     """
+    if _has_kernel(boxes, size):
+        return _drawn_on_gpu(outlines, objects, boxes, size=size)
     corners, polygons = totals
     sizes = outlines.object_sizes[:, objects]  # (2, R)
     firsts = (outlines.object_sizes.cumsum(1) - outlines.object_sizes)[0, objects]  # (R,)
@@ -128,6 +133,32 @@ class PendingMasks:
         # Counted, because no operation of torch joins booleans by an index.
         union = filled.new_zeros(self._regions, *filled.shape[1:], dtype=torch.int32)
         return union.index_add_(0, self._owner, filled.int()) > 0
+
+
+class DrawnMasks(NamedTuple):
+    """Masks of R regions that need nothing any more."""
+
+    masks: Tensor  # (R, height, width) bool
+
+    def read(self) -> Tensor:
+        """The masks."""
+        return self.masks
+
+
+def _has_kernel(boxes: Tensor, size: int) -> bool:
+    """Whether a kernel of our own draws masks of this size in such boxes."""
+    return boxes.is_cuda and boxes.dtype == torch.float32 and size <= LARGEST and has_triton()
+
+
+def _drawn_on_gpu(
+    outlines: PackedOutlines, objects: Tensor, boxes: Tensor, *, size: int
+) -> DrawnMasks:
+    from clove_ssl.tasks.labels.polygon_kernel import draw_masks
+
+    masks: Tensor = draw_masks(
+        *outlines, objects, boxes, size=size, finer=FINER, smallest_side=SMALLEST_SIDE
+    )
+    return DrawnMasks(masks)
 
 
 def fill_polygons(polygons: Sequence[Polygon], *, height: int, width: int) -> Mask:

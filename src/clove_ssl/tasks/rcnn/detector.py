@@ -21,14 +21,15 @@ from clove_ssl.errors import UserError
 from clove_ssl.layers.captured import CapturedFunction, Recorder
 from clove_ssl.layers.fp32 import at_least_fp32
 from clove_ssl.layers.transfers import send_like, send_tables
+from clove_ssl.tasks.labels.polygons import PackedOutlines
 from clove_ssl.tasks.rcnn.boxes import clip_boxes, has_area
 from clove_ssl.tasks.rcnn.draws import STAGES, Priorities, RandomPriorities
 from clove_ssl.tasks.rcnn.features import C4Features, PyramidFeatures
+from clove_ssl.tasks.rcnn.first_stage import FirstInputs, FirstStage
 from clove_ssl.tasks.rcnn.instances import DetectionBatch, ImageDetections
 from clove_ssl.tasks.rcnn.objects import ObjectTable, roomy_shape, tight_shape, whole_numbers
 from clove_ssl.tasks.rcnn.pixels import resize_boxes, stack_images
 from clove_ssl.tasks.rcnn.proposals.choose import Proposals, ProposalTable, table_of
-from clove_ssl.tasks.rcnn.proposals.rpn import RPNLosses
 from clove_ssl.tasks.rcnn.proposals.stage import RegionProposer, Scored
 from clove_ssl.tasks.rcnn.regions.keypoints import find_keypoints
 from clove_ssl.tasks.rcnn.regions.losses import (
@@ -51,6 +52,7 @@ from clove_ssl.tasks.rcnn.regions.targets import (
     DrawnRegions,
     TrainingRegions,
     draw_regions,
+    outlines_of,
     table_objects,
 )
 from clove_ssl.tasks.training_parts import freeze_norms, freeze_stages
@@ -104,7 +106,7 @@ class Detector(nn.Module):
         """Record the part of training that has the same sizes for all batches of a canvas."""
         self.features.fuse_small()
         self.captured = CapturedFunction(
-            lambda *inputs: self.first_stage(self._inputs_of_flat(inputs)).flat(),
+            lambda *inputs: self.first_stage(self.inputs_of(inputs)).flat(),
             [*self.features.parameters(), *self.proposer.parameters()],
             recorder,
             accumulates=accumulates,
@@ -119,11 +121,13 @@ class Detector(nn.Module):
     def losses(self, batch: DetectionBatch, *, step: int) -> dict[str, Tensor]:
         """The losses of a batch by name; their sum is what is trained."""
         first = self._first_stage_of(batch, step=step)
-        regions = first.drawn.send().read()
+        drawn = first.drawn.send()
+        # What needs no numbers, while they are on their way and the host would wait.
+        outlines = None if self.mask_head is None else outlines_of(batch.targets)
         return {
             "loss_rpn_cls": first.losses.objectness,
             "loss_rpn_loc": first.losses.offsets,
-            **self.region_losses(first.levels, regions, batch),
+            **self.region_losses(first.levels, drawn.read(), batch, outlines),
         }
 
     @torch.no_grad()
@@ -161,8 +165,18 @@ class Detector(nn.Module):
         is_captured = self.captured is not None and self.training and torch.is_grad_enabled()
         inputs = self.first_inputs(batch, step=step, roomy=is_captured)
         if self.captured is not None and is_captured:
-            return self._stage_of_flat(self.captured(*inputs.flat()))
+            return self.stage_of(self.captured(*inputs.flat()))
         return self.first_stage(inputs)
+
+    def inputs_of(self, tensors: Sequence[Tensor]) -> FirstInputs:
+        """The inputs of the first stage, as a graph gets them."""
+        masks, keypoints = self.mask_head is not None, self.keypoint_head is not None
+        return FirstInputs.of_flat(tensors, masks=masks, keypoints=keypoints)
+
+    def stage_of(self, tensors: Sequence[Tensor]) -> FirstStage:
+        """What comes of the first stage, as a graph gives it."""
+        count = len(self.features.strides)
+        return FirstStage.of_flat(tensors, levels=count, keypoints=self.keypoint_head is not None)
 
     def first_inputs(self, batch: DetectionBatch, *, step: int, roomy: bool) -> FirstInputs:
         """What the first stage learns from; ``roomy`` tables have the same size in most steps."""
@@ -178,24 +192,6 @@ class Detector(nn.Module):
     def _table(self, batch: DetectionBatch, numbers: Sequence[Tensor]) -> ObjectTable:
         masks, keypoints = self.mask_head is not None, self.keypoint_head is not None
         return table_objects(batch.targets, numbers, masks=masks, keypoints=keypoints)
-
-    def _inputs_of_flat(self, inputs: Sequence[Tensor]) -> FirstInputs:
-        """Inputs in the order in which :meth:`FirstInputs.flat` gives them."""
-        pixels, starts, borders, boxes, owners, images, classes, *rest = inputs
-        sizes = rest.pop(0) if self.mask_head is not None else None
-        keypoints = rest.pop(0) if self.keypoint_head is not None else None
-        objects = ObjectTable(boxes, owners, images, classes, sizes, keypoints)
-        return FirstInputs(pixels, starts, borders, objects)
-
-    def _stage_of_flat(self, outputs: Sequence[Tensor]) -> FirstStage:
-        """Outputs in the order in which :meth:`FirstStage.flat` gives them."""
-        count = len(self.features.strides)
-        objectness, offsets, *rest = outputs
-        levels, columns, optional = rest[:count], rest[count : count + 6], rest[count + 6 :]
-        visible = optional.pop(0) if self.keypoint_head is not None else None
-        own = optional.pop(0) if count > 1 else None
-        drawn = DrawnRegions(*columns)._replace(visible=visible, levels=own)
-        return FirstStage(levels, RPNLosses(objectness, offsets), drawn)
 
     def _pixels(self, batch: DetectionBatch) -> Tensor:
         dtype = self.box_predictor.cls_score.weight.dtype
@@ -219,7 +215,11 @@ class Detector(nn.Module):
         )
 
     def region_losses(
-        self, levels: Sequence[Tensor], regions: TrainingRegions, batch: DetectionBatch
+        self,
+        levels: Sequence[Tensor],
+        regions: TrainingRegions,
+        batch: DetectionBatch,
+        outlines: PackedOutlines | None = None,
     ) -> dict[str, Tensor]:
         """The losses of the second stage."""
         # The longest work first, so that the device is not waiting while the rest is prepared.
@@ -231,6 +231,7 @@ class Detector(nn.Module):
             num_classes=self.classes,
             mask_side=self.features.mask_side if self.mask_head is not None else None,
             keypoints=self.keypoint_head is not None,
+            outlines=outlines,
         )
         mask_maps = self._mask_maps(levels, maps, task)
         keypoint_maps = self._keypoint_maps(levels, task)
@@ -341,32 +342,6 @@ def build_detector(
         keypoints=keypoints,
         priorities=RandomPriorities(seed),
     )
-
-
-class FirstInputs(NamedTuple):
-    """What the first stage of a training step is told."""
-
-    pixels: Tensor  # (B, 3, H, W)
-    starts: Tensor  # (2, B) int64, of the priorities of anchors and of regions
-    borders: Tensor  # (B, 4) int64, largest coordinates of an image
-    objects: ObjectTable
-
-    def flat(self) -> list[Tensor]:
-        """All tensors that there are."""
-        return [*self[:3], *(column for column in self.objects if column is not None)]
-
-
-class FirstStage(NamedTuple):
-    """What comes of it."""
-
-    levels: list[Tensor]
-    losses: RPNLosses
-    drawn: DrawnRegions
-
-    def flat(self) -> tuple[Tensor, ...]:
-        """All tensors that there are, without the places where there are none."""
-        drawn = [column for column in self.drawn if column is not None]
-        return (*self.losses, *self.levels, *drawn)
 
 
 class Found(NamedTuple):

@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from clove_ssl.layers.fused_norm.activation import has_triton
 from clove_ssl.layers.transfers import constant, send_like
 
 # Of RGB values from 0 to 255, as in all protocols of self-supervised backbones.
@@ -35,17 +36,33 @@ def stack_images(
     )
     device = images[0].device
     table = constant((*PIXEL_MEAN, *PIXEL_STD), device, dtype=dtype)  # (6,)
-    mean, std = table.view(2, 3, 1, 1)
     # On a CPU torch's batch norm loses half of its digits in the other layout.
     layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
     pixels = torch.empty(
         (len(images), 3, height, width), dtype=dtype, device=device, memory_format=layout
     )
+    if _has_kernel(images, dtype):
+        return _stack_on_gpu(images, pixels, table)
+    mean, std = table.view(2, 3, 1, 1)
     # One subtraction for all, instead of one kernel per image.
     pixels.copy_(mean)  # which becomes zero, like the padding should be
     for place, image in zip(pixels, images, strict=True):
         place[:, : image.shape[1], : image.shape[2]] = image
     return pixels.sub_(mean).div_(std)
+
+
+def _has_kernel(images: Sequence[Tensor], dtype: torch.dtype) -> bool:
+    """Whether a kernel of our own takes all images at once."""
+    if torch.compiler.is_compiling() or dtype != torch.float32 or not has_triton():
+        return False
+    return all(each.is_cuda and each.dtype == torch.uint8 for each in images)
+
+
+def _stack_on_gpu(images: Sequence[Tensor], pixels: Tensor, table: Tensor) -> Tensor:
+    from clove_ssl.tasks.rcnn.pixels_kernel import stack_on_gpu
+
+    stacked: Tensor = stack_on_gpu(images, pixels, table)
+    return stacked
 
 
 Pixels = npt.NDArray[np.uint8]  # (H, W, 3), or (H, W) for grey

@@ -116,17 +116,23 @@ def _compare(
     row, column = tl.program_id(1), tl.program_id(2)
     first, last = tl.load(starts + level), tl.load(starts + level + 1)
     here = first + row * BLOCK + tl.arange(0, BLOCK)
-    there = first + column * BLOCK + tl.arange(0, BLOCK)
     if column >= row and first + column * BLOCK < last:
         boxes += image.to(tl.int64) * count * 4
         a0, b0, a1, b1, area = _load(boxes, here, here < last)
-        c0, d0, c1, d1, other_area = _load(boxes, there, there < last)
-        covered = _covers(a0, b0, a1, b1, area, c0, d0, c1, d1, other_area, overlap)
-        # One triangle of all pairs, as places are ranks.
-        covered &= here[:, None] < there[None, :]  # nobody but a better one counts
-        bits = covered.to(tl.int64) << tl.arange(0, BLOCK)[None, :].to(tl.int64)
+        # Half a word at a time: a GPU adds and shifts 32 bits at once, and 64 in several steps.
+        word = tl.zeros([BLOCK], dtype=tl.int64)
+        for half in tl.static_range(2):
+            lane = tl.arange(0, BLOCK // 2)
+            there = first + column * BLOCK + half * (BLOCK // 2) + lane
+            c0, d0, c1, d1, other_area = _load(boxes, there, there < last)
+            covered = _covers(a0, b0, a1, b1, area, c0, d0, c1, d1, other_area, overlap)
+            # One triangle of all pairs, as places are ranks.
+            covered &= here[:, None] < there[None, :]  # nobody but a better one counts
+            bit = tl.full([BLOCK // 2], 1, tl.int32) << lane  # the last one is the sign
+            bits = tl.sum(tl.where(covered, bit[None, :], 0), axis=1)
+            word |= (bits.to(tl.int64) & 0xFFFFFFFF) << (half * (BLOCK // 2))
         place = (image.to(tl.int64) * count + here) * words + column
-        tl.store(covers + place, tl.sum(bits, axis=1), mask=here < last)
+        tl.store(covers + place, word, mask=here < last)
 
 
 @triton.jit

@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from clove_ssl.layers.collectives import mean_count
 from clove_ssl.layers.fp32 import at_least_fp32
 from clove_ssl.layers.normalization import SynchronizedBatchNorm2d
-from clove_ssl.layers.transfers import send_like
+from clove_ssl.tasks.labels.polygons import PackedOutlines
 from clove_ssl.tasks.rcnn.instances import ImageTargets
 from clove_ssl.tasks.rcnn.regions.keypoints import (
     KeypointTargets,
@@ -34,6 +34,7 @@ from clove_ssl.tasks.rcnn.regions.targets import (
     TrainingRegions,
     object_boxes,
     object_keypoints,
+    outlines_of,
     rows_of,
 )
 
@@ -60,8 +61,12 @@ def plan_losses(
     num_classes: int,
     mask_side: int | None,
     keypoints: bool,
+    outlines: PackedOutlines | None = None,
 ) -> RegionTask:
-    """Find the regions that the mask and the keypoint head learn from, and their targets."""
+    """Find the regions that the mask and the keypoint head learn from, and their targets.
+
+    The ``outlines`` of the objects may be at hand already.
+    """
     rows = rows_of(
         regions,
         objects,
@@ -72,15 +77,17 @@ def plan_losses(
     on_objects = regions.take(rows.foreground)
     shown, cells = _with_keypoints(regions, rows, objects) if keypoints else (None, None)
     visible = regions.classes.new_zeros(()) if cells is None else cells.valid.sum()
-    # From page-locked memory: an ordinary tensor of two numbers would wait for the GPU.
-    known = send_like([len(regions.classes), len(rows.foreground)], regions.classes)  # (2,)
-    counts = mean_count(torch.cat([known, visible[None]]))  # (3,)
+    masks = None
+    if mask_side is not None:
+        outlines = outlines_of(objects) if outlines is None else outlines
+        masks = ObjectMasks(objects, outlines, on_objects, rows, size=mask_side)
+    counts = mean_count(torch.cat([rows.counts, visible[None]]))  # (3,)
     return RegionTask(
         regions=regions,
         objects=objects,
         foreground=rows.foreground,
         on_objects=on_objects,
-        masks=None if mask_side is None else ObjectMasks(objects, on_objects, rows, size=mask_side),
+        masks=masks,
         with_keypoints=shown,
         keypoints=cells,
         counts=counts,

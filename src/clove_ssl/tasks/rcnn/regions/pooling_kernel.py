@@ -35,7 +35,7 @@ def pool_on_gpu(
     aligned: bool,
 ) -> Tensor:
     """Pool regions, each from its level: (R, C, size, size) in the format of the maps."""
-    levels = regions if levels is None else levels.int()
+    levels = regions if levels is None else levels
     options = (1 / stride, size, sampling, aligned)
     return _Pooling.apply(regions.float().contiguous(), levels, options, *features)
 

@@ -18,6 +18,7 @@ from torchvision.ops import batched_nms
 
 from clove_ssl.config.detection import BoxHeadConfig, KeypointHeadConfig, MaskHeadConfig
 from clove_ssl.layers.ladder import by_rows
+from clove_ssl.layers.layouts import vectors_of
 from clove_ssl.tasks.rcnn.boxes import (
     FOREGROUND,
     ROI_WEIGHTS,
@@ -56,7 +57,7 @@ class BoxHead(nn.Module):
 
     def forward(self, regions: Tensor) -> Tensor:
         """(R, C, S, S) -> (R, out_features)."""
-        vectors: Tensor = self.convs(regions).flatten(1)  # (R, C * S * S)
+        vectors = vectors_of(self.convs(regions))  # (R, C * S * S)
         for layer in self.fcs:
             vectors = F.relu(layer(vectors))
         return vectors

@@ -44,6 +44,7 @@ class RegionRows:
     visible: Tensor | None  # (V,) rows of those with a visible keypoint, if there are keypoints
     of_images: tuple[int, ...]  # F of every image
     outline_sizes: tuple[int, int]  # corners and polygons of F objects
+    counts: Tensor  # (2,) int64, R and F, on the device
 
 
 class TrainingRegions(NamedTuple):
@@ -78,7 +79,9 @@ class DrawnRegions(NamedTuple):
     classes: Tensor  # (T,)
     objects: Tensor  # (T,)
     foreground: Tensor  # (T,) rows of the table, those that show objects first
-    numbers: Tensor  # (5 + B,) int64: finite, used, visible, corners, polygons, shown of images
+    numbers: (
+        Tensor  # (6 + B,) int64: used, shown, finite, visible, corners, polygons, shown of images
+    )
     offsets: Tensor  # (T, 4) to the objects, 0 for background
     visible: Tensor | None = None  # (T,) as ``foreground``, with a visible keypoint
     levels: Tensor | None = None  # (T,) that regions are pooled from, if there are several
@@ -100,14 +103,15 @@ class RegionsOnTheirWay:
 
     def read(self) -> TrainingRegions:
         """The regions that are used; refuses proposals that were not finite."""
-        finite, used, visible, corners, polygons, *of_images = self.numbers.read()
+        used, shown, finite, visible, corners, polygons, *of_images = self.numbers.read()
         refuse_divergence(bool(finite))
         drawn = self.drawn
         rows = RegionRows(
-            drawn.foreground[: sum(of_images)],
+            drawn.foreground[:shown],
             None if drawn.visible is None else drawn.visible[:visible],
             tuple(of_images),
             (corners, polygons),
+            drawn.numbers[:2],
         )
         return TrainingRegions(
             drawn.regions[:used],
@@ -198,7 +202,7 @@ def find_rows(
     if objects.outline_sizes is not None:
         sizes = objects.outline_sizes[:, table.objects]  # (2, T)
     numbers = [
-        torch.stack([finite, used.sum(), shows.sum() if seen is None else seen.sum()]),
+        torch.stack([used.sum(), shows.sum(), finite, (shows if seen is None else seen).sum()]),
         torch.where(shows, sizes, 0).sum(dim=1),
         of_images,
     ]
@@ -279,6 +283,7 @@ class ObjectMasks:
 
     Args:
         targets: The objects of all images.
+        outlines: Those of them that have polygons; see :func:`outlines_of`.
         chosen: The regions, those of the first image first.
         rows: How many there are in every image, and how much there is to draw.
         size: Pixels of a side of a mask.
@@ -287,12 +292,12 @@ class ObjectMasks:
     def __init__(
         self,
         targets: Sequence[ImageTargets],
+        outlines: PackedOutlines,
         chosen: TrainingRegions,
         rows: RegionRows,
         *,
         size: int,
     ) -> None:
-        outlines = join_outlines([_outlines(objects) for objects in targets])
         self._begun = begin_masks(
             outlines, chosen.objects, chosen.boxes, size=size, totals=rows.outline_sizes
         )
@@ -347,6 +352,11 @@ def _first_objects(targets: Sequence[ImageTargets]) -> list[int]:
     for objects in targets:
         starts.append(starts[-1] + len(objects))
     return starts[:-1]
+
+
+def outlines_of(targets: Sequence[ImageTargets]) -> PackedOutlines:
+    """The outlines of the objects of all images, one image behind the other."""
+    return join_outlines([_outlines(objects) for objects in targets])
 
 
 def _outlines(objects: ImageTargets) -> PackedOutlines:
