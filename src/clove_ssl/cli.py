@@ -24,11 +24,11 @@ from clove_ssl.command_line.arguments import (
     data_words,
     flag_of,
     leading_name,
+    pretraining_of,
     refuse_several,
     wants_help,
     with_all_help,
 )
-from clove_ssl.command_line.choosing import pretraining_of
 from clove_ssl.command_line.completion import completion_script
 from clove_ssl.command_line.importing import starting
 from clove_ssl.command_line.usage import finetune_page, labels_page, pretrain_page

@@ -30,13 +30,12 @@ from torch.utils.data import Dataset
 
 from clove_ssl.config.pretraining import DataConfig
 from clove_ssl.config.views import ViewSpec
-from clove_ssl.data.bad_files import BadFile, forgiven_files
 from clove_ssl.data.cache.store import PhotoStore, PhotoTable
 from clove_ssl.data.decode import DecodeError, decode
 from clove_ssl.data.jpeg_header import JpegHeader, read_header
 from clove_ssl.data.labels.classified import labels_at
 from clove_ssl.data.order import Draws, many_view_uniforms
-from clove_ssl.data.sources import ImageSource
+from clove_ssl.data.sources import BadFile, ImageSource, forgiven_files
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.draw.crops import UNIFORMS_PER_VIEW
 from clove_ssl.views.draw.parameters import ViewParameters, draw_views

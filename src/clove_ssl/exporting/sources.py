@@ -17,7 +17,7 @@ from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError
 from clove_ssl.methods.teacher_student import BackboneEncoder
-from clove_ssl.pretraining.building import restore_method
+from clove_ssl.pretraining.going_on import restore_method
 from clove_ssl.runs.directory import RunDirectory, not_exported, read_config
 from clove_ssl.runs.metrics import damaged_lines, last_values, read_metrics
 from clove_ssl.runs.probe_file import read_probes

@@ -34,8 +34,7 @@ def finetune(config: FinetuneConfig, *, overwrite: bool = False) -> FinetuneResu
             config = _fitted(config, process, parts).config
             parts = replace(parts, task=config.task.build())
         if process.is_first:
-            directory.make_free(config.out, overwrite=overwrite)
-            files.save(config, directory.create(config.out).config)
+            directory.begin(config, overwrite=overwrite)
         process.wait()
         return _go_on(config, process, parts)
 

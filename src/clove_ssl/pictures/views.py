@@ -32,7 +32,7 @@ from clove_ssl.painting.sheets import (
     wrapped,
 )
 from clove_ssl.pictures.sources import ShownImage, array_of
-from clove_ssl.pretraining.building import unrestored_method
+from clove_ssl.pretraining.going_on import unrestored_method
 from clove_ssl.views.draw.crops import UNIFORMS_PER_VIEW
 from clove_ssl.views.draw.parameters import NEUTRAL_FACTORS, ViewParameters, draw_views
 from clove_ssl.views.draw.relations import rows_of_numbers

@@ -10,27 +10,23 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from statistics import median
+from dataclasses import dataclass
 
 from clove_ssl.config.pretraining import SCENES, DataConfig, PretrainConfig, data_warnings
 from clove_ssl.console import Console
-from clove_ssl.data.bad_files import BadFiles
-from clove_ssl.data.decode import image_size
 from clove_ssl.data.labels.classified import LabelledImages, only_labelled
 from clove_ssl.data.names import NameTable
 from clove_ssl.data.sources import (
+    BadFiles,
     ImageSource,
     JoinedSource,
     ListSource,
     open_source,
     source_warnings,
+    typical_shorter_side,
 )
 from clove_ssl.errors import UserError
 from clove_ssl.training.checkpoints import State
-
-SAMPLE = 16
-"""Images whose size is looked at; reading all of a large source would take hours."""
 
 
 @dataclass(frozen=True)
@@ -103,35 +99,6 @@ def open_images(data: DataConfig, *, with_classes: bool = False) -> RunImages:
     if with_classes:
         source = only_labelled(source)
     return RunImages(data, source, fingerprint(source), typical_shorter_side(source))
-
-
-def located(data: DataConfig) -> DataConfig:
-    """The same images, by names that hold in whatever folder a run is resumed."""
-    return replace(data, source=_absolute(data.source), more=tuple(map(_absolute, data.more)))
-
-
-def _absolute(source: str) -> str:
-    if source == SCENES or "://" in source:
-        return source
-    return os.path.abspath(os.path.expanduser(source))
-
-
-def typical_shorter_side(source: ImageSource) -> int | None:
-    """The shorter side in pixels of the middle one of some images; none if none can be read."""
-    side: int | None = getattr(source, "size", None)  # generated scenes are all of one size
-    if side is not None:
-        return side
-    count = min(SAMPLE, len(source))
-    sides = [_shorter_side(source, index * len(source) // count) for index in range(count)]
-    known = [side for side in sides if side is not None]
-    return round(median(known)) if known else None
-
-
-def _shorter_side(source: ImageSource, index: int) -> int | None:
-    try:
-        return min(image_size(source.read(index)))
-    except Exception:  # what is wrong with a file is said where it is trained on
-        return None
 
 
 def fingerprint(source: ImageSource) -> str:

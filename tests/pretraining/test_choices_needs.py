@@ -16,9 +16,9 @@ from clove_ssl.config import files
 from clove_ssl.config.pretraining import CheckpointConfig, PretrainConfig
 from clove_ssl.errors import UserError
 from clove_ssl.optimizers import build_optimizer
-from clove_ssl.pretraining.building import unrestored_method
-from clove_ssl.pretraining.needs import PretrainNeeds, check_needs
-from clove_ssl.training import needs as shared
+from clove_ssl.pretraining.choices import PretrainNeeds, check_needs, decide_sizes
+from clove_ssl.pretraining.going_on import unrestored_method
+from clove_ssl.training import plan as shared
 from clove_ssl.training.checkpoints import CheckpointStore
 from clove_ssl.training.processes import Process
 
@@ -26,7 +26,7 @@ ALONE = Process(0, 1, 0, 1, torch.device("cpu"))
 
 
 def check(config: PretrainConfig) -> PretrainNeeds:
-    needs = check_needs(config, ALONE, images=10**6)
+    needs = check_needs(config, ALONE, decide_sizes(config, ALONE, images=10**6))
     assert needs is not None
     return needs
 
