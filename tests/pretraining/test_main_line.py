@@ -17,22 +17,15 @@ from clove_ssl.report import command as reporting
 
 PACKAGE = Path(clove_ssl.__file__).parent
 MAIN_LINE = ("cli.py", "whole_runs.py", "pretraining/", "training/")
-TINY = [
-    "--method.views.global-size",
-    "64",
-    "--method.views.local-size",
-    "32",
-    "--backbone.name",
-    "timm:test_resnet",
-    "--batch-size",
-    "4",
-    "--steps",
-    "1",
-    "--workers",
-    "1",
-    "--device",
-    "cpu",
-]
+TINY = {
+    "--method.views.global-size": "64",
+    "--method.views.local-size": "32",
+    "--backbone.name": "timm:test_resnet",
+    "--batch-size": "4",
+    "--steps": "1",
+    "--workers": "0",
+    "--device": "cpu",
+}
 
 
 class Trace:
@@ -72,11 +65,12 @@ def test_the_main_line_of_a_run_passes_forty_files_at_most(
         pixels = np.full((96, 96, 3), 30 * number, np.uint8)
         Image.fromarray(pixels).save(photos / f"{number}.jpg")
     monkeypatch.setattr(reporting, "_measure_and_paint", lambda *_: None)
-    command = ["pretrain", "clove-plus-r18-small", "--data", str(photos), "--out", str(out), *TINY]
+    options = {"--data": str(photos), "--out": str(out), **TINY}
+    words = [word for option in options.items() for word in option]
     trace, before = Trace(), sys.getprofile()
     sys.setprofile(trace)
     try:
-        assert cli.main(command) == 0
+        assert cli.main(["pretrain", "clove-plus-r18-small", *words]) == 0
     finally:
         sys.setprofile(before)
     assert {"cli.py", "training/loop.py", "methods/clove_plus/method.py"} <= trace.files
