@@ -62,7 +62,7 @@ def test_the_estimate_draws_no_random_number(tmp_path: Path) -> None:
 def test_a_run_that_memory_cannot_hold_is_refused(
     changes: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared, "host_memory", lambda: 2**34)
+    monkeypatch.setattr(shared, "total_memory", lambda: 2**34)
     config = tiny_config(tmp_path / "run", **changes)
     with pytest.raises(UserError, match=r"needs .* GiB of memory at least.*has 16.0 GiB.*Lower"):
         check(config)
@@ -81,17 +81,6 @@ def test_checkpoints_that_the_disk_cannot_hold_are_refused(
     assert "The checkpoints of this run need" in said
     assert "0.1 MiB free" in said
     assert not config.out.exists()
-
-
-def test_a_container_has_no_more_than_its_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "facts").write_text("MemTotal:       65000000 kB\n")
-    monkeypatch.setattr(shared, "MEMORY_FACTS", tmp_path / "facts")
-    monkeypatch.setattr(shared, "CONTAINER_LIMIT", tmp_path / "limit")
-    assert shared.host_memory() == 65_000_000 * 1024
-    (tmp_path / "limit").write_text("1000000\n")
-    assert shared.host_memory() == 1_000_000
 
 
 def test_a_run_that_lasts_for_months_on_any_machine_is_refused(tmp_path: Path) -> None:

@@ -16,21 +16,22 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_sharer
 from types import TracebackType
 from typing import Generic, Protocol, TypeVar
 
 import torch
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from clove_ssl.cores import available_cores, describe_cores
 from clove_ssl.data.cache.store import PhotoTable
-from clove_ssl.data.order import BatchOrder, Draws
+from clove_ssl.data.order import BatchOrder
 from clove_ssl.data.reading import BatchReader
 from clove_ssl.errors import UserError
 
+T = TypeVar("T")
 Batch = TypeVar("Batch")
 
 _GLANCE = 1.0  # seconds between looks at the main process
@@ -52,20 +53,19 @@ class WorkerChoice(Protocol):
     def workers(self) -> int | None: ...
 
 
-class _OrderedBatches(Sampler[Draws]):
-    """The micro-batches of this process, from a step on, in order."""
+class InOrder(Sampler[T]):
+    """What ``take`` gives for the micro-batches of this process, from a step on, in order."""
 
-    def __init__(self, order: BatchOrder, *, start_step: int, total_steps: int) -> None:
-        self._order = order
-        self._steps = range(start_step, total_steps)
+    def __init__(self, take: Callable[[int, int], T], steps: range, *, micro_batches: int) -> None:
+        self._take, self._steps, self._micro_batches = take, steps, micro_batches
 
-    def __iter__(self) -> Iterator[Draws]:
+    def __iter__(self) -> Iterator[T]:
         for step in self._steps:
-            for number in range(self._order.micro_batches):
-                yield self._order.draws(step, number)
+            for number in range(self._micro_batches):
+                yield self._take(step, number)
 
     def __len__(self) -> int:
-        return len(self._steps) * self._order.micro_batches
+        return len(self._steps) * self._micro_batches
 
 
 def load_batches(
@@ -79,12 +79,25 @@ def load_batches(
     pin_memory: bool,
 ) -> DataLoader[Batch]:
     """All micro-batches of this process from ``start_step`` on."""
+    draws = InOrder(order.draws, range(start_step, total_steps), micro_batches=order.micro_batches)
+    return read_ahead(reader, draws, workers=workers, prefetch=prefetch, pin_memory=pin_memory)
+
+
+def read_ahead(
+    reader: Dataset[Batch],
+    wanted: Iterable[object],
+    *,
+    workers: int,
+    prefetch: int,
+    pin_memory: bool,
+) -> DataLoader[Batch]:
+    """What a reader makes of each of ``wanted``, in their order."""
     return DataLoader(
         reader,
         # The reader makes whole batches: one message per batch between processes, not one per
         # image.
         batch_size=None,
-        sampler=_OrderedBatches(order, start_step=start_step, total_steps=total_steps),
+        sampler=wanted,
         num_workers=workers,
         prefetch_factor=prefetch if workers else None,
         pin_memory=pin_memory,

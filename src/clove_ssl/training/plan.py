@@ -9,7 +9,6 @@ is refused here could not have run, and what is not may still run out of memory.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -21,6 +20,7 @@ import torch
 from torch import nn
 
 from clove_ssl.console import Console, duration
+from clove_ssl.cores import total_memory
 from clove_ssl.errors import UserError
 from clove_ssl.runs.directory import list_checkpoints
 from clove_ssl.schedules import Schedule
@@ -30,8 +30,6 @@ GIB = 2**30
 SHORTEST_STEP = 1e-3  # seconds
 FASTEST_IMAGES = 1e5  # images that a process sees in a second
 LONGEST_RUN = 100 * 86_400.0  # seconds
-MEMORY_FACTS = Path("/proc/meminfo")
-CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 @dataclass(frozen=True)
@@ -118,10 +116,10 @@ def check_memory(needs: Needs, device: torch.device, *, processes_here: int, low
     if device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
         _check(needs, needs.on_device(), total, "the GPU", lower)
-        _check(needs, processes_here * needs.waiting, host_memory(), "this machine", lower)
+        _check(needs, processes_here * needs.waiting, total_memory(), "this machine", lower)
     else:
         wanted = processes_here * (needs.on_device() + needs.waiting)
-        _check(needs, wanted, host_memory(), "this machine", lower)
+        _check(needs, wanted, total_memory(), "this machine", lower)
 
 
 def _check(needs: Needs, wanted: int, total: int | None, who: str, lower: str) -> None:
@@ -132,22 +130,6 @@ def _check(needs: Needs, wanted: int, total: int | None, who: str, lower: str) -
         f"gradients and optimizer {gib(needs.weights)}, the images of a forward pass "
         f"{gib(needs.pixels)}, batches that wait {gib(needs.waiting)}. Lower {lower}."
     )
-
-
-def host_memory() -> int | None:
-    """Bytes that this machine or container has; nothing where that cannot be known."""
-    found = re.search(r"MemTotal:\s+(\d+) kB", _read(MEMORY_FACTS))
-    limit = _read(CONTAINER_LIMIT).strip()
-    sizes = [int(found[1]) * 1024] if found else []
-    sizes += [int(limit)] if limit.isdecimal() else []
-    return min(sizes, default=None)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
 
 
 def checkpoint_space(checkpoint: int, folder: Path, *, keep: int, milestones: int) -> int:
