@@ -22,7 +22,7 @@ TINY = {
     "--method.views.local-size": "32",
     "--backbone.name": "timm:test_resnet",
     "--batch-size": "4",
-    "--steps": "1",
+    "--steps": "2",
     "--workers": "0",
     "--device": "cpu",
 }
@@ -61,7 +61,7 @@ def test_the_main_line_of_a_run_passes_forty_files_at_most(
 ) -> None:
     photos, out = tmp_path / "photos", tmp_path / "run"
     photos.mkdir()
-    for number in range(4):
+    for number in range(4):  # which come twice, so they are kept
         pixels = np.full((96, 96, 3), 30 * number, np.uint8)
         Image.fromarray(pixels).save(photos / f"{number}.jpg")
     monkeypatch.setattr(reporting, "_measure_and_paint", lambda *_: None)

@@ -23,10 +23,10 @@ from clove_ssl.data.reading import BatchReader, EncodedImages, RenderedViews
 from clove_ssl.data.scenes import SceneSource
 from clove_ssl.data.sources import BadFiles, ImageSource, open_source
 from clove_ssl.errors import UserError
-from clove_ssl.pretraining.caching import CachePlace
 from clove_ssl.pretraining.choices import decide, decide_sizes
 from clove_ssl.pretraining.device_renderer import DeviceRenderer
 from clove_ssl.pretraining.feed import open_feed
+from clove_ssl.pretraining.images import CachePlace
 from clove_ssl.training.processes import Process
 
 if TYPE_CHECKING:

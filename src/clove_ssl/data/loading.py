@@ -26,7 +26,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from clove_ssl.cores import available_cores, describe_cores
-from clove_ssl.data.cache.store import PhotoTable
+from clove_ssl.data.kept_photos import PhotoTable
 from clove_ssl.data.order import BatchOrder
 from clove_ssl.data.reading import BatchReader
 from clove_ssl.errors import UserError

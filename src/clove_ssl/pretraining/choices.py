@@ -22,7 +22,7 @@ from clove_ssl.data.loading import choose_workers
 from clove_ssl.data.sources import ImageSource
 from clove_ssl.errors import UserError
 from clove_ssl.methods.base import Method
-from clove_ssl.pretraining.caching import CacheChoice, choose_cache
+from clove_ssl.pretraining.images import CacheChoice, choose_cache
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.schedules import Schedule, warmup_cosine
 from clove_ssl.training.captured import decide_capture, why_not_captured
