@@ -116,12 +116,14 @@ def load_whole_images(
 def _load(
     images: Dataset[SemanticBatch | Refusal], places: Iterable[object], reading: Reading
 ) -> LoadedBatches[SemanticBatch]:
-    workers, pin_memory = reading.workers, reading.pin_memory
-    return LoadedBatches(
-        read_ahead(
-            images, places, workers=workers, prefetch=reading.prefetch, pin_memory=pin_memory
-        )
+    loader = read_ahead(
+        images,
+        places,
+        workers=reading.workers,
+        prefetch=reading.prefetch,
+        pin_memory=reading.pin_memory,
     )
+    return LoadedBatches(loader)
 
 
 def _crop(
