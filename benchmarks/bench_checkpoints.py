@@ -23,10 +23,10 @@ import torch
 
 from clove_ssl.methods.clove.recipes import RECIPES
 from clove_ssl.optimizers import build_optimizer
-from clove_ssl.pretraining.building import unrestored_method
+from clove_ssl.pretraining.going_on import unrestored_method
 from clove_ssl.training.checkpoints import CheckpointStore, CheckpointWriter, State
+from clove_ssl.training.numerics import random_state
 from clove_ssl.training.processes import choose_device
-from clove_ssl.training.repeatability import random_state
 
 
 def state_of(recipe: str, device: torch.device) -> State:

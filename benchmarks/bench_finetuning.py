@@ -68,9 +68,8 @@ from clove_ssl.tasks.detection.task import DetectionTask
 from clove_ssl.tasks.rcnn.instances import DetectionBatch
 from clove_ssl.tasks.rcnn.pixels import stack_images
 from clove_ssl.training.loop import StepSignals, StopRequest
-from clove_ssl.training.precision import Precision, choose_precision
+from clove_ssl.training.numerics import Precision, choose_precision, start_repeatably
 from clove_ssl.training.processes import Process
-from clove_ssl.training.repeatability import start_repeatably
 
 # Heights and widths of photos, roughly as often as COCO and VOC have them.
 SIZES = (

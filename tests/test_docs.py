@@ -25,7 +25,7 @@ from clove_ssl import cli, whole_runs
 from clove_ssl.backbones.build import Backbone, build_backbone
 from clove_ssl.bench import command as benchmark
 from clove_ssl.bench.config import BenchConfig
-from clove_ssl.command_line import choosing
+from clove_ssl.command_line import arguments
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig, protocol
 from clove_ssl.config.predicting import EvaluateConfig, PredictConfig
@@ -140,7 +140,7 @@ def only_parse(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         monkeypatch.setattr(module, name, noting(name))
     demo = recipe("clove-demo", Path("unused"))
     mine = protocol("detect", Path("unused"), "random")
-    monkeypatch.setattr(choosing, "choose_pretraining", lambda *_, **__: demo)
+    monkeypatch.setattr(arguments, "choose_pretraining", lambda *_, **__: demo)
     monkeypatch.setattr(
         files, "load", lambda cls, path, **_: mine if cls is FinetuneConfig else demo
     )

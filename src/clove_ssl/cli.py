@@ -24,20 +24,19 @@ from clove_ssl.command_line.arguments import (
     data_words,
     flag_of,
     leading_name,
+    pretraining_of,
     refuse_several,
     wants_help,
     with_all_help,
 )
-from clove_ssl.command_line.choosing import pretraining_of
 from clove_ssl.command_line.completion import completion_script
 from clove_ssl.command_line.importing import starting
 from clove_ssl.command_line.usage import finetune_page, labels_page, pretrain_page
-from clove_ssl.config.own_data import DataConfig
 from clove_ssl.config.predicting import EvaluateConfig, PredictConfig
 from clove_ssl.config.probing import EmbedConfig, ProbeConfig
 from clove_ssl.config.ranges import as_typed
 from clove_ssl.config.resuming import ResumeChanges
-from clove_ssl.config.showing import ReportConfig, ShowConfig, WatchConfig
+from clove_ssl.config.showing import DataConfig, ReportConfig, ShowConfig, WatchConfig
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError, escaped, explained, unknown_name
 from clove_ssl.interrupts import answering

@@ -41,6 +41,14 @@ def describe_cores() -> str:
     return f"{available} of {allowed} cores, which the container grants"
 
 
+def total_memory() -> int | None:
+    """Bytes that this machine or container has; ``None`` where that cannot be known."""
+    here = _number(r"MemTotal:\s+(\d+) kB", MEMORY_FACTS)
+    limit = _number(r"(\d+)", CONTAINER / "memory.max")
+    sizes = [None if here is None else 1024 * here, limit]
+    return min((size for size in sizes if size is not None), default=None)
+
+
 def available_memory() -> int | None:
     """Bytes of memory that can be had, within the limit of a container; ``None`` if unknown."""
     free = _number(r"MemAvailable:\s+(\d+) kB", MEMORY_FACTS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clove_ssl.data.cache.shared_memory import SharedMemory
+from clove_ssl.data.kept_photos import SharedMemory
 
 
 def answer(memory: SharedMemory) -> None:

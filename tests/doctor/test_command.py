@@ -151,6 +151,17 @@ def test_a_container_limits_the_memory(
     assert cores.available_memory() == expected
 
 
+def test_a_container_has_no_more_than_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "facts").write_text("MemTotal:       65000000 kB\n")
+    monkeypatch.setattr(cores, "MEMORY_FACTS", tmp_path / "facts")
+    monkeypatch.setattr(cores, "CONTAINER", tmp_path)
+    assert cores.total_memory() == 65_000_000 * 1024
+    (tmp_path / "memory.max").write_text("1000000\n")
+    assert cores.total_memory() == 1_000_000
+
+
 def test_every_gpu_gets_a_line_and_several_need_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
     cards = [
         SimpleNamespace(name="New", total_memory=80 * GIB, major=9),

@@ -23,8 +23,7 @@ from clove_ssl.runs.provenance import read_starts
 from clove_ssl.tasks.precise_norm import estimate_statistics
 from clove_ssl.tasks.rcnn.detector import Detector
 from clove_ssl.tasks.rcnn.instances import DetectionBatch
-from clove_ssl.training.precision import Precision
-from clove_ssl.training.repeatability import start_repeatably
+from clove_ssl.training.numerics import Precision, start_repeatably
 
 pytestmark = NEEDS_GPU
 GPU = torch.device("cuda")

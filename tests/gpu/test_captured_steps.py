@@ -16,8 +16,7 @@ from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.methods.base import Method, Progress
 from clove_ssl.optimizers import LARS
 from clove_ssl.training.captured import STEPS_BEFORE, CapturedPasses, why_not_captured
-from clove_ssl.training.precision import Precision
-from clove_ssl.training.repeatability import start_repeatably
+from clove_ssl.training.numerics import Precision, start_repeatably
 from clove_ssl.views.batch import ViewBatch
 
 pytestmark = NEEDS_GPU

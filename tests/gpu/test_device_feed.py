@@ -25,7 +25,7 @@ from clove_ssl.pretraining import run as pretraining
 from clove_ssl.pretraining.device_renderer import DeviceRenderer
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import read_metrics
-from clove_ssl.training.repeatability import start_repeatably
+from clove_ssl.training.numerics import start_repeatably
 
 pytestmark = NEEDS_GPU
 NEEDS_NVJPEG = pytest.mark.skipif(

@@ -17,10 +17,9 @@ from builders.runs.tiny_runs import RESNET18, tiny_config
 
 from clove_ssl.backbones.build import build_backbone
 from clove_ssl.config.pretraining import PretrainConfig
-from clove_ssl.data.bad_files import BadFiles
-from clove_ssl.data.sources import open_source
+from clove_ssl.data.sources import BadFiles, open_source
 from clove_ssl.pretraining import run as pretraining
-from clove_ssl.pretraining.choices import decide
+from clove_ssl.pretraining.choices import decide, decide_sizes
 from clove_ssl.pretraining.feed import open_feed
 from clove_ssl.training.processes import Process
 from clove_ssl.views.batch import ViewBatch
@@ -46,7 +45,8 @@ def batches(config: PretrainConfig, *, start_step: int) -> list[ViewBatch]:
     """All batches from a step on, as training gets them."""
     source, process = open_source(config.data), Process(0, 1, 0, 1, torch.device("cuda", 0))
     method = config.method.build(build_backbone(config.backbone))
-    choices = decide(config, process, images=len(source), method=method, source=source)
+    sizes = decide_sizes(config, process, images=len(source))
+    choices = decide(config, process, sizes, method=method, source=source)
     assert choices.cache.value == config.data.cache
     others = len(mp.active_children())
     feed = open_feed(

@@ -21,7 +21,7 @@ from clove_ssl.config.pretraining import BackboneConfig, OptimizerConfig, Pretra
 from clove_ssl.pretraining import run as pretraining
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import read_metrics
-from clove_ssl.training.precision import Precision
+from clove_ssl.training.numerics import Precision
 
 pytestmark = NEEDS_GPU
 PORTS = {"never": 29611, "always": 29612}

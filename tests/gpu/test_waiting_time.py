@@ -5,7 +5,7 @@ import time
 import torch
 from builders.gpu_marks import NEEDS_GPU
 
-from clove_ssl.training.batches import WaitingTime
+from clove_ssl.training.observer import WaitingTime
 
 pytestmark = NEEDS_GPU
 

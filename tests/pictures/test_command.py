@@ -28,7 +28,7 @@ from clove_ssl.methods.random.config import RandomConfig
 from clove_ssl.pictures import command as showing
 from clove_ssl.pictures.sources import choose_images, open_networks
 from clove_ssl.pictures.views import draw_all
-from clove_ssl.pretraining.building import unrestored_method
+from clove_ssl.pretraining.going_on import unrestored_method
 from clove_ssl.pretraining.run import pretrain
 from clove_ssl.report import command as reporting
 from clove_ssl.runs import directory

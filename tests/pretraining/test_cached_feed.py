@@ -26,15 +26,14 @@ from builders.runs.cached_feeds import (
 )
 
 from clove_ssl.config.pretraining import DataConfig
-from clove_ssl.data.cache.shared_memory import SharedMemory
-from clove_ssl.data.cache.store import PhotoStore, PhotoTable
 from clove_ssl.data.decode import decode
+from clove_ssl.data.kept_photos import PhotoStore, PhotoTable, SharedMemory
 from clove_ssl.data.labels.classified import LabelledImages
 from clove_ssl.data.order import Draws
 from clove_ssl.data.reading import EncodedImages
 from clove_ssl.data.sources import open_source
-from clove_ssl.pretraining.caching import CacheChoice, open_store
 from clove_ssl.pretraining.device_renderer import DevicePhotos
+from clove_ssl.pretraining.images import CacheChoice, open_store
 from clove_ssl.training.processes import Process
 
 EPOCH = -(-PHOTOS // BATCH)

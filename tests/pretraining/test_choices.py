@@ -20,7 +20,7 @@ from clove_ssl.config.pretraining import (
 from clove_ssl.config.resuming import ResumeChanges
 from clove_ssl.errors import UserError
 from clove_ssl.methods.slotcon.config import SlotConConfig
-from clove_ssl.pretraining.choices import Choice, Choices, decide, plan_run
+from clove_ssl.pretraining.choices import Choice, Choices, decide, decide_sizes, plan_run
 from clove_ssl.pretraining.run import pretrain, resume
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.provenance import read_starts
@@ -161,7 +161,8 @@ def choices_of(config: PretrainConfig, device: str) -> Choices:
     if config.backbone.name == "resnet50":  # as good as any other ResNet, and larger
         config = replace(config, backbone=BackboneConfig(name="resnet18"))
     method = config.method.build(build_backbone(config.backbone))
-    return decide(config, on(device), images=10_000, method=method)
+    sizes = decide_sizes(config, on(device), images=10_000)
+    return decide(config, on(device), sizes, method=method)
 
 
 def test_rendering_on_a_gpu_that_is_not_there_is_refused_before_anything_is_written(

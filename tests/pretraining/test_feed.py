@@ -12,7 +12,7 @@ FAILING_FEED = """
 from pathlib import Path
 import torch
 from builders.runs.tiny_runs import tiny_config
-from clove_ssl.data.bad_files import BadFiles
+from clove_ssl.data.sources import BadFiles
 from clove_ssl.data.loading import load_batches
 from clove_ssl.data.order import ImageOrder, BatchOrder
 from clove_ssl.data.reading import EncodedImages

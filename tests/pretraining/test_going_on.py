@@ -17,7 +17,6 @@ from clove_ssl.config import files
 from clove_ssl.config.pretraining import DataConfig, PretrainConfig
 from clove_ssl.errors import UserError
 from clove_ssl.pretraining import run as pretraining
-from clove_ssl.pretraining.images import located
 from clove_ssl.runs.directory import RunDirectory
 
 
@@ -106,6 +105,6 @@ def test_an_earlier_run_is_overwritten_only_on_request(tmp_path: Path) -> None:
 
 
 def test_paths_are_made_to_hold_anywhere() -> None:
-    data = located(DataConfig(source="photos", more=("s3://bucket/{0..3}.tar", "scenes")))
+    data = DataConfig(source="photos", more=("s3://bucket/{0..3}.tar", "scenes")).located()
     assert data.source == str(Path.cwd() / "photos")
     assert data.more == ("s3://bucket/{0..3}.tar", "scenes")

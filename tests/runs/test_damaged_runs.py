@@ -21,8 +21,8 @@ from clove_ssl.doctor.command import check_capture, check_checkpoints, run_check
 from clove_ssl.errors import UserError, explained
 from clove_ssl.exporting.sources import _probes
 from clove_ssl.finetuning.starting_point import continued_backbone
-from clove_ssl.pretraining.building import unrestored_method
-from clove_ssl.pretraining.choices import decide
+from clove_ssl.pretraining.choices import decide, decide_sizes
+from clove_ssl.pretraining.going_on import unrestored_method
 from clove_ssl.report.facts import hardware_facts, score_facts, when
 from clove_ssl.report.finetuning import protocol_differences, score_boards
 from clove_ssl.report.page import render_report
@@ -80,8 +80,9 @@ def pretrained(tmp_path: Path) -> RunDirectory:
     files.save(config, run.config)
     run.metrics.write_text('{"step": 1, "loss": 3.0, "epoch": 0.4}\n{"step": 2, "loss": 2.0}\n')
     alone, method = Process(0, 1, 0, 1, CPU), unrestored_method(config)
+    sizes = decide_sizes(config, alone, images=20)
     choices = {
-        **decide(config, alone, images=20, method=method).values(),
+        **decide(config, alone, sizes, method=method).values(),
         SHORTER_SIDE: {"value": 64},
     }
     record_start(run, CPU, step=0, processes=1, choices=choices, bad_files={"a.jpg": "cut"})

@@ -19,7 +19,7 @@ from torch import nn
 from clove_ssl.errors import UserError
 from clove_ssl.optimizers import build_optimizer
 from clove_ssl.pretraining import run as pretraining
-from clove_ssl.pretraining.building import unrestored_method
+from clove_ssl.pretraining.going_on import unrestored_method
 from clove_ssl.runs.metrics import MetricsFile
 from clove_ssl.training import checkpoints
 from clove_ssl.training.checkpoints import (
@@ -30,7 +30,7 @@ from clove_ssl.training.checkpoints import (
     load_state,
 )
 from clove_ssl.training.loop import TrainingLoop
-from clove_ssl.training.repeatability import random_state
+from clove_ssl.training.numerics import random_state
 
 CPU = torch.device("cpu")
 

@@ -18,7 +18,7 @@ from clove_ssl.pretraining.choices import plan_run
 from clove_ssl.training import checkpoints
 from clove_ssl.training.checkpoints import CheckpointStore, load_state
 from clove_ssl.training.loop import TrainingLoop
-from clove_ssl.training.precision import choose_precision
+from clove_ssl.training.numerics import choose_precision
 from clove_ssl.training.processes import Process
 
 CPU = torch.device("cpu")

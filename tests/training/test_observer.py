@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from clove_ssl.methods.clove.method import CLoVE
 from clove_ssl.pretraining import run as pretraining
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.training.checkpoints import CheckpointStore
-from clove_ssl.training.observer import describe_metrics
+from clove_ssl.training.observer import WaitingTime, describe_metrics
 
 
 def test_a_loss_that_is_not_finite_stops_before_any_weight_changes(
@@ -58,3 +59,14 @@ def test_a_collapse_is_warned_of_once(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_the_metrics_of_an_error_leave_out_what_is_zero() -> None:
     assert describe_metrics({"loss": float("nan"), "none": 0.0, "cos": 0.5}) == "loss nan, cos 0.5"
+
+
+def test_waits_are_added_up_until_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = iter([1.0, 3.0, 10.0, 14.0])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(readings))
+    waiting = WaitingTime(torch.device("cpu"))
+    for _ in range(2):
+        with waiting.counted():
+            pass
+    assert waiting.take_seconds() == 6
+    assert waiting.take_seconds() == 0

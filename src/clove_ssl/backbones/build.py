@@ -11,11 +11,13 @@ Dimensions: B images, H x W pixels, D channels, h x w cells of a feature map.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torchvision import models
 from torchvision.models.resnet import Bottleneck
 
@@ -262,6 +264,33 @@ def fuse_norms(network: nn.Module) -> None:
     for module in network.modules():
         if isinstance(module, Backbone):
             module.fuse()
+
+
+_FILLING = {Tensor.normal_, Tensor.uniform_, Tensor.fill_, Tensor.zero_}
+
+
+class _Unfilled(TorchFunctionMode):
+    """Leave tensors as they are where a network would give them first values.
+
+    They have none to give. Without memory torch still works out what it would do, for which it
+    loads its compiler, and that takes longer than everything else.
+    """
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Sequence[type],
+        args: Any = (),
+        kwargs: Any = None,
+    ) -> Any:
+        return args[0] if function in _FILLING else function(*args, **(kwargs or {}))
+
+
+@contextmanager
+def outlined() -> Iterator[None]:
+    """Build networks inside: they take no memory and no random numbers, however large they are."""
+    with torch.device("meta"), _Unfilled():
+        yield
 
 
 def _family(name: str) -> str:

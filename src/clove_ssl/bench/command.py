@@ -30,13 +30,11 @@ from clove_ssl.console import Console, Work
 from clove_ssl.data.sources import open_source
 from clove_ssl.errors import UserError
 from clove_ssl.methods.base import Method
-from clove_ssl.pretraining.building import placed
 from clove_ssl.pretraining.compile.ahead import compile_ahead
 from clove_ssl.pretraining.compile.method import compile_method
 from clove_ssl.pretraining.synthetic import synthetic_batch
-from clove_ssl.training.precision import Precision, choose_precision
-from clove_ssl.training.processes import choose_device
-from clove_ssl.training.repeatability import start_repeatably
+from clove_ssl.training.numerics import Precision, choose_precision, start_repeatably
+from clove_ssl.training.processes import choose_device, placed
 from clove_ssl.views.batch import ViewBatch
 
 M = TypeVar("M", bound=nn.Module)

@@ -15,19 +15,18 @@ from PIL import Image
 
 from clove_ssl.config.bases import MethodConfig
 from clove_ssl.config.pretraining import DataConfig, PretrainConfig
-from clove_ssl.data.bad_files import BadFiles
 from clove_ssl.data.decode import find_batch_decoder
 from clove_ssl.data.labels.classified import only_labelled
 from clove_ssl.data.loading import batches_of, choose_workers, load_batches
 from clove_ssl.data.order import BatchOrder, ImageOrder
 from clove_ssl.data.reading import BatchReader, EncodedImages, RenderedViews
 from clove_ssl.data.scenes import SceneSource
-from clove_ssl.data.sources import ImageSource, open_source
+from clove_ssl.data.sources import BadFiles, ImageSource, open_source
 from clove_ssl.errors import UserError
-from clove_ssl.pretraining.caching import CachePlace
-from clove_ssl.pretraining.choices import decide
+from clove_ssl.pretraining.choices import decide, decide_sizes
 from clove_ssl.pretraining.device_renderer import DeviceRenderer
 from clove_ssl.pretraining.feed import open_feed
+from clove_ssl.pretraining.images import CachePlace
 from clove_ssl.training.processes import Process
 
 if TYPE_CHECKING:
@@ -110,7 +109,8 @@ def _measure_feed(bench: Bench, method: MethodConfig, data: DataConfig) -> None:
     )
     process = Process(0, 1, 0, 1, bench.device)
     built = method.build(bench.backbone())
-    choices = decide(config, process, images=len(source), method=built, source=source)
+    sizes = decide_sizes(config, process, images=len(source))
+    choices = decide(config, process, sizes, method=built, source=source)
     feed = open_feed(
         config,
         source,

@@ -31,7 +31,7 @@ from clove_ssl.pretraining.compile.ahead import compile_calls
 from clove_ssl.pretraining.compile.calls import PieceCall
 from clove_ssl.pretraining.compile.helpers import Surroundings
 from clove_ssl.pretraining.compile.method import compile_pieces, cut
-from clove_ssl.training.batches import Moment
+from clove_ssl.training.observer import Moment
 from clove_ssl.views.batch import View, ViewBatch, joined_pixels
 
 PROGRESS = Progress(0, 1000)

@@ -16,11 +16,10 @@ import tyro
 from clove_ssl.bench.config import BenchConfig
 from clove_ssl.config.finetuning import own_tasks, protocol, task_summaries
 from clove_ssl.config.label_curves import LabelsConfig
-from clove_ssl.config.own_data import DataConfig
 from clove_ssl.config.predicting import EvaluateConfig, PredictConfig
 from clove_ssl.config.probing import EmbedConfig, ProbeConfig
 from clove_ssl.config.resuming import ResumeChanges
-from clove_ssl.config.showing import PICTURES, ReportConfig, ShowConfig, WatchConfig
+from clove_ssl.config.showing import PICTURES, DataConfig, ReportConfig, ShowConfig, WatchConfig
 from clove_ssl.errors import UserError
 from clove_ssl.methods.recipes import all_recipes, recipe
 from clove_ssl.study.config import StudyRunConfig

@@ -6,8 +6,9 @@ The docstring under a field is its ``--help`` text and its entry in the docs.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -83,6 +84,10 @@ class DataConfig(Ranged):
     def shown(self) -> str:
         """All sources by their names, for pages that others read."""
         return ", ".join(map(shown_source, (self.source, *self.more)))
+
+    def located(self) -> DataConfig:
+        """The same images, by names that hold in whatever folder a run is resumed."""
+        return replace(self, source=_absolute(self.source), more=tuple(map(_absolute, self.more)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,6 +235,15 @@ class PretrainConfig(Ranged):
                 "effect. Leave both out."
             )
 
+    def located(self) -> PretrainConfig:
+        """The config with paths that hold in whatever folder the run is resumed."""
+        backbone, probe, weights = self.backbone, self.probe, self.backbone.weights
+        if weights is not None and weights.exists():
+            backbone = replace(backbone, weights=weights.absolute())
+        if probe.data is not None and probe.data != SCENES and os.path.exists(probe.data):
+            probe = replace(probe, data=os.path.abspath(probe.data))
+        return replace(self, data=self.data.located(), backbone=backbone, probe=probe)
+
     def share_per_process(self, processes: int) -> int:
         """Images of a step that one process handles; refuses to round."""
         return share_per_process(self.batch_size, processes)
@@ -243,6 +257,12 @@ class PretrainConfig(Ranged):
             if self.steps is not None
             else max(1, self.epochs * images // self.batch_size)
         )
+
+
+def _absolute(source: str) -> str:
+    if source == SCENES or "://" in source:
+        return source
+    return os.path.abspath(os.path.expanduser(source))
 
 
 def shown_source(source: str) -> str:

@@ -1,4 +1,4 @@
-"""What ``clove show``, ``clove report`` and ``clove watch`` can be told."""
+"""What ``clove show``, ``clove report``, ``clove watch`` and ``clove data`` can be told."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from clove_ssl.config.ranges import Positive, Range, Ranged, Share
+from clove_ssl.config.ranges import Positive, Range, Ranged, Seed, Share
 
 PictureKind = Literal["views", "matches", "attention", "similarity", "features"]
 PICTURES: dict[PictureKind, str] = {
@@ -78,3 +78,19 @@ class WatchConfig(Ranged):
     """Their run directories."""
     port: Annotated[int, Range(0, 65535)] = 8760
     """Where the page is served; 0 takes any free port."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig(Ranged):
+    """Show what is in a folder or file of labelled images, without training on it."""
+
+    data: Annotated[Path, tyro.conf.Positional]
+    """Folder or file of COCO, VOC, YOLO or LabelMe labels, or of masks."""
+    out: Path | None = None
+    """Folder for sheets of labelled examples, one for every split."""
+    pictures: Annotated[int, Range(1, 300)] = 12
+    """Examples on a sheet."""
+    validation_share: Annotated[float, Range(0, 0.9, above=True)] = 0.2
+    """Share of the images that a model would be judged by, where the data have no split."""
+    split_seed: Seed = 0
+    """Decides which images these are, together with their names."""

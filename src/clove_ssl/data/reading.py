@@ -10,7 +10,7 @@ Two readers share this. ``RenderedViews`` does everything on the CPU and sends
 pixels of views. ``EncodedImages`` leaves the work to a GPU: it sends JPEG files
 as they are, other images decoded, and the random numbers of their views.
 
-Photos that a store keeps (``data/cache``) are not read again; that changes no pixel.
+Photos that a store keeps (``kept_photos.py``) are not read again; that changes no pixel.
 
 Dimensions: B images of a micro-batch, V views per image.
 """
@@ -30,13 +30,12 @@ from torch.utils.data import Dataset
 
 from clove_ssl.config.pretraining import DataConfig
 from clove_ssl.config.views import ViewSpec
-from clove_ssl.data.bad_files import BadFile, forgiven_files
-from clove_ssl.data.cache.store import PhotoStore, PhotoTable
 from clove_ssl.data.decode import DecodeError, decode
 from clove_ssl.data.jpeg_header import JpegHeader, read_header
+from clove_ssl.data.kept_photos import PhotoStore, PhotoTable
 from clove_ssl.data.labels.classified import labels_at
 from clove_ssl.data.order import Draws, many_view_uniforms
-from clove_ssl.data.sources import ImageSource
+from clove_ssl.data.sources import BadFile, ImageSource, forgiven_files
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.draw.crops import UNIFORMS_PER_VIEW
 from clove_ssl.views.draw.parameters import ViewParameters, draw_views

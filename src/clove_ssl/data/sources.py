@@ -3,21 +3,24 @@
 A source hands out the undecoded bytes of an image by its number. Sources are
 pickled to worker processes; names are kept packed, and files are opened where
 they are read. ``read`` raises ``OSError`` for what cannot be read, so that
-the caller can report it and go on.
+the caller can report it and go on. Files that cannot be read are named, counted,
+and forgiven up to a limit.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Protocol
 
 import numpy as np
 
 from clove_ssl.config.pretraining import SCENES, DataConfig
 from clove_ssl.config.regular_files import read_regular
+from clove_ssl.data.decode import image_size
 from clove_ssl.data.folders import FolderListing, list_images
 from clove_ssl.data.labels.classified import LabelledImages
 from clove_ssl.data.names import NameTable, find_shards, is_image_name
@@ -27,6 +30,10 @@ from clove_ssl.errors import UserError
 
 LARGEST_LIST = 2**31
 """Bytes of a list of files."""
+
+
+SAMPLE = 16
+"""Images whose size is looked at; reading all of a large source would take hours."""
 
 
 class ImageSource(Protocol):
@@ -263,3 +270,88 @@ class JoinedSource:
         part = int(np.searchsorted(self._ends, number, side="right"))
         before = int(self._ends[part - 1]) if part else 0
         return part, number - before
+
+
+def typical_shorter_side(source: ImageSource) -> int | None:
+    """The shorter side in pixels of the middle one of some images; none if none can be read."""
+    side: int | None = getattr(source, "size", None)  # generated scenes are all of one size
+    if side is not None:
+        return side
+    count = min(SAMPLE, len(source))
+    sides = [_shorter_side(source, index * len(source) // count) for index in range(count)]
+    known = [side for side in sides if side is not None]
+    return round(median(known)) if known else None
+
+
+def _shorter_side(source: ImageSource, index: int) -> int | None:
+    try:
+        return min(image_size(source.read(index)))
+    except Exception:  # what is wrong with a file is said where it is trained on
+        return None
+
+
+@dataclass(frozen=True)
+class BadFile:
+    """A file of the source that could not be read, and why."""
+
+    name: str
+    reason: str
+
+
+class BadFiles:
+    """All unreadable files a run has met, by name."""
+
+    def __init__(
+        self,
+        config: DataConfig,
+        images: int,
+        *,
+        known: Mapping[str, str] | None = None,
+        record: Callable[[Mapping[str, str]], None] | None = None,
+        names: str = "",
+    ) -> None:
+        """``known`` are those of an earlier start; ``record`` keeps them with the run.
+
+        ``names`` is a fingerprint of the names of all images, which a checkpoint remembers.
+        """
+        self.reasons = dict(known or {})
+        self.images = images
+        self.names = names
+        self._forgiven = forgiven_files(config, images)
+        self._record = record
+
+    def add(self, bad: BadFile) -> bool:
+        """Remember a file; whether it was new."""
+        is_new = bad.name not in self.reasons
+        self.reasons[bad.name] = bad.reason
+        return is_new
+
+    def write_down(self) -> None:
+        """Keep all that are known with the run, where this process does so."""
+        if self._record is not None:
+            self._record(self.reasons)
+
+    def check(self) -> None:
+        """Stop the run when there are too many."""
+        count = len(self.reasons)
+        if count <= self._forgiven and count < self.images:
+            return
+        examples = "\n".join(f"  {name}: {why}" for name, why in list(self.reasons.items())[:5])
+        raise UserError(
+            f"{count} of {self.images} files could not be read, more than the {self._forgiven} "
+            f"that are forgiven. The first ones:\n{examples}\nAll are named in log.txt. "
+            f"{self._remedy()}"
+        )
+
+    def _remedy(self) -> str:
+        """What to type; a share above 1 does not exist, and nothing can be learned from none."""
+        count = len(self.reasons)
+        if count >= self.images:
+            return "Not one can be read: give --data other images, or repair these."
+        allowed = min(1.0, 1.5 * count / self.images)
+        return f"Repair or remove them, or allow more: --data.max-bad {allowed:.2g}"
+
+
+def forgiven_files(config: DataConfig, images: int) -> int:
+    """How many unreadable files a run tolerates."""
+    return max(10, int(config.max_bad * images))

@@ -22,9 +22,9 @@ from clove_ssl.exporting.detectron2_config import (
     needs_extra_norm,
 )
 from clove_ssl.exporting.mmdetection_config import mmdetection_config
+from clove_ssl.exporting.sources import beside_model
 from clove_ssl.exporting.torchvision_detectors import say_usage, write_torchvision
 from clove_ssl.finetuning.finetuned import FinetunedModel, load_finetuned
-from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.tasks.densepose.branch import densepose_name
 from clove_ssl.tasks.densepose.detector import DensePoseDetector
 from clove_ssl.tasks.detection.config import DetectionConfig
@@ -35,7 +35,6 @@ from clove_ssl.tasks.rcnn.detectron2_names import detectron2_name
 from clove_ssl.tasks.rcnn.mmdetection_names import mmdetection_name
 from clove_ssl.tasks.rcnn.pixels import PIXEL_MEAN, PIXEL_STD
 from clove_ssl.weights.config import ExportConfig
-from clove_ssl.weights.export.formats import FORMATS
 from clove_ssl.weights.export.named_files import torch_bytes, write_arrays
 from clove_ssl.weights.safetensors_file import portable_state, write_bytes
 
@@ -70,7 +69,7 @@ def export_detector(config: ExportConfig) -> Path:
             f"{config.source} is no detector, and {config.to} has no such network. Leave out "
             "--heads for its backbone."
         )
-    path = config.out or _beside(config)
+    path = config.out or beside_model(config)
     if config.out is not None and path.exists():
         raise already_there(path)
     assert isinstance(model.task, DetectionTask)
@@ -93,12 +92,6 @@ def export_detector(config: ExportConfig) -> Path:
         if "program" in written:
             say_usage(written["program"], console)
     return path
-
-
-def _beside(config: ExportConfig) -> Path:
-    source = config.source
-    folder = RunDirectory(source).model.parent if source.is_dir() else source.parent
-    return folder / f"model{FORMATS[config.to].suffix}"
 
 
 def _check_network(exported: _Exported, target: str) -> None:

@@ -17,13 +17,14 @@ from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError
 from clove_ssl.methods.teacher_student import BackboneEncoder
-from clove_ssl.pretraining.building import restore_method
+from clove_ssl.pretraining.going_on import restore_method
 from clove_ssl.runs.directory import RunDirectory, not_exported, read_config
 from clove_ssl.runs.metrics import damaged_lines, last_values, read_metrics
 from clove_ssl.runs.probe_file import read_probes
 from clove_ssl.runs.state import read_state
 from clove_ssl.views.batch import IMAGENET_MEAN, IMAGENET_STD
 from clove_ssl.weights.config import ExportConfig
+from clove_ssl.weights.export.formats import FORMATS
 from clove_ssl.weights.export.model_card import ModelCardFacts, card_facts
 from clove_ssl.weights.load import load_backbone, read_backbone
 
@@ -49,6 +50,13 @@ class ExportSource:
             "licence": facts.licence,
         }
         return {name: value for name, value in known.items() if value}
+
+
+def beside_model(config: ExportConfig) -> Path:
+    """Where the export of a whole model goes, unless it is told: beside its weights."""
+    source = config.source
+    folder = RunDirectory(source).model.parent if source.is_dir() else source.parent
+    return folder / f"model{FORMATS[config.to].suffix}"
 
 
 def open_source(config: ExportConfig) -> ExportSource:

@@ -24,13 +24,13 @@ from clove_ssl.exporting.agreement import Agreement, compare_detections
 from clove_ssl.exporting.detector_graph import DetectorGraph
 from clove_ssl.exporting.scripts import detector_script, segmenter_script
 from clove_ssl.exporting.segmenter_graph import SegmenterGraph
+from clove_ssl.exporting.sources import beside_model
 from clove_ssl.exporting.suppression import (
     onnx_translations,
     suppress_by_groups,
     suppress_with_torchvision,
 )
 from clove_ssl.finetuning.finetuned import FinetunedModel, load_finetuned
-from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.tasks.densepose.detector import DensePoseDetector
 from clove_ssl.tasks.detection.model import DetectionNetwork
 from clove_ssl.tasks.detection.task import DetectionTask
@@ -39,7 +39,6 @@ from clove_ssl.tasks.rcnn.instances import DetectionBatch
 from clove_ssl.tasks.semantic.model import SemanticNetwork
 from clove_ssl.tasks.semantic.task import SemanticTask
 from clove_ssl.weights.config import ExportConfig
-from clove_ssl.weights.export.formats import FORMATS
 from clove_ssl.weights.export.graphs import import_onnx
 from clove_ssl.weights.safetensors_file import write_bytes
 
@@ -98,7 +97,7 @@ def export_whole(config: ExportConfig) -> Path:
     """Write the whole model of a finished run as a graph; gives the path."""
     model = load_finetuned(config.source)
     whole = _Whole(model, _settings(model, config))
-    path = config.out or _beside(config)
+    path = config.out or beside_model(config)
     if config.out is not None and path.exists():
         raise already_there(path)
     try:
@@ -130,12 +129,6 @@ def _settings(model: FinetunedModel, config: ExportConfig) -> dict[str, int]:
         )
     assert isinstance(model.task, DetectionTask)
     return {"short_side": model.task.config.test_side, "longest": model.task.config.longest}
-
-
-def _beside(config: ExportConfig) -> Path:
-    source = config.source
-    folder = RunDirectory(source).model.parent if source.is_dir() else source.parent
-    return folder / f"model{FORMATS[config.to].suffix}"
 
 
 def _write_torch_export(whole: _Whole, path: Path) -> Runner:

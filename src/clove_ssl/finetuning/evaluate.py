@@ -26,7 +26,7 @@ from clove_ssl.finetuning.finetuned import write_finetuned
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.tasks.base import Reading, Task, TaskData, TaskModel
 from clove_ssl.tasks.precise_norm import estimate_statistics
-from clove_ssl.training.precision import Precision
+from clove_ssl.training.numerics import Precision
 from clove_ssl.training.processes import Process
 
 _BEGUN = 4  # test batches that wait to be coded; their masks lie on the device

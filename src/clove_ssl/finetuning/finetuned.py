@@ -22,8 +22,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from clove_ssl import __version__
-from clove_ssl.backbones.build import STAGES, Backbone, build_backbone
-from clove_ssl.backbones.outlines import outlined
+from clove_ssl.backbones.build import STAGES, Backbone, build_backbone, outlined
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.json_files import checked

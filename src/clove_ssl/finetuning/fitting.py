@@ -15,9 +15,8 @@ from clove_ssl.console import Console, duration
 from clove_ssl.errors import UserError
 from clove_ssl.finetuning.trial import Pace, Trial, images_used, norm_batches
 from clove_ssl.tasks.base import Task, TaskData
-from clove_ssl.training.precision import Precision
+from clove_ssl.training.numerics import Precision, random_state, set_random_state
 from clove_ssl.training.processes import Process
-from clove_ssl.training.repeatability import random_state, set_random_state
 
 IMAGES_SEEN = 40_000
 """Images that a run sees unless it is told otherwise, so that small sets are seen more often."""

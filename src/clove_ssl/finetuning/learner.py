@@ -14,9 +14,9 @@ from clove_ssl.finetuning.plan import FinetunePlan
 from clove_ssl.layers.captured import Recorder
 from clove_ssl.methods.base import Learner, Progress, StepOutput
 from clove_ssl.tasks.base import Reading, TaskModel
-from clove_ssl.training.batches import WaitingTime
 from clove_ssl.training.captured import decide_capture
 from clove_ssl.training.loop import TrainingLoop
+from clove_ssl.training.observer import WaitingTime
 from clove_ssl.training.processes import Process
 
 

@@ -16,7 +16,7 @@ import torch
 from clove_ssl.backbones.build import fuse_norms
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.console import Console, counted
-from clove_ssl.data.dead_workers import explained_deaths
+from clove_ssl.data.loading import explained_deaths
 from clove_ssl.errors import UserError
 from clove_ssl.finetuning.best import BestModel, after_evaluation
 from clove_ssl.finetuning.evaluate import Evaluation
@@ -28,8 +28,13 @@ from clove_ssl.finetuning.learner import (
     choose_readers,
     plan_reading,
 )
-from clove_ssl.finetuning.needs import KEPT_CHECKPOINTS, check_needs, check_room_for_scenes
-from clove_ssl.finetuning.plan import FinetunePlan, plan_finetuning
+from clove_ssl.finetuning.plan import (
+    KEPT_CHECKPOINTS,
+    FinetunePlan,
+    check_needs,
+    check_room_for_scenes,
+    plan_finetuning,
+)
 from clove_ssl.finetuning.score import say_scores, score_and_write, scores_of
 from clove_ssl.finetuning.self_check import announce, examine_start, write_self_check
 from clove_ssl.finetuning.starting_heads import load_heads
@@ -42,10 +47,9 @@ from clove_ssl.runs.provenance import record_start
 from clove_ssl.tasks.base import Task, TaskData, TaskModel
 from clove_ssl.training.checkpoints import CheckpointStore
 from clove_ssl.training.loop import TrainingLoop
+from clove_ssl.training.numerics import Precision, choose_precision, start_repeatably
 from clove_ssl.training.observer import Observer
-from clove_ssl.training.precision import Precision, choose_precision
 from clove_ssl.training.processes import Process, owned
-from clove_ssl.training.repeatability import start_repeatably
 from clove_ssl.training.signals import Terminated, terminated_like_interrupted
 
 ADVICE = "Try a smaller --lr, a longer --warmup-steps, or --precision fp32 in a new run."

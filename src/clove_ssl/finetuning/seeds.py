@@ -34,8 +34,7 @@ def finetune(config: FinetuneConfig, *, overwrite: bool = False) -> FinetuneResu
             config = _fitted(config, process, parts).config
             parts = replace(parts, task=config.task.build())
         if process.is_first:
-            directory.make_free(config.out, overwrite=overwrite)
-            files.save(config, directory.create(config.out).config)
+            directory.begin(config, overwrite=overwrite)
         process.wait()
         return _go_on(config, process, parts)
 
@@ -59,12 +58,10 @@ def _fitted(config: FinetuneConfig, process: Process, parts: Parts) -> Fit:
     return found
 
 
-def resume(
-    path: str | Path, changes: ResumeChanges | None = None, *, micro_batch: int | None = None
-) -> FinetuneResult:
+def resume(path: str | Path, changes: ResumeChanges | None = None) -> FinetuneResult:
     """Continue a run, or several, from their last good checkpoints."""
     run = directory.find(Path(path))
-    changes = changes or ResumeChanges(micro_batch=micro_batch)
+    changes = changes or ResumeChanges()
     config = _changed(replace(files.load(FinetuneConfig, run.config), out=run.path), changes)
     with joined(config.device) as process:
         parts = prepare(config, process)

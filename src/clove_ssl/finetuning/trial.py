@@ -17,7 +17,7 @@ from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.data.loading import choose_workers
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.base import Reading, TaskData, TaskModel
-from clove_ssl.training.precision import Precision
+from clove_ssl.training.numerics import Precision
 from clove_ssl.training.processes import Process
 
 LARGEST_BATCH = {"cuda": 16, "cpu": 4}

@@ -25,7 +25,7 @@ from clove_ssl.data.sources import FolderSource, ImageSource, open_source
 from clove_ssl.errors import UserError
 from clove_ssl.methods.base import Method
 from clove_ssl.painting.sheets import Pixels
-from clove_ssl.pretraining.building import restore_method
+from clove_ssl.pretraining.going_on import restore_method
 from clove_ssl.probes.features import spread
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from clove_ssl.backbones.build import Backbone
+from clove_ssl.backbones.build import Backbone, build_backbone
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.views import ViewSpec
 from clove_ssl.data.order import view_uniforms
@@ -32,7 +32,6 @@ from clove_ssl.painting.sheets import (
     wrapped,
 )
 from clove_ssl.pictures.sources import ShownImage, array_of
-from clove_ssl.pretraining.building import unrestored_method
 from clove_ssl.views.draw.crops import UNIFORMS_PER_VIEW
 from clove_ssl.views.draw.parameters import NEUTRAL_FACTORS, ViewParameters, draw_views
 from clove_ssl.views.draw.relations import rows_of_numbers
@@ -102,7 +101,7 @@ def matches_rows(
 ) -> tuple[list[list[Image.Image]], float]:
     """For every image its source and pairs of views with lines, and the threshold that was used."""
     rule = _matching(trained, threshold)
-    backbone = unrestored_method(trained).backbone.eval()
+    backbone = build_backbone(trained.backbone).eval()
     rows = []
     for drawn in draw_all(images, trained, epoch=epoch):
         pairs = _pairs(drawn.specs)

@@ -3,27 +3,42 @@
 The steps follow from the config and the data; number format, rendering, compilation and workers
 from the machine as well. Nothing else of a run asks the machine again. ``provenance.json`` keeps
 the choices of every start, so that a report need not guess them.
+
+Sizes come first: they say what a run needs at least, before its networks take any memory.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Generic, Literal, TypeVar
 
 import torch
 
-from clove_ssl.backbones.build import can_fuse_norms
+from clove_ssl.backbones.build import build_backbone, can_fuse_norms, outlined
 from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.config.views import ViewSpec
 from clove_ssl.console import Console, counted
 from clove_ssl.data.loading import choose_workers
 from clove_ssl.data.sources import ImageSource
 from clove_ssl.errors import UserError
 from clove_ssl.methods.base import Method
-from clove_ssl.pretraining.caching import CacheChoice, choose_cache
+from clove_ssl.pretraining.images import CacheChoice, choose_cache
+from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.schedules import Schedule, warmup_cosine
 from clove_ssl.training.captured import decide_capture, why_not_captured
-from clove_ssl.training.plan import LARGEST_MICRO_BATCH, RunPlan, fit_micro_batch
-from clove_ssl.training.precision import Precision, choose_precision
+from clove_ssl.training.numerics import Precision, choose_precision
+from clove_ssl.training.plan import (
+    LARGEST_MICRO_BATCH,
+    Needs,
+    RunPlan,
+    announce_needs,
+    check_disk,
+    check_memory,
+    check_time,
+    checkpoint_space,
+    fit_micro_batch,
+    weights_and_checkpoint,
+)
 from clove_ssl.training.processes import Process
 from clove_ssl.views.render.gpu import has_kernels
 
@@ -35,6 +50,11 @@ Place = Literal["on the GPU", "in the workers"]
 # where ours are captured (docs/results/speed.md).
 STEPS_THAT_REPAY_COMPILATION = 1500
 STEPS_THAT_REPAY_IT_BESIDE_OUR_KERNELS = 10_000
+
+_LOWER = (
+    "--micro-batch, --batch-size, the sizes of the views (--method.views...), data.workers, or the "
+    "widths and the queue of the method"
+)
 
 
 @dataclass(frozen=True)
@@ -61,6 +81,26 @@ class Choice(Generic[T]):
 
     value: T
     reason: str
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a run will do, and with how many workers: known before any network is built."""
+
+    plan: PretrainPlan
+    workers: Choice[int]
+
+
+@dataclass(frozen=True)
+class PretrainNeeds:
+    """What is certain about a run."""
+
+    memory: Needs  # of each process
+    disk: int  # bytes that its checkpoints will still take
+
+    def announce(self, console: Console) -> None:
+        """Say them."""
+        announce_needs(self.memory, self.disk, console)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,27 +174,73 @@ class Choices:
             )
 
 
+def decide_sizes(config: PretrainConfig, process: Process, *, images: int) -> Sizes:
+    """The choices that follow from numbers alone; refuse what does not divide."""
+    kind = process.device.type
+    workers = choose_workers(
+        config.data, processes_here=process.local_world_size, trains_on_cpu=kind == "cpu"
+    )
+    return Sizes(
+        plan_run(config, images=images, processes=process.world_size, device_type=kind),
+        Choice(*workers),
+    )
+
+
+def check_needs(config: PretrainConfig, process: Process, sizes: Sizes) -> PretrainNeeds | None:
+    """Refuse a run that cannot fit; nothing where a method cannot be built without memory."""
+    plan = sizes.plan
+    check_time(plan.total_steps, plan.total_steps * plan.batch_size, processes=plan.processes)
+    try:
+        memory = _memory_needs(config, process, sizes)
+    except (RuntimeError, NotImplementedError):  # of a plug-in that reads the values of its weights
+        return None
+    disk = checkpoint_space(
+        memory.checkpoint,
+        RunDirectory(config.out).checkpoints,
+        keep=config.checkpoints.keep,
+        milestones=plan.total_steps // plan.milestone_every if plan.milestone_every else 0,
+    )
+    here = process.local_world_size
+    check_memory(memory, process.device, processes_here=here, lower=_LOWER)
+    check_disk(
+        disk,
+        config.out,
+        what="The checkpoints of this run",
+        lower="--checkpoints.keep or the sizes of the method",
+    )
+    return PretrainNeeds(memory, disk)
+
+
+def _memory_needs(config: PretrainConfig, process: Process, sizes: Sizes) -> Needs:
+    """Bytes of a process; all but the backbone, whose size its name bounds, needs no memory."""
+    with torch.random.fork_rng(devices=[]):
+        backbone = build_backbone(replace(config.backbone, weights=None)).to("meta")
+    with outlined():
+        network = config.method.build(backbone)
+    states = 2 if config.optimizer.name == "adamw" else 1
+    weights, checkpoint = weights_and_checkpoint(network, states if config.method.trains else 0)
+    values = sizes.plan.micro_batch * sum(3 * spec.size**2 for spec in network.views())
+    on_cpu = process.device.type == "cpu"
+    # Of views, which a GPU may render.
+    ready = sizes.workers.value * config.data.prefetch if on_cpu else 0
+    return Needs(weights, (4 if on_cpu else 2) * values, max(1, ready) * values, checkpoint)
+
+
 def decide(
     config: PretrainConfig,
     process: Process,
+    sizes: Sizes,
     *,
-    images: int,
     method: Method,
     source: ImageSource | None = None,
 ) -> Choices:
-    """Make all choices of a start; refuse what does not divide or cannot be done here.
+    """Make all other choices of a start; refuse what cannot be done here.
 
     Without a ``source`` to look at, photos are not kept.
     """
-    device = process.device
-    plan = plan_run(config, images=images, processes=process.world_size, device_type=device.type)
+    plan, device = sizes.plan, process.device
     precision = choose_precision(config.precision, device)
     rendering = _choose_rendering(config, device)
-    workers = choose_workers(
-        config.data,
-        processes_here=process.local_world_size,
-        trains_on_cpu=device.type == "cpu",
-    )
     # Before compilation, which is not worth its time where steps are captured.
     capture = _choose_capture(config, plan, precision, why_not_captured(method))
     fused = process.world_size == 1 and can_fuse_norms(method)
@@ -164,8 +250,8 @@ def decide(
         rendering=rendering,
         compilation=_choose_compilation(config, plan, device, captured=capture.value, fused=fused),
         capture=capture,
-        workers=Choice(*workers),
-        cache=_choose_cache(config, plan, process, rendering, source),
+        workers=sizes.workers,
+        cache=_choose_cache(config, plan, process, rendering, source, method.views()),
     )
 
 
@@ -254,6 +340,7 @@ def _choose_cache(
     process: Process,
     rendering: Choice[Place],
     source: ImageSource | None,
+    specs: tuple[ViewSpec, ...],
 ) -> CacheChoice:
     """Photos stay, by default, where they fit and are needed again."""
     if source is None:
@@ -262,7 +349,7 @@ def _choose_cache(
         config.data,
         source,
         process,
-        specs=config.method.view_specs(),
+        specs=specs,
         renders_on_gpu=rendering.value == "on the GPU",
         repeats=plan.total_steps * plan.batch_size > plan.images,
     )

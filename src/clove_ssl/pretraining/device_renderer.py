@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clove_ssl.data.bad_files import BadFile
-from clove_ssl.data.cache.store import PhotoStore
 from clove_ssl.data.decode import BatchDecoder
+from clove_ssl.data.kept_photos import PhotoStore
 from clove_ssl.data.reading import EncodedBatch, EncodedImages
+from clove_ssl.data.sources import BadFile
 from clove_ssl.layers.transfers import map_tensors, tensors_of
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.draw.crops import Integers

@@ -21,9 +21,8 @@ from torch.utils.data import DataLoader
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.views import ViewSpec
 from clove_ssl.console import Console
-from clove_ssl.data.bad_files import BadFile, BadFiles
-from clove_ssl.data.cache.store import PhotoStore, PhotoTable
 from clove_ssl.data.decode import BatchDecoder, find_batch_decoder
+from clove_ssl.data.kept_photos import PhotoStore, PhotoTable
 from clove_ssl.data.loading import WorkersUntilKept, end_workers, load_batches
 from clove_ssl.data.order import BatchOrder, ImageOrder
 from clove_ssl.data.reading import (
@@ -34,11 +33,11 @@ from clove_ssl.data.reading import (
     RenderedViews,
     view_batch,
 )
-from clove_ssl.data.sources import ImageSource
-from clove_ssl.pretraining.caching import open_store
+from clove_ssl.data.sources import BadFile, BadFiles, ImageSource
 from clove_ssl.pretraining.choices import Choices
 from clove_ssl.pretraining.device_renderer import DeviceRenderer, Ready
-from clove_ssl.training.batches import WaitingTime
+from clove_ssl.pretraining.images import open_store
+from clove_ssl.training.observer import WaitingTime
 from clove_ssl.training.processes import Process
 from clove_ssl.views.batch import ViewBatch
 

@@ -3,6 +3,9 @@
 What a run computes follows from its config, the names of its images and the step, none of which
 knows where anything lies. So a run or its images can be moved and the run goes on exactly. A
 longer run is another one from the next step on, since its schedules end later; that is said.
+
+What it has learned can also be looked at without going on: its method, with the weights of its
+newest checkpoint.
 """
 
 from __future__ import annotations
@@ -11,13 +14,15 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from clove_ssl.backbones.build import build_backbone
 from clove_ssl.config import files
 from clove_ssl.config.pretraining import SCENES, PretrainConfig
 from clove_ssl.config.resuming import ResumeChanges
 from clove_ssl.errors import UserError
-from clove_ssl.pretraining.images import located
-from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.methods.base import Method
+from clove_ssl.runs.directory import RunDirectory, newest_intact
 from clove_ssl.runs.provenance import read_starts
+from clove_ssl.training.checkpoints import fitting, load_state
 from clove_ssl.training.loop import TrainingLoop
 from clove_ssl.training.plan import RunPlan
 
@@ -29,7 +34,7 @@ def read_continued(run: RunDirectory, changes: ResumeChanges) -> PretrainConfig:
         config = replace(config, micro_batch=changes.micro_batch)
     if changes.data:
         first, *more = changes.data
-        moved = located(replace(config.data, source=first, more=tuple(more)))
+        moved = replace(config.data, source=first, more=tuple(more)).located()
         config = replace(config, data=moved)
     else:
         _check_still_there(run, config)
@@ -118,3 +123,23 @@ def _explain_length(before: PretrainConfig, loop: TrainingLoop) -> None:
         f"{loop.lr(loop.step):.3g}. So it is not the run that would have been planned this long "
         "from the start; what was learned so far is kept."
     )
+
+
+def unrestored_method(config: PretrainConfig) -> Method:
+    """The method of a run with random weights."""
+    return config.method.build(build_backbone(replace(config.backbone, weights=None)))
+
+
+def restore_method(run: RunDirectory, config: PretrainConfig) -> tuple[Method, int]:
+    """The method with the weights of the newest intact checkpoint, in eval mode, and its step."""
+    checkpoint = newest_intact(run.checkpoints)
+    if checkpoint is None:
+        raise UserError(
+            f"{run.path} has no intact checkpoint, and what was asked for is not in its export. "
+            f"Type: clove resume {run.path}"
+        )
+    method = unrestored_method(config)
+    with fitting(checkpoint.path):
+        method.load_state_dict(load_state(checkpoint.path)["learner"])
+    method.eval()
+    return method, checkpoint.step

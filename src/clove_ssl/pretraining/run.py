@@ -7,7 +7,6 @@ the uninterrupted run bit for bit on the same device.
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -16,39 +15,43 @@ from pathlib import Path
 
 import torch
 
-from clove_ssl.backbones.build import fuse_norms
-from clove_ssl.config import files
-from clove_ssl.config.pretraining import SCENES, PretrainConfig
+from clove_ssl.backbones.build import build_backbone, fuse_norms
+from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.resuming import ResumeChanges
 from clove_ssl.console import Console, counted
-from clove_ssl.data.bad_files import BadFiles
-from clove_ssl.data.dead_workers import explained_deaths
+from clove_ssl.data.loading import explained_deaths
+from clove_ssl.data.sources import BadFiles
+from clove_ssl.layers.normalization import synchronize_norms
 from clove_ssl.methods.base import Method
 from clove_ssl.optimizers import build_optimizer
-from clove_ssl.pretraining.building import build_method
-from clove_ssl.pretraining.choices import Choices, decide
+from clove_ssl.pretraining.choices import (
+    Choices,
+    PretrainNeeds,
+    check_needs,
+    decide,
+    decide_sizes,
+)
 from clove_ssl.pretraining.compile.ahead import compile_ahead
 from clove_ssl.pretraining.compile.method import compile_method
 from clove_ssl.pretraining.feed import open_feed
 from clove_ssl.pretraining.going_on import read_continued, take_over
-from clove_ssl.pretraining.images import RunImages, located, open_images
-from clove_ssl.pretraining.needs import PretrainNeeds, check_needs
+from clove_ssl.pretraining.images import RunImages, open_images
 from clove_ssl.pretraining.synthetic import synthetic_batch
 from clove_ssl.probes.in_run import ProbedRun, RunProbes
 from clove_ssl.report.page import get_ready, write_report
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
-from clove_ssl.runs.metrics import Metrics, last_values, read_metrics
+from clove_ssl.runs.metrics import Metrics
 from clove_ssl.runs.provenance import SHORTER_SIDE, record_bad_files, record_start
 from clove_ssl.training.captured import CapturedPasses
 from clove_ssl.training.checkpoints import CheckpointStore
 from clove_ssl.training.loop import TrainingLoop
+from clove_ssl.training.numerics import start_repeatably
 from clove_ssl.training.observer import Observer
-from clove_ssl.training.processes import Process, joined, owned
-from clove_ssl.training.repeatability import start_repeatably
-from clove_ssl.weights.export.model_card import card_facts, write_model_card
-from clove_ssl.weights.origins import is_imagenet
-from clove_ssl.weights.safetensors_file import save_backbone
+from clove_ssl.training.processes import Process, joined, owned, placed
+from clove_ssl.weights.export.model_card import export_run
+from clove_ssl.weights.load import load_weights
+from clove_ssl.weights.origins import imagenet_file, is_imagenet
 
 
 @dataclass(frozen=True)
@@ -82,14 +85,13 @@ class Parts:
 def pretrain(config: PretrainConfig, *, overwrite: bool = False) -> PretrainResult:
     """Pre-train a backbone; ``config.out`` must be new, or a run if it may be overwritten."""
     with joined(config.device, share_gpus=config.share_gpus) as process:
-        # Checked twice: here for a quick answer, and by ``make_free`` when everything else is known
-        # to work.
+        # Checked twice: here for a quick answer, and by ``begin`` when everything else is known to
+        # work.
         if process.is_first:  # before minutes of looking through the data
             directory.check_is_free(config.out, overwrite=overwrite)
-        parts = _prepare(_from_anywhere(config), process)
+        parts = _prepare(config.located(), process)
         if process.is_first:
-            directory.make_free(config.out, overwrite=overwrite)
-            files.save(parts.config, directory.create(config.out).config)
+            directory.begin(parts.config, overwrite=overwrite)
         return _train(RunDirectory(config.out), process, parts)
 
 
@@ -102,16 +104,6 @@ def resume(path: str | Path, changes: ResumeChanges | None = None) -> PretrainRe
         return _train(run, process, _prepare(config, process), changes)
 
 
-def _from_anywhere(config: PretrainConfig) -> PretrainConfig:
-    """The config with paths that hold in whatever folder the run is resumed."""
-    weights, probed = config.backbone.weights, config.probe.data
-    if weights is not None and weights.exists():
-        config = replace(config, backbone=replace(config.backbone, weights=weights.absolute()))
-    if probed is not None and probed != SCENES and os.path.exists(probed):
-        config = replace(config, probe=replace(config.probe, data=os.path.abspath(probed)))
-    return replace(config, data=located(config.data))
-
-
 def _prepare(config: PretrainConfig, process: Process) -> Parts:
     """Open the data, make all choices, and build the method."""
     # Before anything draws a number: weights, queues and prototypes all come from this generator.
@@ -121,9 +113,10 @@ def _prepare(config: PretrainConfig, process: Process) -> Parts:
     if config.method.needs_labels:
         config = replace(config, method=config.method.for_classes(len(images.class_names)))
     # Before the method takes memory: what cannot fit should be a sentence, not a killed process.
-    needs = check_needs(config, process, images=len(images))
-    method = build_method(config, process)
-    choices = decide(config, process, images=len(images), method=method, source=images.source)
+    sizes = decide_sizes(config, process, images=len(images))
+    needs = check_needs(config, process, sizes)
+    method = _build_method(config, process)
+    choices = decide(config, process, sizes, method=method, source=images.source)
     # Before compilation, which puts the precision of products into its graphs.
     choices.precision.prepare()
     if choices.compilation.value:
@@ -134,6 +127,22 @@ def _prepare(config: PretrainConfig, process: Process) -> Parts:
     largest = max((spec.size for spec in method.views()), default=224)
     probes = RunProbes(config, choices.plan, images.source, size=largest)
     return Parts(config, images, choices, method, probes, needs)
+
+
+def _build_method(config: PretrainConfig, process: Process) -> Method:
+    """The method as a run begins with it, on the device of this process."""
+    backbone = build_backbone(config.backbone)
+    weights = config.backbone.weights
+    if weights is not None:
+        if is_imagenet(weights):
+            with Console(speaks=process.is_first).working("Fetching ImageNet weights"):
+                weights = imagenet_file(config.backbone.name)
+        load_weights(backbone, weights)
+    method = config.method.build(backbone)
+    # The teacher is part of the method by now, so its norms are synchronized, too.
+    if process.world_size > 1 and config.sync_norm:
+        synchronize_norms(method, process.device.type)
+    return placed(method, process.device)
 
 
 def _train(
@@ -311,15 +320,8 @@ def _finish(run: RunDirectory, loop: TrainingLoop, parts: Parts, *, finished: bo
     if not finished:
         loop.console.say(f"Stopped after step {loop.step}. Go on with: clove resume {run.path}")
         return
-    config, plan, backbone = parts.config, loop.plan, parts.method.export_backbone()
-    # The backbone before card and report: if one of those fails, what took days is there.
-    metadata = {"method": config.method.name, "config_hash": files.fingerprint(config)}
-    save_backbone(backbone, run.backbone, metadata)
-    metrics = last_values(read_metrics(run))
-    facts = card_facts(
-        config, backbone, images=plan.images, steps=plan.total_steps, metrics=metrics
-    )
-    write_model_card(run.model_card, facts)
+    plan, backbone = loop.plan, parts.method.export_backbone()
+    export_run(run, parts.config, backbone, images=plan.images, steps=plan.total_steps)
     write_report(run)
     loop.console.say(f"Done: {counted(loop.step, 'step')}.")
     loop.console.choice("backbone", str(run.backbone))

@@ -19,11 +19,10 @@ from clove_ssl.data.reading import RenderedViews
 from clove_ssl.data.sources import ImageSource
 from clove_ssl.methods.base import Method, Progress
 from clove_ssl.optimizers import build_optimizer
-from clove_ssl.pretraining.building import placed
 from clove_ssl.pretraining.synthetic import synthetic_batch
+from clove_ssl.training.numerics import choose_precision, start_repeatably
 from clove_ssl.training.plan import LARGEST_MICRO_BATCH, fit_micro_batch
-from clove_ssl.training.precision import choose_precision
-from clove_ssl.training.repeatability import start_repeatably
+from clove_ssl.training.processes import placed
 from clove_ssl.views.batch import ViewBatch
 
 _PROGRESS = Progress(0, 1000)

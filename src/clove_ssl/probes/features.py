@@ -35,7 +35,7 @@ from clove_ssl.data.sources import ImageSource
 from clove_ssl.errors import UserError
 from clove_ssl.layers.normalization import SynchronizedBatchNorm2d, remade, replace_norms
 from clove_ssl.layers.view_norm import NormByView
-from clove_ssl.training.repeatability import without_trials
+from clove_ssl.training.numerics import without_trials
 from clove_ssl.views.batch import normalize
 
 BATCH = 64

@@ -27,9 +27,8 @@ from clove_ssl.probes.scores import Score
 from clove_ssl.probes.suite import TITLES, Amounts, ProbeSuite
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import PROBE_PREFIX, PROBE_SECONDS, read_metrics
-from clove_ssl.training.batches import Batches
 from clove_ssl.training.loop import TrainingLoop
-from clove_ssl.training.observer import Observer
+from clove_ssl.training.observer import Batches, Observer
 from clove_ssl.training.plan import RunPlan
 from clove_ssl.weights.safetensors_file import save_backbone
 

@@ -110,6 +110,14 @@ class RunDirectory:
         return RunDirectory(self.path / f"run-{number}")
 
 
+def begin(config: PretrainConfig | FinetuneConfig, *, overwrite: bool) -> RunDirectory:
+    """Make the folder of a new run, with its config in it."""
+    _make_free(config.out, overwrite=overwrite)
+    run = create(config.out)
+    files.save(config, run.config)
+    return run
+
+
 def create(path: Path) -> RunDirectory:
     """Make the folder of a new run; refuse one that holds anything."""
     check_is_new(path)
@@ -148,7 +156,7 @@ def check_is_free(path: Path, *, overwrite: bool) -> None:
         pass
 
 
-def make_free(path: Path, *, overwrite: bool) -> None:
+def _make_free(path: Path, *, overwrite: bool) -> None:
     """Remove the earlier run that a new one may overwrite."""
     if not overwrite or not path.is_dir():
         return

@@ -24,7 +24,7 @@ from clove_ssl.layers.captured import Recorder
 from clove_ssl.layers.transfers import map_tensors, tensors_of
 from clove_ssl.methods.base import Learner, Progress, StepOutput
 from clove_ssl.methods.compiled import Capturable
-from clove_ssl.training.precision import Precision
+from clove_ssl.training.numerics import Precision
 from clove_ssl.views.batch import ViewBatch
 
 STEPS_BEFORE = 3  # until then libraries choose their kernels and take their workspaces

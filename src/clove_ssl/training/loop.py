@@ -25,7 +25,6 @@ from clove_ssl.interrupts import answered_with
 from clove_ssl.layers.captured import Recorder
 from clove_ssl.layers.transfers import HostCopy
 from clove_ssl.methods.base import Learner, Progress, StepOutput
-from clove_ssl.training.batches import Batches
 from clove_ssl.training.captured import CapturedPasses
 from clove_ssl.training.checkpoints import (
     CheckpointStore,
@@ -33,11 +32,16 @@ from clove_ssl.training.checkpoints import (
     State,
     restore_optimizer,
 )
-from clove_ssl.training.observer import Observer, describe_metrics, gradient_norm, mean_output
+from clove_ssl.training.numerics import Precision, random_state, set_random_state
+from clove_ssl.training.observer import (
+    Batches,
+    Observer,
+    describe_metrics,
+    gradient_norm,
+    mean_output,
+)
 from clove_ssl.training.plan import RunPlan
-from clove_ssl.training.precision import Precision
 from clove_ssl.training.processes import Process
-from clove_ssl.training.repeatability import random_state, set_random_state
 from clove_ssl.views.batch import ViewBatch
 
 AFTER_THIS_STEP = "stopping after this step; again to stop now"

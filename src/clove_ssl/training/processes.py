@@ -16,7 +16,7 @@ from typing import Literal, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError
@@ -29,6 +29,7 @@ LONGEST_WAIT = timedelta(hours=2)
 """How long processes wait for the first one, which scores and writes reports alone."""
 
 T = TypeVar("T")
+Network = TypeVar("Network", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -156,6 +157,15 @@ def choose_device(device: Literal["auto", "cpu", "cuda"], *, local_rank: int = 0
             f"{torch.cuda.device_count()}, or give --share-gpus."
         )
     return torch.device("cuda", local_rank)
+
+
+def placed(network: Network, device: torch.device) -> Network:
+    """A network on a device, laid out as kernels there want it."""
+    if device.type == "cuda":
+        # The layout that tensor cores want; without it every convolution would turn its maps
+        # around.
+        network = network.to(memory_format=torch.channels_last)
+    return network.to(device)
 
 
 @contextmanager

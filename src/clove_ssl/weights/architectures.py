@@ -11,8 +11,7 @@ from functools import cache
 
 from torch import Tensor
 
-from clove_ssl.backbones.build import CAFFE_SUFFIX, backbone_names, torchvision_body
-from clove_ssl.backbones.outlines import outlined
+from clove_ssl.backbones.build import CAFFE_SUFFIX, backbone_names, outlined, torchvision_body
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.errors import UserError
 from clove_ssl.weights.dialects import State

@@ -28,8 +28,8 @@ from clove_ssl.backbones.build import (
     backbone_names,
     build_backbone,
     import_timm,
+    outlined,
 )
-from clove_ssl.backbones.outlines import outlined
 from clove_ssl.config.bases import Branch
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.errors import UserError

@@ -13,13 +13,12 @@ from torch import Tensor
 
 from clove_ssl.config.pretraining import DataConfig
 from clove_ssl.config.views import ViewsConfig
-from clove_ssl.data.bad_files import BadFiles
-from clove_ssl.data.cache.store import PhotoStore
 from clove_ssl.data.decode import decode
+from clove_ssl.data.kept_photos import PhotoStore
 from clove_ssl.data.loading import WorkersUntilKept, load_batches
 from clove_ssl.data.order import BatchOrder, ImageOrder
 from clove_ssl.data.reading import BatchReader, EncodedImages, RenderedViews
-from clove_ssl.data.sources import open_source
+from clove_ssl.data.sources import BadFiles, open_source
 from clove_ssl.methods.clove.config import CLoVEConfig
 from clove_ssl.pretraining.feed import DeviceFeed, ViewFeed
 from clove_ssl.training.processes import Process

@@ -17,7 +17,7 @@ from fuzz.targets.commands import Refused, damaged_yaml, muted
 from fuzz.targets.images import with_pixels
 
 from clove_ssl.config.finetuning import LabelledDataConfig, protocol
-from clove_ssl.config.own_data import DataConfig
+from clove_ssl.config.showing import DataConfig
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.base import Reading, Task, TaskData
 from clove_ssl.tasks.own.command import example_rows, show_data

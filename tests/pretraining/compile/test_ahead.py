@@ -25,7 +25,7 @@ from clove_ssl.pretraining.compile import calls as compilation_calls
 from clove_ssl.pretraining.compile.calls import PieceCall, record_calls
 from clove_ssl.pretraining.compile.helpers import CallPile, Surroundings, load_calls
 from clove_ssl.pretraining.compile.method import compile_method, compile_piece, compile_pieces
-from clove_ssl.training.precision import choose_precision
+from clove_ssl.training.numerics import choose_precision
 
 CPU = torch.device("cpu")
 FP32 = choose_precision("auto", CPU)
@@ -77,7 +77,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 from clove_ssl.pretraining.compile.calls import PieceCall, TensorKind
 from clove_ssl.pretraining.compile.helpers import Surroundings, run_helpers
-from clove_ssl.training.precision import choose_precision
+from clove_ssl.training.numerics import choose_precision
 
 cpu = torch.device("cpu")
 fp32 = choose_precision("auto", cpu)

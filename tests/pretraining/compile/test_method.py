@@ -28,7 +28,7 @@ from clove_ssl.pretraining.compile import ahead
 from clove_ssl.pretraining.compile.method import compile_method, compile_pieces, cut
 from clove_ssl.pretraining.synthetic import synthetic_batch
 from clove_ssl.probes.features import FrozenFeatures
-from clove_ssl.training.precision import choose_precision
+from clove_ssl.training.numerics import choose_precision
 from clove_ssl.views.batch import ViewBatch
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")

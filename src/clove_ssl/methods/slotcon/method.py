@@ -16,7 +16,8 @@ can be active at most, R = B * M of a batch; N keys come from all processes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -45,7 +46,6 @@ from clove_ssl.methods.slotcon.loss import (
     slots_of,
     winners,
 )
-from clove_ssl.methods.slotcon.networks import conv_head, linear_head
 from clove_ssl.methods.teacher_student import MapEncoder, TeacherStudentMethod
 from clove_ssl.methods.two_views import swap_views
 from clove_ssl.views.batch import ViewBatch
@@ -81,7 +81,7 @@ class Encoder(MapEncoder):
 
     def __init__(self, backbone: Backbone, config: SlotConConfig) -> None:
         head = config.head
-        super().__init__(backbone, conv_head(backbone.out_channels, head.hidden, head.out))
+        super().__init__(backbone, _conv_head(backbone.out_channels, head.hidden, head.out))
         # Of the encoder, not beside it: the teacher averages prototypes along with weights.
         self.prototypes = nn.Parameter(torch.randn(config.prototypes, head.out))
 
@@ -152,7 +152,7 @@ class SlotSearch(nn.Module):
 
     def __init__(self, config: SlotConConfig) -> None:
         super().__init__()
-        self.predictor = linear_head(config.head.out, config.head.hidden, config.head.out)
+        self.predictor = _linear_head(config.head.out, config.head.hidden, config.head.out)
         self.temperature = config.loss.slot_temperature
 
     def forward(
@@ -278,3 +278,41 @@ def slot_metrics(won: Tensor) -> dict[str, Tensor]:
         "slots_per_image": won.sum(1).float().mean(),
         "prototypes_in_use": won.any(0).float().mean(),
     }
+
+
+def _conv_head(in_channels: int, hidden: int, out: int) -> nn.Sequential:
+    """Three 1x1 convolutions with batch norm and GELU between them, for feature maps."""
+    return _head(partial(nn.Conv2d, kernel_size=1), nn.BatchNorm2d, in_channels, hidden, out)
+
+
+def _linear_head(in_channels: int, hidden: int, out: int) -> nn.Sequential:
+    """The same for rows: three linear layers."""
+    return _head(nn.Linear, nn.BatchNorm1d, in_channels, hidden, out)
+
+
+def _head(
+    layer: Callable[[int, int], nn.Module],
+    norm: Callable[[int], nn.Module],
+    in_channels: int,
+    hidden: int,
+    out: int,
+) -> nn.Sequential:
+    head = nn.Sequential(
+        layer(in_channels, hidden),
+        norm(hidden),
+        nn.GELU(),
+        layer(hidden, hidden),
+        norm(hidden),
+        nn.GELU(),
+        layer(hidden, out),
+    )
+    head.apply(_start_small)
+    return head
+
+
+@torch.no_grad()
+def _start_small(layer: nn.Module) -> None:
+    if isinstance(layer, nn.Conv2d | nn.Linear):
+        nn.init.trunc_normal_(layer.weight, std=0.02)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)

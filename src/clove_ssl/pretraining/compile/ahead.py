@@ -25,7 +25,7 @@ from clove_ssl.methods.base import Method
 from clove_ssl.methods.compiled import Compilable
 from clove_ssl.pretraining.compile.calls import PieceCall, record_calls
 from clove_ssl.pretraining.compile.helpers import Surroundings, load_calls, run_helpers
-from clove_ssl.training.precision import Precision
+from clove_ssl.training.numerics import Precision
 from clove_ssl.views.batch import ViewBatch
 
 HELPERS = 8

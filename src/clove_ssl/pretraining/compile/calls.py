@@ -14,8 +14,7 @@ from torch.utils._pytree import tree_map, tree_map_only
 from clove_ssl.methods.base import Method, Progress
 from clove_ssl.methods.compiled import Compilable, has_any_length, mark_any_length
 from clove_ssl.pretraining.compile.method import compile_piece, pieces_of
-from clove_ssl.training.precision import Precision
-from clove_ssl.training.repeatability import without_trials
+from clove_ssl.training.numerics import Precision, without_trials
 from clove_ssl.views.batch import ViewBatch
 
 EXAMPLE_LENGTH = 1024  # where any will do; code is made for lengths like it

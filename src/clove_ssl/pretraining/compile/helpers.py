@@ -25,8 +25,7 @@ import torch
 from clove_ssl.cores import available_cores
 from clove_ssl.pretraining.compile.calls import PieceCall
 from clove_ssl.pretraining.compile.method import set_up_compiler
-from clove_ssl.training.precision import Precision
-from clove_ssl.training.repeatability import start_repeatably
+from clove_ssl.training.numerics import Precision, start_repeatably
 
 _ON_DEATH_OF_PARENT = 1  # PR_SET_PDEATHSIG
 _HELPER = f"import sys; from {__name__} import help_out; help_out(sys.argv[1])"

@@ -8,7 +8,7 @@ from pathlib import Path
 from PIL import Image
 
 from clove_ssl.config.finetuning import LabelledDataConfig
-from clove_ssl.config.own_data import DataConfig
+from clove_ssl.config.showing import DataConfig
 from clove_ssl.console import Console
 from clove_ssl.data.labels.mask_folders import read_mask, read_picture
 from clove_ssl.painting.predictions import paint_classes, paint_things, write_sheet

@@ -8,21 +8,21 @@ Dimensions: B images, S side of a crop, H x W pixels of a test image.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from clove_ssl.data.labels.pixels import IGNORE, DenseLabels
-from clove_ssl.data.loading import batches_of, start_worker
+from clove_ssl.data.loading import InOrder, read_ahead
 from clove_ssl.data.order import ImageOrder, view_uniforms
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.base import Reading
+from clove_ssl.tasks.loading.batches import LoadedBatches
 from clove_ssl.tasks.loading.images import Refusal
 from clove_ssl.tasks.rcnn.pixels import PIXEL_MEAN, resize_image
 from clove_ssl.tasks.semantic.config import VOCSemanticConfig
@@ -94,56 +94,36 @@ def whole_image(image: Tensor, labels: Tensor, *, longest: int, number: int) -> 
     return SemanticBatch(resized(image, shape)[None], labels[None], torch.tensor([number]))
 
 
-class SemanticBatches(Iterable[SemanticBatch]):
-    """The batches of a loader; a worker's refusal becomes the user's error."""
-
-    def __init__(self, loader: DataLoader[SemanticBatch | Refusal]) -> None:
-        self._loader = loader
-
-    def __iter__(self) -> Generator[SemanticBatch]:
-        # Closed here: an inner generator that is only dropped ends its workers where an error, such
-        # as that of a worker which was killed, can be printed but not raised.
-        with closing(batches_of(self._loader)) as batches:
-            for batch in batches:
-                if isinstance(batch, Refusal):
-                    raise UserError(batch.message)
-                yield batch
-
-
-def load_crops(source: DenseLabels, config: VOCSemanticConfig, reading: Reading) -> SemanticBatches:
+def load_crops(
+    source: DenseLabels, config: VOCSemanticConfig, reading: Reading
+) -> LoadedBatches[SemanticBatch]:
     """All training micro-batches of this process."""
     order = ImageOrder(len(source), reading.seed)
     batches = reading.batch_order(order)
-    positions = [
-        batches.positions(step, number)
-        for step in range(reading.start_step, reading.stop_step)
-        for number in range(batches.micro_batches)
-    ]
+    steps = range(reading.start_step, reading.stop_step)
+    positions = InOrder(batches.positions, steps, micro_batches=batches.micro_batches)
     return _load(_TrainingCrops(source, config, order), positions, reading)
 
 
 def load_whole_images(
     source: DenseLabels, config: VOCSemanticConfig, reading: Reading
-) -> SemanticBatches:
+) -> LoadedBatches[SemanticBatch]:
     """Every image once, dealt to the processes in turn."""
     numbers = range(reading.rank, len(source), reading.processes)
     return _load(_WholeImages(source, config), numbers, reading)
 
 
 def _load(
-    images: Dataset[SemanticBatch | Refusal], places: Sequence[range] | range, reading: Reading
-) -> SemanticBatches:
-    loader: DataLoader[SemanticBatch | Refusal] = DataLoader(
+    images: Dataset[SemanticBatch | Refusal], places: Iterable[object], reading: Reading
+) -> LoadedBatches[SemanticBatch]:
+    loader = read_ahead(
         images,
-        batch_size=None,
-        sampler=places,
-        num_workers=reading.workers,
-        prefetch_factor=reading.prefetch if reading.workers else None,
+        places,
+        workers=reading.workers,
+        prefetch=reading.prefetch,
         pin_memory=reading.pin_memory,
-        worker_init_fn=start_worker,
-        generator=torch.Generator(),  # else starting an iterator would move the global one
     )
-    return SemanticBatches(loader)
+    return LoadedBatches(loader)
 
 
 def _crop(

@@ -15,7 +15,6 @@ Dimensions: N images, V views of each; a view is h x w pixels.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import Literal
 
 import numpy as np
@@ -23,6 +22,7 @@ import torch
 from torch import Tensor
 
 from clove_ssl.config.views import ViewSpec
+from clove_ssl.layers.fused_norm.activation import has_triton
 from clove_ssl.views.draw.parameters import ViewParameters
 from clove_ssl.views.render.groups import ViewGroup, group_views
 from clove_ssl.views.render.packing import PackedImages
@@ -60,7 +60,7 @@ def render_batch(
 
 def has_kernels(device: torch.device | str) -> bool:
     """Whether views on this device are rendered by Triton kernels."""
-    return torch.device(device).type == "cuda" and find_spec("triton") is not None
+    return torch.device(device).type == "cuda" and has_triton()
 
 
 def _in_order(

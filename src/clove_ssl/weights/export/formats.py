@@ -1,4 +1,8 @@
-"""Every format by its name: how it is written, checked and used."""
+"""Every format by its name: how it is written, checked and used.
+
+Where Detectron2 or MMDetection is installed, it opens what is made for it: it builds the network as
+the lines of the model card do, loads the file, and gives its maps.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+import yaml
+
+from clove_ssl.backbones.build import STAGES
 from clove_ssl.errors import UserError
 from clove_ssl.weights.config import FormatName
-from clove_ssl.weights.export import (
-    graphs,
-    hub_folder,
-    named_files,
-    native_checks,
-    transformers_folder,
-)
+from clove_ssl.weights.export import graphs, hub_folder, named_files, transformers_folder
 from clove_ssl.weights.export.exported import TOLERANCE, Exported, largest_difference
+from clove_ssl.weights.export.usage import detectron2_settings, mmdetection_backbone
 from clove_ssl.weights.load import load_backbone
 from clove_ssl.weights.safetensors_file import save_backbone
 
@@ -67,6 +70,39 @@ def _check_safetensors(exported: Exported, path: Path) -> float:
     return largest_difference(exported.backbone, load_backbone(path).eval())
 
 
+def _check_with_detectron2(exported: Exported, path: Path) -> float:
+    """Load the file with Detectron2's checkpointer and compare all maps."""
+    config: Any = import_module("detectron2.config")
+    settings = config.get_cfg()
+    settings.merge_from_other_cfg(
+        config.CfgNode(yaml.safe_load(detectron2_settings(exported, str(path))))
+    )
+    settings.MODEL.RESNETS.NORM = "BN"  # the same layer on one device
+    names = ["res2", "res3", "res4", "res5"]
+    settings.MODEL.RESNETS.OUT_FEATURES = names
+    network = import_module("detectron2.modeling").build_backbone(settings)
+    import_module("detectron2.checkpoint").DetectionCheckpointer(network).load(str(path))
+    network.eval()
+    return largest_difference(
+        exported.backbone,
+        lambda images: {
+            stage: network(images)[name] for stage, name in zip(STAGES, names, strict=True)
+        },
+    )
+
+
+def _check_with_mmdetection(exported: Exported, path: Path) -> float:
+    """Load the file with MMDetection's initialisation and compare all maps."""
+    import_module("mmdet.models")  # registers the networks
+    options = mmdetection_backbone(exported, str(path)) | {"norm_cfg": {"type": "BN"}}
+    network: Any = import_module("mmdet.registry").MODELS.build(options)
+    network.init_weights()
+    network.eval()
+    return largest_difference(
+        exported.backbone, lambda images: dict(zip(STAGES, network(images), strict=True))
+    )
+
+
 FORMATS: dict[FormatName, Format] = {
     "safetensors": Format(".safetensors", _write_safetensors, _check_safetensors, "clove-ssl"),
     "torchvision": Format(
@@ -81,14 +117,14 @@ FORMATS: dict[FormatName, Format] = {
         named_files.write_detectron2,
         named_files.check_by_reading,
         "clove-ssl",
-        native=Native("Detectron2", "detectron2.modeling", native_checks.check_with_detectron2),
+        native=Native("Detectron2", "detectron2.modeling", _check_with_detectron2),
     ),
     "mmdetection": Format(
         ".mmdetection.pth",
         named_files.write_mmdetection,
         named_files.check_by_reading,
         "clove-ssl",
-        native=Native("MMDetection", "mmdet.models", native_checks.check_with_mmdetection),
+        native=Native("MMDetection", "mmdet.models", _check_with_mmdetection),
     ),
     "transformers": Format(
         "",

@@ -11,9 +11,11 @@ from clove_ssl.atomic import write_text
 from clove_ssl.backbones.build import CAFFE_SUFFIX, Backbone
 from clove_ssl.config import files
 from clove_ssl.config.pretraining import PretrainConfig
-from clove_ssl.runs.metrics import PROBE_PREFIX, PROBE_SECONDS
+from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.metrics import PROBE_PREFIX, PROBE_SECONDS, last_values, read_metrics
 from clove_ssl.text_tables import in_markdown
 from clove_ssl.views.batch import IMAGENET_MEAN, IMAGENET_STD
+from clove_ssl.weights.safetensors_file import save_backbone
 
 HEALTH = ("loss", "cos_positive", "cos_negative", "feature_std", "effective_rank")
 
@@ -55,6 +57,18 @@ class ModelCardFacts:
     """Student or teacher, where the method has both."""
     loading: str = ""
     """How to open the exported file, where it is not ``backbone.safetensors``."""
+
+
+def export_run(
+    run: RunDirectory, config: PretrainConfig, backbone: Backbone, *, images: int, steps: int
+) -> None:
+    """Write what a finished run leaves: its backbone, and the card beside it."""
+    # The backbone first: if the card fails, what took days is there.
+    metadata = {"method": config.method.name, "config_hash": files.fingerprint(config)}
+    save_backbone(backbone, run.backbone, metadata)
+    metrics = last_values(read_metrics(run))
+    facts = card_facts(config, backbone, images=images, steps=steps, metrics=metrics)
+    write_model_card(run.model_card, facts)
 
 
 def card_facts(

@@ -16,8 +16,12 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from clove_ssl.data import loading
-from clove_ssl.data.dead_workers import explained_deaths, explained_deaths_of_reading
-from clove_ssl.data.loading import batches_of, start_worker
+from clove_ssl.data.loading import (
+    batches_of,
+    explained_deaths,
+    explained_deaths_of_reading,
+    start_worker,
+)
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.loading.batches import LoadedBatches
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clove_ssl.config.pretraining import DataConfig
-from clove_ssl.data.bad_files import BadFile, BadFiles
+from clove_ssl.data.sources import BadFile, BadFiles
 from clove_ssl.errors import UserError
 
 

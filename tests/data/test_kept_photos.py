@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from clove_ssl.data.cache.shared_memory import SharedMemory
-from clove_ssl.data.cache.store import PhotoStore, PhotoTable
+from clove_ssl.data.kept_photos import PhotoStore, PhotoTable, SharedMemory
 
 
 def pictures(*indices: int) -> list[Tensor]:

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch._inductor import config as compiler
 
-from clove_ssl.training.precision import Precision
-from clove_ssl.training.repeatability import start_repeatably
+from clove_ssl.training.numerics import Precision, start_repeatably
 
 
 @pytest.fixture

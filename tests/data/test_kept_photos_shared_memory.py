@@ -6,7 +6,7 @@ import multiprocessing
 
 from builders.shared_bytes import answer
 
-from clove_ssl.data.cache.shared_memory import SharedMemory
+from clove_ssl.data.kept_photos import SharedMemory
 
 
 def test_processes_of_every_kind_see_the_same_bytes() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from builders.runs.cached_feeds import PHOTOS, write_photos
 
-from clove_ssl.data.cache.estimate import estimate_decoded_size
 from clove_ssl.data.decode import DecodeError, image_size
+from clove_ssl.data.kept_photos import estimate_decoded_size
 from clove_ssl.data.sources import open_source
 
 

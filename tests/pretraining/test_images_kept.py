@@ -13,10 +13,10 @@ from builders.runs.tiny_runs import tiny_config
 
 from clove_ssl.config.pretraining import DataConfig, PretrainConfig
 from clove_ssl.config.views import ViewsConfig
-from clove_ssl.data.cache.estimate import DecodedSize
+from clove_ssl.data.kept_photos import DecodedSize
 from clove_ssl.data.sources import open_source
 from clove_ssl.errors import UserError
-from clove_ssl.pretraining.caching import FreeMemory, choose_cache, decide_place
+from clove_ssl.pretraining.images import FreeMemory, choose_cache, decide_place
 from clove_ssl.pretraining.run import pretrain, resume
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.provenance import read_starts

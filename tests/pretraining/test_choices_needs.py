@@ -16,9 +16,9 @@ from clove_ssl.config import files
 from clove_ssl.config.pretraining import CheckpointConfig, PretrainConfig
 from clove_ssl.errors import UserError
 from clove_ssl.optimizers import build_optimizer
-from clove_ssl.pretraining.building import unrestored_method
-from clove_ssl.pretraining.needs import PretrainNeeds, check_needs
-from clove_ssl.training import needs as shared
+from clove_ssl.pretraining.choices import PretrainNeeds, check_needs, decide_sizes
+from clove_ssl.pretraining.going_on import unrestored_method
+from clove_ssl.training import plan as shared
 from clove_ssl.training.checkpoints import CheckpointStore
 from clove_ssl.training.processes import Process
 
@@ -26,7 +26,7 @@ ALONE = Process(0, 1, 0, 1, torch.device("cpu"))
 
 
 def check(config: PretrainConfig) -> PretrainNeeds:
-    needs = check_needs(config, ALONE, images=10**6)
+    needs = check_needs(config, ALONE, decide_sizes(config, ALONE, images=10**6))
     assert needs is not None
     return needs
 
@@ -62,7 +62,7 @@ def test_the_estimate_draws_no_random_number(tmp_path: Path) -> None:
 def test_a_run_that_memory_cannot_hold_is_refused(
     changes: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared, "host_memory", lambda: 2**34)
+    monkeypatch.setattr(shared, "total_memory", lambda: 2**34)
     config = tiny_config(tmp_path / "run", **changes)
     with pytest.raises(UserError, match=r"needs .* GiB of memory at least.*has 16.0 GiB.*Lower"):
         check(config)
@@ -81,17 +81,6 @@ def test_checkpoints_that_the_disk_cannot_hold_are_refused(
     assert "The checkpoints of this run need" in said
     assert "0.1 MiB free" in said
     assert not config.out.exists()
-
-
-def test_a_container_has_no_more_than_its_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "facts").write_text("MemTotal:       65000000 kB\n")
-    monkeypatch.setattr(shared, "MEMORY_FACTS", tmp_path / "facts")
-    monkeypatch.setattr(shared, "CONTAINER_LIMIT", tmp_path / "limit")
-    assert shared.host_memory() == 65_000_000 * 1024
-    (tmp_path / "limit").write_text("1000000\n")
-    assert shared.host_memory() == 1_000_000
 
 
 def test_a_run_that_lasts_for_months_on_any_machine_is_refused(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 A :class:`PhotoTable` says which photos are kept, where they are and how large they
 are; all processes of a machine read it. The pixels are in the memory of a GPU, which
-belongs to one process, or in memory of the host, which the processes share.
+belongs to one process, or in memory of the host, which the processes share. How much
+all photos of a source take is estimated from the headers of some.
 
 A photo is kept under the number that was asked for. Where its file was bad, that is
 what the next readable file gave, as it would be without a store.
@@ -12,15 +13,22 @@ Dimensions: B photos of a batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import fcntl
+import mmap
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.reduction import DupFd
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from clove_ssl.data.cache.shared_memory import SharedMemory
+from clove_ssl.data.decode import DecodeError, image_size
+from clove_ssl.data.sources import ImageSource
 from clove_ssl.views.render.packing import PackedImages
 
 Integers = npt.NDArray[np.int64]
@@ -29,6 +37,12 @@ Booleans = npt.NDArray[np.bool_]
 _STATE, _OFFSET, _HEIGHT, _WIDTH, _POSITION, _COLUMNS = range(6)
 _ABSENT, _COMING, _KEPT = range(3)
 _USED, _KEPT_COUNT, _IS_FULL = range(3)  # places in the first row, which is no photo's
+
+MOST_SAMPLES, MOST_REMOTE_SAMPLES = 256, 32  # behind a URL each of them is a request
+_FEWEST_SAMPLES = 8
+_EVERY = 16  # of a small source no more than each sixteenth is looked at, since runs are short
+_MARGIN = 1.15  # the mean of 256 sizes is rarely off by more than a few per cent
+_ROOM_FOR_FEW = 2**24  # bytes; where there are few photos, one can be much larger than all others
 
 
 class Room(NamedTuple):
@@ -181,3 +195,105 @@ class PhotoStore:
     def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update(state)
         self._view_pixels()
+
+
+def has_shared_memory() -> bool:
+    """Whether this system has memory of this kind."""
+    return hasattr(os, "memfd_create")
+
+
+class SharedMemory:
+    """Bytes, zero at first, that are the same for all processes that hold them.
+
+    They have no name in any folder: the system takes them back when the last process that holds
+    them ends, however that happens, so nobody has to clean up. Pages cost nothing until they are
+    written, and do not count against the size of ``/dev/shm``, which is small in many containers.
+
+    Worker processes inherit them, or get them with what is pickled at their start. Processes
+    that were started side by side open them by ``address``.
+    """
+
+    def __init__(self, size: int) -> None:
+        # Not multiprocessing's shared memory: its names outlive a killed run, and fill /dev/shm.
+        file = os.memfd_create("clove-photos")
+        os.ftruncate(file, size)
+        self._take(file)
+
+    @classmethod
+    def at(cls, address: str) -> SharedMemory:
+        """The memory that another process of this machine calls ``address``."""
+        memory = cls.__new__(cls)
+        memory._take(os.open(address, os.O_RDWR | os.O_CLOEXEC))
+        return memory
+
+    @property
+    def address(self) -> str:
+        """Where other processes of the same user find it while this one holds it."""
+        return f"/proc/{os.getpid()}/fd/{self._file}"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep all other processes out; what they wrote before can be read."""
+        # A lock of the file, which the system opens when its holder dies; a mutex in the memory
+        # would stay locked for good.
+        fcntl.lockf(self._file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._file, fcntl.LOCK_UN)
+
+    def _take(self, file: int) -> None:
+        self._file = file
+        self.bytes = mmap.mmap(file, os.fstat(file).st_size)
+
+    def __del__(self) -> None:
+        file = getattr(self, "_file", None)
+        if file is not None:
+            os.close(file)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _from_parent, (DupFd(self._file),)
+
+
+def _from_parent(file: Any) -> SharedMemory:
+    memory = SharedMemory.__new__(SharedMemory)
+    memory._take(file.detach())
+    return memory
+
+
+@dataclass(frozen=True)
+class DecodedSize:
+    """An estimate of bytes, and the photos it comes from."""
+
+    bytes: int
+    samples: int
+    left_out: int = 0
+    """Samples that would not stay."""
+
+    @property
+    def with_margin(self) -> int:
+        """Bytes that are enough unless the samples were far from typical."""
+        return int(_MARGIN * self.bytes) + _ROOM_FOR_FEW
+
+
+def estimate_decoded_size(
+    source: ImageSource,
+    *,
+    max_pixels: int,
+    stays: Callable[[int, int], bool],
+    most_samples: int = MOST_SAMPLES,
+) -> DecodedSize:
+    """What the photos take as 8-bit RGB whose height and width say that they will stay.
+
+    Files that cannot be read count like the others.
+    """
+    count = len(source)
+    samples = min(count, most_samples, max(_FEWEST_SAMPLES, count // _EVERY))
+    sizes = []
+    for index in np.linspace(0, count - 1, samples).astype(np.int64).tolist():
+        # Unreadable ones are named when their turn comes.
+        with suppress(DecodeError, OSError, MemoryError):
+            sizes.append(image_size(source.read(index), max_pixels=max_pixels))
+    staying = [3 * height * width for height, width in sizes if stays(height, width)]
+    mean = sum(staying) / len(sizes) if sizes else 0.0
+    return DecodedSize(int(mean * count), len(sizes), len(sizes) - len(staying))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from clove_ssl.backbones.outlines import outlined
+from clove_ssl.backbones.build import outlined
 
 
 def test_shapes_are_there_and_values_are_not() -> None:

@@ -1,1 +1,0 @@
-"""Photos that stay: decoded once, kept as bytes, and found again by their number."""
