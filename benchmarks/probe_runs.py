@@ -21,9 +21,8 @@ from clove_ssl.config.probing import ProbeConfig
 from clove_ssl.methods.recipes import recipe
 from clove_ssl.pretraining import run as pretraining
 from clove_ssl.probes.command import probe_backbones
-from clove_ssl.probes.in_run import SECONDS
 from clove_ssl.runs.directory import RunDirectory
-from clove_ssl.runs.metrics import read_metrics
+from clove_ssl.runs.metrics import PROBE_SECONDS, read_metrics
 
 BETTER_WHEN_LOWER = ("alignment", "uniformity")
 
@@ -37,7 +36,7 @@ def pretrain(photos: str, out: Path, *, epochs: int) -> dict[str, Any]:
     start = time.perf_counter()
     pretraining.pretrain(config)
     seconds = time.perf_counter() - start
-    probes = [row[SECONDS] for row in read_metrics(RunDirectory(out)) if SECONDS in row]
+    probes = [row[PROBE_SECONDS] for row in read_metrics(RunDirectory(out)) if PROBE_SECONDS in row]
     share = sum(probes) / seconds
     return {"run": str(out), "seconds": seconds, "probes": probes, "share": share}
 
