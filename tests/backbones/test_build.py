@@ -173,3 +173,39 @@ def test_it_traces_into_one_graph(name: str) -> None:
     compiled = torch.compile(backbone.features, fullgraph=True, backend="eager")
     images = torch.randn(1, 3, 32, 32)
     torch.testing.assert_close(compiled(images), backbone.features(images))
+
+
+@pytest.mark.parametrize("name", ["resnet18", "regnet_y_400mf", "timm:resnet14t"])
+def test_a_larger_stem_has_the_same_maps(name: str) -> None:
+    images = torch.rand(4, 3, 64, 64, dtype=torch.float64)
+    maps = []
+    for factor in (1.0, 4.0):
+        torch.manual_seed(0)
+        backbone = build_backbone(BackboneConfig(name=name, stem_scale=factor)).double()
+        norms = (each for each in backbone.modules() if isinstance(each, torch.nn.BatchNorm2d))
+        for norm in norms:
+            norm.eps = 1e-12  # or the factor would not cancel, by some millionths
+        maps.append(backbone.features(images))
+    torch.testing.assert_close(*maps, rtol=1e-6, atol=1e-6)
+
+
+def test_a_larger_stem_turns_less_in_a_step_of_sgd() -> None:
+    turned = []
+    for factor in (1.0, 4.0):
+        torch.manual_seed(0)
+        backbone = build_backbone(BackboneConfig(name="resnet18", stem_scale=factor))
+        torch.manual_seed(1)
+        features = backbone.features(torch.rand(4, 3, 64, 64))
+        (features * torch.randn_like(features)).sum().backward()
+        weight = backbone.body.conv1.weight
+        turned.append((weight.grad.norm() / weight.norm()).item())
+    assert turned[0] / turned[1] == pytest.approx(16, rel=0.01)
+
+
+def test_a_stem_without_a_norm_stays_as_it_is() -> None:
+    stems = []
+    for factor in (1.0, 4.0):
+        torch.manual_seed(0)
+        backbone = build_backbone(BackboneConfig(name="convnext_tiny", stem_scale=factor))
+        stems.append(next(backbone.parameters()))
+    assert torch.equal(*stems)

@@ -244,13 +244,34 @@ def build_backbone(config: BackboneConfig) -> Backbone:
     """
     stage = STAGES[-1] if config.stage == "last" else config.stage
     if config.name.startswith(TIMM_PREFIX):
-        return _build_timm(config, stage)
+        backbone = _build_timm(config, stage)
+    else:
+        backbone = _build_torchvision(config, stage)
+    _enlarge_stem(backbone, config.stem_scale)
+    return backbone
+
+
+def _build_torchvision(config: BackboneConfig, stage: str) -> Backbone:
     if config.name not in backbone_names():
         raise unknown_name("backbone", config.name, [*backbone_names(), f"{TIMM_PREFIX}NAME"])
     parts = _PARTS_OF_FAMILY[_family(config.name)]
     backbone = Backbone(torchvision_body(config), name=config.name, parts=parts, stage=stage)
     backbone.freeze_unused()
     return backbone
+
+
+def _enlarge_stem(backbone: Backbone, factor: float) -> None:
+    """Multiply the weights of the first convolution, whose batch norm divides by the factor again.
+
+    A step of SGD turns weights w by lr * |gradient| / |w|, and the gradient behind a norm goes with
+    1 / |w|. LARS keeps a stem nearly as small as it starts, a quarter of what networks have that
+    were trained with labels; so fine-tuning at their learning rate would turn it 16 times as fast.
+    """
+    layers = [each for each in backbone.modules() if not any(each.children())]
+    is_normed = isinstance(layers[0], nn.Conv2d) and isinstance(layers[1], nn.BatchNorm2d)
+    if factor != 1 and is_normed:
+        with torch.no_grad():
+            layers[0].weight.mul_(factor)
 
 
 def can_fuse_norms(network: nn.Module) -> bool:

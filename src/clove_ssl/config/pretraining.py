@@ -91,7 +91,7 @@ class DataConfig(Ranged):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BackboneConfig:
+class BackboneConfig(Ranged):
     """The network that is pre-trained."""
 
     name: str = "resnet50"
@@ -102,6 +102,10 @@ class BackboneConfig:
     """16 dilates the last stage instead of striding it (ResNets only)."""
     zero_init_last: bool = True
     """Start every residual block of a ResNet as the identity (last batch-norm scale zero)."""
+    stem_scale: Annotated[float, Range(2**-10, 2**10)] = 1.0
+    """The first convolution starts with weights so many times as large, if a batch norm follows it.
+    Features and LARS do not notice; SGD that fine-tunes the network later leaves larger weights
+    more of what they have learned."""
     weights: Path | None = None
     """Start from this backbone file or run instead of random weights; ``imagenet`` stands for
     torchvision's own."""
