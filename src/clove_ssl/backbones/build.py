@@ -263,9 +263,9 @@ def _build_torchvision(config: BackboneConfig, stage: str) -> Backbone:
 def _enlarge_stem(backbone: Backbone, factor: float) -> None:
     """Multiply the weights of the first convolution, whose batch norm divides by the factor again.
 
-    A step of SGD turns weights w by lr * |gradient| / |w|, and the gradient behind a norm goes with
-    1 / |w|. LARS keeps a stem nearly as small as it starts, a quarter of what networks have that
-    were trained with labels; so fine-tuning at their learning rate would turn it 16 times as fast.
+    A step of SGD turns weights w by lr * |gradient| / |w|, and the gradient in front of a norm goes
+    with 1 / |w|. LARS leaves a stem nearly as small as it starts, where pre-training with SGD makes
+    it grow; so fine-tuning with SGD would turn it many times as fast as the layers behind it.
     """
     layers = [each for each in backbone.modules() if not any(each.children())]
     is_normed = isinstance(layers[0], nn.Conv2d) and isinstance(layers[1], nn.BatchNorm2d)

@@ -12,7 +12,7 @@ from clove_ssl.methods.clove.config import CLoVEConfig
 from clove_ssl.methods.clove_plus.config import CLoVEPlusConfig
 
 STEM_SCALE = 4.0
-"""Ends as large as in networks trained on ImageNet's classes; docs/results/clove-plus.md."""
+"""Fine-tuning then turns the stem no faster than DenseCL's: docs/results/clove-plus.md."""
 
 
 def clove_plus_r50_200ep(out: Path) -> PretrainConfig:
