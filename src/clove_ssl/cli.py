@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -338,6 +339,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if verb in {"-V", "--version"}:
         print(f"clove {__version__}")
         return 0
+    # Of damaged files, which are refused or not with a reason of our own.
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
     try:
         if verb == "--print-completion":
             print(completion_script(rest, VERBS))

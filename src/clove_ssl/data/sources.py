@@ -18,6 +18,7 @@ import numpy as np
 
 from clove_ssl.config.pretraining import SCENES, DataConfig
 from clove_ssl.config.regular_files import read_regular
+from clove_ssl.console import counted
 from clove_ssl.data.folders import FolderListing, list_images
 from clove_ssl.data.labels.classified import LabelledImages
 from clove_ssl.data.names import NameTable, find_shards, is_image_name
@@ -76,14 +77,22 @@ def source_warnings(source: ImageSource) -> Iterator[str]:
     if isinstance(source, LabelledImages):
         yield from source_warnings(source.whole)
         if source.left_out:
-            yield f"{source.left_out:,} images have no class and are left out"
+            have = counted(source.left_out, "image has", "images have")
+            yield f"{have} no class and {'is' if source.left_out == 1 else 'are'} left out"
     for shard in getattr(source, "damaged", ()):
         yield f"{shard} is cut off or damaged; only the images before that place are used"
     ignored = getattr(source, "ignored", 0)
     if ignored and isinstance(source, TarSource):
-        yield f"{ignored} members of the shards are links, devices or outside paths; left alone"
+        members = counted(
+            ignored,
+            "member of the shards is a link, device or outside path",
+            "members of the shards are links, devices or outside paths",
+        )
+        yield f"{members}; left alone"
     elif ignored:
-        yield f"{ignored} files have no image suffix; left alone"
+        yield f"{counted(ignored, 'file has', 'files have')} no image suffix; left alone"
+    if unread := getattr(source, "unread", ""):
+        yield unread
 
 
 def _is_shard_name(path: str) -> bool:
@@ -121,17 +130,23 @@ class FolderSource(_FileSource):
         if not listing.images:
             raise _no_images(str(path), listing)
         super().__init__(root, listing.images)
-        self.ignored = listing.tars + listing.others  # files without an image suffix
+        self.unread = listing.unread_pictures(str(path))
+        # Files without an image suffix, but for those that are named one line above.
+        self.ignored = listing.tars + listing.others - listing.foreign.total()
 
 
 def _no_images(path: str, listing: FolderListing) -> UserError:
     if listing.tars:
+        tars = counted(listing.tars, "tar file")
         return UserError(
-            f"The folder {path} holds {listing.tars} tar files but no loose images. To read the "
+            f"The folder {path} holds {tars} but no loose images. To read the "
             f'images inside them, give a pattern: --data "{os.path.join(path, "*.tar")}"'
         )
+    if unread := listing.unread_pictures(path):
+        return UserError(f"The folder {path} holds no images that can be read. {unread}")
+    others = counted(listing.others, "other file")
     return UserError(
-        f"The folder {path} holds no images ({listing.others} other files). Expected .jpg, .png, "
+        f"The folder {path} holds no images ({others}). Expected .jpg, .png, "
         ".webp, .tif or the like at any depth; give --data another folder."
     )
 
