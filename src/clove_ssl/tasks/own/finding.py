@@ -49,7 +49,7 @@ def open_own(config: LabelledDataConfig, *, task: str = "") -> OwnData:
     )
     if not (data.has_boxes or data.has_maps):
         count = sum(map(len, items.values()))
-        first = next((f" {line}." for line in problems.lines()), "")
+        first = next((f" {line.rstrip('.')}." for line in problems.lines()), "")
         raise UserError(
             f"{root} ({found.format}) has {count:,} images, but nobody has labelled an "
             f"object in any of them.{first} Expected at least one object; label some, or give "
