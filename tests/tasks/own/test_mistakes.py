@@ -56,7 +56,17 @@ def change_json(path: Path, change: Callable[[dict[str, list[dict[str, object]]]
 
 def test_several_formats_are_refused(pack: Callable[[str], Path]) -> None:
     shutil.copytree(pack("coco") / "annotations", pack("yolo") / "annotations")
-    assert "several formats: COCO, YOLO" in refused(pack("yolo"))
+    told = refused(pack("yolo"))
+    assert "several formats: COCO, YOLO" in told
+    assert f"such as --data {pack('yolo') / 'data.yaml'}." in told
+
+
+def test_advice_names_nothing_that_is_not_there(pack: Callable[[str], Path]) -> None:
+    above = pack("coco").parent
+    pack("voc")
+    assert refused(above).endswith("give the file or the folder of the one you mean.")
+    (above / "labels.zip").write_bytes(b"PK")
+    assert "Unpack it" in refused(above / "labels.zip")
 
 
 def test_no_labels_are_refused(tmp_path: Path, pack: Callable[[str], Path]) -> None:
