@@ -22,7 +22,7 @@ from clove_ssl.console import counted
 from clove_ssl.data.folders import FolderListing, list_images
 from clove_ssl.data.labels.classified import LabelledImages
 from clove_ssl.data.names import NameTable, find_shards, is_image_name
-from clove_ssl.data.shards import ShardIndex, ShardReader, shard_index
+from clove_ssl.data.shards import ZIP, ShardIndex, ShardReader, shard_index
 from clove_ssl.data.whole_files import check_size, read_whole
 from clove_ssl.errors import UserError
 
@@ -193,6 +193,11 @@ def _listed_paths(path: str | Path) -> list[str]:
         raise _no_such_source(str(path)) from None
     except OSError as error:
         raise UserError(f"Cannot read the list {path}: {error.strerror}.") from None
+    if data.startswith(ZIP):
+        raise UserError(
+            f"{path} is a zip archive, which is not looked into. Unpack it, and give --data the "
+            f"folder that comes out of it: unzip {path} -d PHOTOS"
+        )
     lines = [line.strip() for line in text.split("\n")]
     names = [line for line in lines if line and not line.startswith("#")]
     if not names or "\0" in text:
@@ -220,8 +225,9 @@ class TarSource:
         )  # shards that end early; only their whole images are used
         self._names = NameTable.join([index.names for index in indexes])
         if not len(self._names):
+            shards = counted(len(self.shards), "shard holds", "shards hold")
             raise UserError(
-                f"The {len(self.shards)} shards of --data {pattern} hold no images. Expected "
+                f"{shards} no images in --data {pattern}. Expected "
                 "members called .jpg, .png, .webp or the like; list them with tar -tf SHARD."
             )
         self._offsets = np.concatenate([index.offsets for index in indexes])

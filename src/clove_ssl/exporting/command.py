@@ -88,6 +88,8 @@ def _how_to_get_all(config: ExportConfig) -> str:
 
 
 def _check_options(config: ExportConfig) -> None:
+    if config.to not in FORMATS:  # from Python; the command line knows its choices
+        raise unknown_name("format", str(config.to), FORMATS)
     is_graph = FORMATS[config.to].is_graph
     if config.stage != "all" and not is_graph:
         raise UserError(
