@@ -316,3 +316,16 @@ def test_other_faults_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(cli.VERBS, "list", fail)
     with pytest.raises(RuntimeError, match="of ours"):
         cli.main(["list"])
+
+
+@pytest.mark.parametrize("words", [["predict", "run", "", "--out", "x"], ["data", ""]])
+def test_a_word_that_is_empty_does_not_mean_this_folder(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == 2
+    assert "perhaps a variable that is not set" in capsys.readouterr().err
+
+
+def test_help_and_version_are_given_without_dashes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["help"]) == cli.main(["version"]) == 0
+    assert "Begin with: clove pretrain" in capsys.readouterr().out

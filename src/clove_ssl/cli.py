@@ -359,12 +359,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _obey(verb: str, rest: list[str]) -> None:
-    if verb in {"-h", "--help", "--help-all"}:
+    if verb in {"-h", "--help", "--help-all", "help"}:
         print(_usage())
-    elif verb in {"-V", "--version"}:
+    elif verb in {"-V", "--version", "version"}:
         print(f"clove {__version__}")
     elif verb == "--print-completion":
         print(completion_script(rest, VERBS))
+    elif verb in VERBS and "" in rest:  # a path that is empty means the folder one is in
+        raise UserError(
+            f"One of the words after clove {verb} is empty, perhaps a variable that is not set. "
+            "Look at them with echo, then type the command again."
+        )
     elif verb in VERBS:
         with answering():
             VERBS[verb](rest)

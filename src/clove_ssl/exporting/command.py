@@ -7,7 +7,7 @@ from pathlib import Path
 
 from clove_ssl.atomic import cause, write_text
 from clove_ssl.console import Console
-from clove_ssl.errors import UserError, already_there
+from clove_ssl.errors import UserError, already_there, unknown_name
 from clove_ssl.exporting.detectors import WHOLE_DETECTORS, export_detector
 from clove_ssl.exporting.sources import ExportSource, open_source
 from clove_ssl.exporting.whole_models import GRAPHS, export_whole
