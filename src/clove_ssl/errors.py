@@ -35,6 +35,11 @@ def escaped(text: str) -> str:
 _UNSHOWABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
+def counted(number: int, thing: str, things: str = "") -> str:
+    """A number of things in words: 1 worker, 2 workers, 1,000 images."""
+    return f"{number:,} {thing if number == 1 else things or thing + 's'}"
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
     """Build the error for a name that is in no table, with a suggestion."""
     choices = sorted(known)

@@ -17,10 +17,9 @@ import os
 from collections import Counter
 from dataclasses import dataclass, field
 
-from clove_ssl.console import counted
 from clove_ssl.data.names import FOREIGN_SUFFIXES, how_to_convert, is_image_name, suffix_of
 from clove_ssl.data.searching import is_folder
-from clove_ssl.errors import UserError
+from clove_ssl.errors import UserError, counted
 
 
 @dataclass

@@ -18,13 +18,12 @@ import numpy as np
 
 from clove_ssl.config.pretraining import SCENES, DataConfig
 from clove_ssl.config.regular_files import read_regular
-from clove_ssl.console import counted
 from clove_ssl.data.folders import FolderListing, list_images
 from clove_ssl.data.labels.classified import LabelledImages
 from clove_ssl.data.names import NameTable, find_shards, is_image_name
 from clove_ssl.data.shards import ZIP, ShardIndex, ShardReader, shard_index
 from clove_ssl.data.whole_files import check_size, read_whole
-from clove_ssl.errors import UserError
+from clove_ssl.errors import UserError, counted
 
 LARGEST_LIST = 2**31
 """Bytes of a list of files."""

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clove_ssl.console import counted
-from clove_ssl.errors import UserError
+from clove_ssl.errors import UserError, counted
 from clove_ssl.tasks.labels.samples import Annotation, Keypoints
 from clove_ssl.tasks.own.dataset import Problems
 from clove_ssl.tasks.own.readers.files import LARGEST_LABELS, read_text
