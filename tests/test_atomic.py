@@ -41,6 +41,12 @@ def test_names_of_unfinished_files_cannot_be_guessed(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
+@pytest.mark.parametrize("name", ["a" * 255, "é" * 127 + "a"])
+def test_a_name_may_be_as_long_as_the_file_system_allows(tmp_path: Path, name: str) -> None:
+    write_text(tmp_path / name, "text")
+    assert (tmp_path / name).read_text() == "text"
+
+
 def test_a_link_in_the_way_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "precious").write_text("untouched")
     (tmp_path / f"a.7{atomic.SUFFIX}").symlink_to(tmp_path / "precious")

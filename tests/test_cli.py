@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import subprocess
 import sys
@@ -244,3 +245,87 @@ def test_streams_that_the_caller_has_closed_are_no_error(closed: str, tmp_path: 
     code, *streams = written.read_text().split()
     assert code in ("0", "None")
     assert streams.count(os.devnull) >= closed.count("&-")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["list", "methods"]])
+def test_a_full_disk_behind_the_output_is_no_traceback(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    full = io.StringIO()
+    monkeypatch.setattr(full, "write", fail)
+    monkeypatch.setattr("sys.stdout", full)
+    assert cli.main(words) == 2
+    assert "The disk is full" in capsys.readouterr().err
+
+
+def test_a_reader_that_has_enough_of_the_help_is_no_traceback() -> None:
+    command = f"{sys.executable} -m clove_ssl --help | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
+def test_a_folder_that_was_removed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert cli.main(["list", "methods"]) == 2
+    assert "Go to another one: cd ~" in capsys.readouterr().err
+
+
+def test_help_comes_to_an_end_on_two_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "2")
+    with pytest.raises(SystemExit):
+        cli.main(["score", "--help"])
+    assert "usage" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (MemoryError(), "ulimit -v"),
+        (ImportError("libtorch.so: failed to map segment from shared object"), "ulimit -v"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "ulimit -v"),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), "nvidia-smi"),
+    ],
+)
+def test_too_little_memory_is_told(
+    error: Exception,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(args: cli.Arguments) -> None:
+        raise error
+
+    monkeypatch.setitem(cli.VERBS, "list", fail)
+    assert cli.main(["list"]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_other_faults_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(args: cli.Arguments) -> None:
+        raise RuntimeError("a mistake of ours")
+
+    monkeypatch.setitem(cli.VERBS, "list", fail)
+    with pytest.raises(RuntimeError, match="of ours"):
+        cli.main(["list"])
+
+
+@pytest.mark.parametrize("words", [["predict", "run", "", "--out", "x"], ["data", ""]])
+def test_a_word_that_is_empty_does_not_mean_this_folder(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == 2
+    assert "perhaps a variable that is not set" in capsys.readouterr().err
+
+
+def test_help_and_version_are_given_without_dashes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["help"]) == cli.main(["version"]) == 0
+    assert "Begin with: clove pretrain" in capsys.readouterr().out

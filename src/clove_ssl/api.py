@@ -12,7 +12,7 @@ Everything that the command line can be told is a keyword, under the name it has
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from clove_ssl.probes.command import Results
 
 Place = str | Path
+_MOST_MINUTES = 10**6
 Device = Literal["auto", "cpu", "cuda"]
 
 
@@ -67,6 +68,8 @@ def pretrain(
                 "pretrain needs a config, or data and out. For example: "
                 'pretrain(data="photos/", out="runs/a")'
             )
+        if minutes is not None and not (_is_number(minutes) and 0 < minutes <= _MOST_MINUTES):
+            raise UserError(f"minutes is {minutes!r}. Give a number above 0, such as minutes=30.")
         config = _config(_data(data), Path(out), recipe, minutes, options)
     elif data is not None or out is not None or recipe is not None or minutes or options:
         raise UserError(
@@ -76,8 +79,15 @@ def pretrain(
     return whole_runs.begin(config, overwrite=overwrite)
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _data(data: Place | Sequence[Place]) -> DataConfig:
-    first, *more = [data] if isinstance(data, str | Path) else data
+    named = [data] if isinstance(data, str | Path) or not isinstance(data, Iterable) else [*data]
+    if not named or not all(isinstance(each, str | Path) for each in named):
+        raise UserError(f"data is {data!r}. Give a folder, a list, shards, or several of these.")
+    first, *more = named
     return DataConfig(source=str(first), more=tuple(map(str, more)))
 
 

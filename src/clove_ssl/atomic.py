@@ -21,6 +21,7 @@ from typing import BinaryIO, TextIO
 from clove_ssl.errors import UserError, escaped
 
 SUFFIX = ".writing"
+_MOST_BYTES = 200  # of a name that an unfinished file begins with: file systems allow 255 in all
 
 
 @contextmanager
@@ -44,7 +45,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 def _created(path: Path) -> tuple[Path, BinaryIO]:
     """A new file beside ``path`` that this process holds."""
     while True:
-        temporary = path.with_name(f"{path.name}.{secrets.randbelow(10**18)}{SUFFIX}")
+        begin = os.fsdecode(os.fsencode(path.name)[:_MOST_BYTES])
+        temporary = path.with_name(f"{begin}.{secrets.randbelow(10**18)}{SUFFIX}")
         file = open(temporary, "xb", opener=_opener(path))  # noqa: SIM115 - who asked closes it
         with suppress(OSError):  # of file systems without locks
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -7,7 +7,9 @@ is asked for, so ``--help`` answers without importing torch.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +48,7 @@ from clove_ssl.weights.config import ExportConfig, ImportConfig
 
 Arguments = Sequence[str]
 C = TypeVar("C")
+_NARROWEST = 20  # columns
 
 
 def pretrain(args: Arguments) -> None:
@@ -331,20 +334,11 @@ VERBS: dict[str, Callable[[Arguments], None]] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Dispatch a verb; return the process exit code."""
     verb, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
-    if verb in {"-h", "--help", "--help-all"}:
-        print(_usage())
-        return 0
-    if verb in {"-V", "--version"}:
-        print(f"clove {__version__}")
-        return 0
+    # Of damaged files, which are refused or not with a reason of our own.
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
     try:
-        if verb == "--print-completion":
-            print(completion_script(rest, VERBS))
-            return 0
-        if verb not in VERBS:
-            raise unknown_name("verb", verb, VERBS)
-        with answering():
-            VERBS[verb](rest)
+        _look_around()
+        _obey(verb, rest)
         sys.stdout.flush()
     except UserError as error:
         print(f"clove: {escaped(str(as_typed(error, rest)))}", file=sys.stderr)
@@ -355,12 +349,43 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output, such as head, has enough of it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except OSError as error:
+    except (OSError, MemoryError, ImportError, RuntimeError) as error:
         if (told := explained(error)) is None:
             raise
         print(f"clove: {escaped(str(told))}", file=sys.stderr)
         return 2
     return 0
+
+
+def _obey(verb: str, rest: list[str]) -> None:
+    if verb in {"-h", "--help", "--help-all", "help"}:
+        print(_usage())
+    elif verb in {"-V", "--version", "version"}:
+        print(f"clove {__version__}")
+    elif verb == "--print-completion":
+        print(completion_script(rest, VERBS))
+    elif verb in VERBS and "" in rest:  # a path that is empty means the folder one is in
+        raise UserError(
+            f"One of the words after clove {verb} is empty, perhaps a variable that is not set. "
+            "Look at them with echo, then type the command again."
+        )
+    elif verb in VERBS:
+        with answering():
+            VERBS[verb](rest)
+    else:
+        raise unknown_name("verb", verb, VERBS)
+
+
+def _look_around() -> None:
+    """Refuse or mend what libraries cannot stand about the place they run in."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:  # the mathematics library ends the process without asking
+        raise UserError(
+            "The folder that this shell is in does not exist any more. Go to another one: cd ~"
+        ) from None
+    if shutil.get_terminal_size().columns < _NARROWEST:  # on fewer, no help comes to an end
+        os.environ["COLUMNS"] = str(_NARROWEST)
 
 
 def entry() -> None:
@@ -384,4 +409,4 @@ def _usage() -> str:
 
 def _in_short(verb: Callable[[Arguments], None]) -> str:
     """What a verb does, in one line of 80 columns; its own help says what to type."""
-    return (verb.__doc__ or "").splitlines()[0].partition(": clove ")[0].rstrip(".")
+    return (verb.__doc__ or "").partition("\n")[0].partition(": clove ")[0].rstrip(".")

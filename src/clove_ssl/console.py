@@ -21,6 +21,7 @@ from rich.console import Console as RichConsole
 from rich.markup import escape
 
 from clove_ssl.atomic import append_to_regular
+from clove_ssl.errors import counted as counted
 from clove_ssl.errors import escaped
 
 _INTERVAL = 60.0  # seconds between lines about long work, where no line can rewrite itself
@@ -245,11 +246,6 @@ def duration(seconds: float) -> str:
     if hours < 48:
         return f"{int(hours)} h {int(minutes) % 60:02d} min"
     return f"{int(hours) // 24} d {int(hours) % 24} h"
-
-
-def counted(number: int, thing: str, things: str = "") -> str:
-    """A number of things in words: 1 worker, 2 workers, 1,000 images."""
-    return f"{number:,} {thing if number == 1 else things or thing + 's'}"
 
 
 def rate(images_per_second: float) -> str:

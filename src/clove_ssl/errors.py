@@ -35,6 +35,11 @@ def escaped(text: str) -> str:
 _UNSHOWABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
+def counted(number: int, thing: str, things: str = "") -> str:
+    """A number of things in words: 1 worker, 2 workers, 1,000 images."""
+    return f"{number:,} {thing if number == 1 else things or thing + 's'}"
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
     """Build the error for a name that is in no table, with a suggestion."""
     choices = sorted(known)
@@ -64,8 +69,24 @@ _NEXT_STEPS = {
 }
 
 
-def explained(error: OSError) -> UserError | None:
+_NO_MEMORY = re.compile("failed to map segment|can('|no)t allocate memory", re.IGNORECASE)
+_FULL_GPU = "CUDA out of memory"
+
+
+def explained(error: Exception) -> UserError | None:
     """The machine's refusal as a message, where it is one that a user can act on."""
+    if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
+        return UserError(
+            "There is not enough memory, or this shell may not have more of it. Close other "
+            "programs, lower the batch, or allow more: ulimit -v unlimited"
+        )
+    if _FULL_GPU in str(error):
+        return UserError(
+            "The memory of the GPU is full. Lower the batch, take smaller images, or end what "
+            "else runs there; nvidia-smi shows it."
+        )
+    if not isinstance(error, OSError):
+        return None
     step = _NEXT_STEPS.get(error.errno or 0)
     if step is None:
         return None

@@ -154,3 +154,10 @@ def test_the_defaults_are_the_published_method() -> None:
 def test_an_empty_name_of_data_is_refused(data: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--data photos/"):
         files.parse(PretrainConfig, f"out: run\ndata: {data}", where=tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "[]", "0", "false"])
+def test_a_file_that_says_nothing_is_no_run_of_defaults(text: str, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(UserError, match="xpected lines like `epochs: 200`"):
+        files.load(PretrainConfig, tmp_path / "config.yaml")

@@ -320,6 +320,17 @@ def test_what_is_no_image_is_refused_with_a_reason(data: bytes, reason: str) -> 
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
+def test_a_png_that_promises_more_rows_than_its_bytes_can_hold_is_refused() -> None:
+    whole = bytearray(encode(np.zeros((4, 1, 3), np.uint8), "PNG"))
+    assert decode(bytes(whole), max_pixels=MANY).shape == (3, 4, 1)
+    whole[20:24] = (40_000).to_bytes(4, "big")  # the height
+    whole[29:33] = zlib.crc32(whole[12:29]).to_bytes(4, "big")
+    with pytest.raises(DecodeError, match="cannot hold 1 x 40000 pixels"):
+        decode(bytes(whole), max_pixels=MANY)
+    plain = encode(np.zeros((3000, 3000), np.uint8), "PNG")  # as small as it gets
+    assert decode(plain, max_pixels=MANY).shape == (3, 3000, 3000)
+
+
 def test_a_jpeg_of_thousands_of_scans_is_refused_before_they_are_decoded() -> None:
     few, many = jpeg_of_scans(40, 90), jpeg_of_scans(40, 100)
     assert decode(few, max_pixels=MANY).shape == (3, 40, 40)

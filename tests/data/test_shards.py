@@ -112,8 +112,11 @@ class TestShards:
             path = tmp_path / f"s.tar.{suffix}"
             with tarfile.open(path, f"w:{suffix}") as tar:
                 tar.addfile(member("a.jpg")[0])
-            with pytest.raises(UserError, match=f"is compressed.*{program} {path}"):
+            with pytest.raises(UserError, match=f"is compressed.*{program} < {path} >"):
                 TarSource(path)
+        (tmp_path / "zip.tar").write_bytes(b"PK\x03\x04rest")
+        with pytest.raises(UserError, match="is a zip archive. Unpack it"):
+            TarSource(tmp_path / "zip.tar")
         for name, data in (("empty.tar", b""), ("text.tar", b"hello\n" * 500), ("p.tar", b"P6 ")):
             (tmp_path / name).write_bytes(data)
             with pytest.raises(UserError, match="not a tar file"):
@@ -122,7 +125,7 @@ class TestShards:
         with pytest.raises(UserError, match=r"folder\.tar: Is a directory"):
             TarSource(tmp_path / "folder.tar")
         write_tar(tmp_path / "none.tar", member("a.txt", b"text"))
-        with pytest.raises(UserError, match="hold no images"):
+        with pytest.raises(UserError, match="1 shard holds no images"):
             TarSource(tmp_path / "none.tar")
 
     def test_of_a_truncated_shard_the_whole_images_are_used(self, tmp_path: Path) -> None:

@@ -253,7 +253,7 @@ class TestOpening:
             ("void.txt", "lists no files"),
             ("s.tar.gz", "compressed"),
             ("photo.jpg", "single image"),
-            ("photos.zip", "not a text file"),
+            ("photos.zip", "is a zip archive"),
         ],
     )
     def test_mistakes_get_an_answer(self, tmp_path: Path, path: str, message: str) -> None:

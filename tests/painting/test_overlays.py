@@ -38,6 +38,10 @@ def test_pictures_keep_their_proportions() -> None:
     assert enlarged(grey(1, 500), 200).size == (200, 1)
 
 
+def test_a_column_of_pixels_does_not_become_a_tower() -> None:
+    assert enlarged(grey(100_000, 1), 200).size == (200, 2000)
+
+
 def test_a_caption_never_leaves_its_tile() -> None:
     tile = captioned(enlarged(grey(10, 10), 100), "a_very_long_file_name" * 5, note="x" * 80)
     assert tile.width == 100

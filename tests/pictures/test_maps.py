@@ -26,6 +26,8 @@ def test_an_image_is_fitted_in_whole_cells_and_keeps_its_shape() -> None:
     image = torch.zeros(3, 100, 150, dtype=torch.uint8)
     assert fitted(image, 64, STRIDE).shape == (3, 64, 96)
     assert fitted(image[:, :, :3], 64, STRIDE).shape == (3, 2136, 64)
+    strip = torch.zeros(3, 1, 100_000, dtype=torch.uint8)
+    assert fitted(strip, 64, STRIDE).shape == (3, STRIDE, 3200)
     assert fitted(torch.zeros(3, 1, 1, dtype=torch.uint8), 2, STRIDE).shape == (3, 8, 8)
 
 

@@ -180,7 +180,7 @@ def test_frames_of_a_video(runs: dict[str, Path], tmp_path: Path) -> None:
     ("task", "given", "options", "words"),
     [
         ("coco-fpn", "nowhere", [], "does not exist. Name images"),
-        ("coco-fpn", "broken.jpg", [], "None of the 1 images can be read"),
+        ("coco-fpn", "broken.jpg", [], "The image cannot be read"),
         ("coco-fpn", "notes.txt", [], "neither an image nor a folder"),
         ("coco-fpn", "walk.mp4", [], "is no video that can be read"),
         ("coco-keypoints", "0.png", ["--format", "masks"], "needs a model that draws masks"),
@@ -213,10 +213,35 @@ def test_a_folder_with_other_things_is_not_written_to(
     assert "is not empty" in capsys.readouterr().err
 
 
+def test_every_image_has_a_place_of_its_own_however_files_are_called(tmp_path: Path) -> None:
+    for name in ("x.png", "x.jpg/y.png", "a" * 251 + ".png", "a" * 251 + ".jpg", "..png", "X.bmp"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new("RGB", (2, 2)).save(tmp_path / name, format="PNG")
+    places = [image.place for image in Inputs([tmp_path])]
+    for place in places:
+        for suffix in (".jpg", ".png", ".txt"):
+            path = tmp_path / "out" / f"{place}{suffix}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("xb"):
+                pass
+    assert sorted(places)[:2] == [".", "X"]
+    assert {"x-2", "x.jpg_/y"} < set(places)
+
+
+def test_photos_of_a_phone_are_named_with_what_to_type(tmp_path: Path) -> None:
+    (tmp_path / "a.HEIC").write_bytes(b"")
+    with pytest.raises(UserError, match=r"1 \.heic file of .* cannot.*mogrify -format jpg"):
+        Inputs([tmp_path])
+    with pytest.raises(UserError, match=r"\.heic files such as .*mogrify -format jpg"):
+        Inputs([tmp_path / "a.HEIC"])
+    Image.new("RGB", (2, 2)).save(tmp_path / "a.png")
+    assert ["1 .heic file" in line for line in Inputs([tmp_path]).warnings()] == [True]
+
+
 def test_a_folder_without_images_says_what_can_be_named(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("nothing to see")
-    with pytest.raises(UserError, match=r"no images \(1 other files\).*name another folder"):
+    with pytest.raises(UserError, match=r"no images \(1 other file\).*name another folder"):
         Inputs([tmp_path])
     (tmp_path / "shard.tar").write_bytes(b"")
-    with pytest.raises(UserError, match=r"1 tar files but.*name the files: .*\*\.tar"):
+    with pytest.raises(UserError, match=r"1 tar file but.*name the files: .*\*\.tar"):
         Inputs([tmp_path])

@@ -15,6 +15,7 @@ from clove_ssl import cli
 from clove_ssl.backbones.build import Backbone, build_backbone
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.errors import UserError
+from clove_ssl.probes import features
 from clove_ssl.probes.embed import embed
 from clove_ssl.views.batch import normalize
 from clove_ssl.weights.safetensors_file import save_backbone
@@ -135,3 +136,10 @@ class TestCommand:
         arguments = ["--data", str(photos), "--out", str(weights.parent / out)]
         assert cli.main(["embed", str(weights), *arguments]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_a_column_of_pixels_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    column = torch.randint(0, 256, (3, 900, 2), dtype=torch.uint8)
+    usual = features.scale(column, 32)
+    monkeypatch.setattr(features, "_MOST_PIXELS", 900 * 32 - 1)
+    assert (features.scale(column, 32).int() - usual.int()).abs().max() <= 1

@@ -15,7 +15,9 @@ from clove_ssl.painting import predictions
 from clove_ssl.painting.predictions import (
     Things,
     paint_classes,
+    paint_classes_in_place,
     paint_things,
+    paint_things_in_place,
     tone_colour,
     write_sheet,
 )
@@ -70,6 +72,16 @@ def test_many_outlines_in_a_photo_do_not_fill_the_memory() -> None:
     tracemalloc.stop()
     assert np.asarray(picture)[BAND:].any()
     assert peak < 0.6 * side * side * count
+
+
+@pytest.mark.parametrize("size", [(70_000, 1), (1, 70_000)])
+def test_strips_of_pixels_are_painted_in_little_time_and_memory(size: tuple[int, int]) -> None:
+    strip, height = np.zeros((*size, 3), np.uint8), size[0]
+    things = Things(np.array([[0.0, 0, *size[::-1]]] * 50), ("cup",) * 50, (1,) * 50)
+    assert paint_things_in_place(strip, things).size == size[::-1]
+    assert max(paint_things(strip, things, caption="").size) < 2000
+    classes = np.arange(size[0] * size[1]).reshape(size).astype(np.uint8) % 3
+    assert paint_classes_in_place(strip, classes, ("none", "cup", "hat")).height == height
 
 
 def test_a_mask_tints_its_pixels_only() -> None:

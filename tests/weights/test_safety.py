@@ -207,12 +207,17 @@ def changed_metadata(path: Path, **metadata: str) -> None:
     save_file(state, path, metadata=own | metadata)
 
 
+def archive_of(path: Path, name: str) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(name, b"")
+
+
 BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     "0 bytes": (lambda path: path.write_bytes(b""), "is empty"),
     "one byte": (lambda path: path.write_bytes(b"\x80"), "cannot be read"),
     "a web page": (lambda path: path.write_text("<html>404</html>"), "begins like no kind"),
-    "no tensors": (lambda path: torch.save({}, path), "holds 0 tensors"),
-    "a number": (lambda path: torch.save(3, path), "holds 0 tensors"),
+    "no tensors": (lambda path: torch.save({}, path), "holds no tensors"),
+    "a number": (lambda path: torch.save(3, path), "holds no tensors"),
     "truncated": (truncated, "its end is missing"),
     "sparse": (
         lambda path: torch.save({"conv1.weight": torch.zeros(2, 2).to_sparse()}, path),
@@ -237,6 +242,8 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     "truncated safetensors": (truncated_safetensors, "cannot be read as safetensors"),
     "an endless header": (huge_header, "cannot be read as safetensors"),
     "a compressed archive": (compressed, "compressed archive"),
+    "arrays": (lambda path: archive_of(path, "conv1.weight.npy"), "archive of NumPy arrays"),
+    "TorchScript": (lambda path: archive_of(path, "net/constants.pkl"), "TorchScript program"),
     "another architecture": (
         lambda path: torch.save({"blocks.0.attn.qkv.weight": torch.zeros(3)}, path),
         "no backbone where a known program",

@@ -79,7 +79,9 @@ def read_values(path: Path) -> dict[str, Any]:
 
 
 def _values(text: str, *, where: Path | str) -> dict[str, Any]:
-    values = parse_yaml(text, where=where) or {}
+    values = parse_yaml(text, where=where)
+    if values is None:  # a copy that failed; all defaults would be another run
+        raise UserError(f"{where} is empty. Expected lines like `epochs: 200`; copy it again.")
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise UserError(f"{where} is not a config: expected lines like `epochs: 200`.")
     return values

@@ -41,8 +41,8 @@ class _PlainLoader(yaml.SafeLoader):
         return values
 
 
-def parse_yaml(text: str, *, where: object) -> Any:
-    """The plain values of a text that comes from ``where``."""
+def parse_yaml(text: str, *, where: object, such_as: str = "epochs: 200") -> Any:
+    """The plain values of a text that comes from ``where`` and has lines like ``such_as``."""
     if len(text) > LARGEST:
         raise UserError(
             f"{where} has {len(text):,} characters; a config has {LARGEST:,} at most. Give the "
@@ -54,7 +54,7 @@ def parse_yaml(text: str, *, where: object) -> Any:
     except (yaml.YAMLError, ValueError) as error:  # such as a number of ten thousand digits
         told = " ".join(str(error).split())
         raise UserError(
-            f"{where} is not a YAML file of plain values: {told}. Write lines like `epochs: 200`."
+            f"{where} is not a YAML file of plain values: {told}. Write lines like `{such_as}`."
         ) from None
 
 

@@ -74,6 +74,8 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_MOST_INFLATED = 1032  # bytes that a byte of a zlib stream can become
+_LEAST_BITS = {"1": 1, "P": 1, "L": 2}  # of a pixel in a PNG file, by what it becomes
 _SIDEWAYS = (5, 6, 7, 8)  # orientations that exchange height and width
 
 
@@ -206,7 +208,7 @@ def _load(picture: ImageFile.ImageFile, data: bytes, reduce: int) -> npt.NDArray
         _refuse_unended_jpeg(picture, data)
         scale = _choose_reduction(picture, reduce)
     elif isinstance(picture, PngImageFile):
-        _check_png(data)
+        _check_png(picture, data)
     # Orientation and size were asked before: loading a TIFF turns it and changes both.
     picture.load()
     rgb = _to_rgb(picture)
@@ -246,9 +248,9 @@ def _refuse_unended_jpeg(picture: JpegImageFile, data: bytes) -> None:
         raise DecodeError("a JPEG file that is cut off: its end marker is missing")
 
 
-def _check_png(data: bytes) -> None:
+def _check_png(picture: PngImageFile, data: bytes) -> None:
     """Compare the checksums of all chunks, which Pillow does not do for pixels."""
-    view, position = memoryview(data), 8
+    view, position, packed = memoryview(data), 8, 0
     while position + 12 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, position)
         end = position + 8 + length
@@ -257,9 +259,21 @@ def _check_png(data: bytes) -> None:
         if zlib.crc32(view[position + 4 : end]) != struct.unpack_from(">I", data, end)[0]:
             raise DecodeError(f"a damaged PNG file: the checksum of {kind!r} is wrong")
         if kind == b"IEND":
-            return
+            return _refuse_unfilled_png(picture, packed)
+        packed += length if kind == b"IDAT" else 0
         position = end + 4
     raise DecodeError("a PNG file that is cut off: its end is missing")
+
+
+def _refuse_unfilled_png(picture: PngImageFile, packed: int) -> None:
+    """Refuse a few bytes that promise many rows: Pillow leaves black what does not come."""
+    bits = _LEAST_BITS.get(picture.mode, 8)
+    needed = picture.height * (1 + picture.width * bits // 8)  # a row begins with its filter
+    if packed * _MOST_INFLATED < needed:
+        raise DecodeError(
+            f"a damaged PNG file: {packed:,} bytes cannot hold {picture.width} x {picture.height} "
+            "pixels"
+        )
 
 
 def _to_rgb(picture: Image.Image) -> Image.Image:

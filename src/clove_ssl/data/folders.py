@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import heapq
 import os
+from collections import Counter
 from dataclasses import dataclass, field
 
-from clove_ssl.data.names import is_image_name
+from clove_ssl.data.names import FOREIGN_SUFFIXES, how_to_convert, is_image_name, suffix_of
 from clove_ssl.data.searching import is_folder
-from clove_ssl.errors import UserError
+from clove_ssl.errors import UserError, counted
 
 
 @dataclass
@@ -28,6 +29,17 @@ class FolderListing:
     images: list[str] = field(default_factory=list)
     tars: int = 0
     others: int = 0  # files that are neither
+    foreign: Counter[str] = field(default_factory=Counter)  # of these, pictures by their suffixes
+
+    def unread_pictures(self, root: str) -> str:
+        """Which pictures are of a kind that is not decoded, and what to do; empty without any."""
+        if not self.foreign:
+            return ""
+        suffix, count = self.foreign.most_common(1)[0]
+        return (
+            f"{counted(count, f'{suffix} file')} of {root} cannot be decoded. "
+            f"{how_to_convert(suffix, root)}"
+        )
 
 
 def list_images(root: str) -> FolderListing:
@@ -76,6 +88,8 @@ class _Walk:
             self.found.tars += 1
         else:
             self.found.others += 1
+            if (suffix := suffix_of(name)) in FOREIGN_SUFFIXES:
+                self.found.foreign[suffix] += 1
 
     def add_linked_files(self) -> None:
         """Add the links whose target is not in the list yet, and those without a target."""

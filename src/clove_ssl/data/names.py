@@ -26,12 +26,32 @@ IMAGE_SUFFIXES = frozenset(
         *(".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm"),
     )
 )
+FOREIGN_SUFFIXES = frozenset(
+    (
+        *(".heic", ".heif", ".avif", ".jxl", ".jp2", ".j2k", ".svg", ".psd", ".ico", ".tga"),
+        *(".raw", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf", ".rw2", ".exr"),
+    )
+)
+"""Pictures of kinds that are not decoded; their owners should hear of it."""
+
+
+def suffix_of(name: str) -> str:
+    """What a name ends with behind its last dot, in lower case; ``.jpg`` is all suffix."""
+    _, dot, suffix = name.rpartition(".")
+    return (dot + suffix).lower()
 
 
 def is_image_name(name: str) -> bool:
     """Whether the suffix, in upper or lower case, promises an image that can be decoded."""
-    _, dot, suffix = name.rpartition(".")
-    return (dot + suffix).lower() in IMAGE_SUFFIXES
+    return suffix_of(name) in IMAGE_SUFFIXES
+
+
+def how_to_convert(suffix: str, folder: str) -> str:
+    """What to type for pictures of a foreign kind."""
+    return (
+        "Convert them to JPEG or PNG first, for example with ImageMagick: mogrify -format jpg "
+        f"{os.path.join(folder, '*' + suffix)}"
+    )
 
 
 class NameTable:

@@ -24,9 +24,9 @@ from clove_ssl.data.decode import image_size
 from clove_ssl.data.folders import FolderListing, list_images
 from clove_ssl.data.labels.classified import LabelledImages
 from clove_ssl.data.names import NameTable, find_shards, is_image_name
-from clove_ssl.data.shards import ShardIndex, ShardReader, shard_index
+from clove_ssl.data.shards import ZIP, ShardIndex, ShardReader, shard_index
 from clove_ssl.data.whole_files import check_size, read_whole
-from clove_ssl.errors import UserError
+from clove_ssl.errors import UserError, counted
 
 LARGEST_LIST = 2**31
 """Bytes of a list of files."""
@@ -83,14 +83,22 @@ def source_warnings(source: ImageSource) -> Iterator[str]:
     if isinstance(source, LabelledImages):
         yield from source_warnings(source.whole)
         if source.left_out:
-            yield f"{source.left_out:,} images have no class and are left out"
+            have = counted(source.left_out, "image has", "images have")
+            yield f"{have} no class and {'is' if source.left_out == 1 else 'are'} left out"
     for shard in getattr(source, "damaged", ()):
         yield f"{shard} is cut off or damaged; only the images before that place are used"
     ignored = getattr(source, "ignored", 0)
     if ignored and isinstance(source, TarSource):
-        yield f"{ignored} members of the shards are links, devices or outside paths; left alone"
+        members = counted(
+            ignored,
+            "member of the shards is a link, device or outside path",
+            "members of the shards are links, devices or outside paths",
+        )
+        yield f"{members}; left alone"
     elif ignored:
-        yield f"{ignored} files have no image suffix; left alone"
+        yield f"{counted(ignored, 'file has', 'files have')} no image suffix; left alone"
+    if unread := getattr(source, "unread", ""):
+        yield unread
 
 
 def _is_shard_name(path: str) -> bool:
@@ -128,17 +136,23 @@ class FolderSource(_FileSource):
         if not listing.images:
             raise _no_images(str(path), listing)
         super().__init__(root, listing.images)
-        self.ignored = listing.tars + listing.others  # files without an image suffix
+        self.unread = listing.unread_pictures(str(path))
+        # Files without an image suffix, but for those that are named one line above.
+        self.ignored = listing.tars + listing.others - listing.foreign.total()
 
 
 def _no_images(path: str, listing: FolderListing) -> UserError:
     if listing.tars:
+        tars = counted(listing.tars, "tar file")
         return UserError(
-            f"The folder {path} holds {listing.tars} tar files but no loose images. To read the "
+            f"The folder {path} holds {tars} but no loose images. To read the "
             f'images inside them, give a pattern: --data "{os.path.join(path, "*.tar")}"'
         )
+    if unread := listing.unread_pictures(path):
+        return UserError(f"The folder {path} holds no images that can be read. {unread}")
+    others = counted(listing.others, "other file")
     return UserError(
-        f"The folder {path} holds no images ({listing.others} other files). Expected .jpg, .png, "
+        f"The folder {path} holds no images ({others}). Expected .jpg, .png, "
         ".webp, .tif or the like at any depth; give --data another folder."
     )
 
@@ -185,6 +199,11 @@ def _listed_paths(path: str | Path) -> list[str]:
         raise _no_such_source(str(path)) from None
     except OSError as error:
         raise UserError(f"Cannot read the list {path}: {error.strerror}.") from None
+    if data.startswith(ZIP):
+        raise UserError(
+            f"{path} is a zip archive, which is not looked into. Unpack it, and give --data the "
+            f"folder that comes out of it: unzip {path} -d PHOTOS"
+        )
     lines = [line.strip() for line in text.split("\n")]
     names = [line for line in lines if line and not line.startswith("#")]
     if not names or "\0" in text:
@@ -212,8 +231,9 @@ class TarSource:
         )  # shards that end early; only their whole images are used
         self._names = NameTable.join([index.names for index in indexes])
         if not len(self._names):
+            shards = counted(len(self.shards), "shard holds", "shards hold")
             raise UserError(
-                f"The {len(self.shards)} shards of --data {pattern} hold no images. Expected "
+                f"{shards} no images in --data {pattern}. Expected "
                 "members called .jpg, .png, .webp or the like; list them with tar -tf SHARD."
             )
         self._offsets = np.concatenate([index.offsets for index in indexes])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from clove_ssl.atomic import cause, write_text
 from clove_ssl.console import Console
-from clove_ssl.errors import UserError, already_there
+from clove_ssl.errors import UserError, already_there, unknown_name
 from clove_ssl.exporting.detectors import WHOLE_DETECTORS, export_detector
 from clove_ssl.exporting.sources import ExportSource, open_source
 from clove_ssl.exporting.whole_models import GRAPHS, export_whole
@@ -88,6 +88,8 @@ def _how_to_get_all(config: ExportConfig) -> str:
 
 
 def _check_options(config: ExportConfig) -> None:
+    if config.to not in FORMATS:  # from Python; the command line knows its choices
+        raise unknown_name("format", str(config.to), FORMATS)
     is_graph = FORMATS[config.to].is_graph
     if config.stage != "all" and not is_graph:
         raise UserError(

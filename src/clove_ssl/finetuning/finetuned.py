@@ -94,9 +94,11 @@ def as_pixels(image: AnyImage) -> Tensor:
     if isinstance(image, str | Path):
         return _read_image(Path(image))
     if isinstance(image, Image.Image):
+        if not all(image.size):
+            raise UserError(f"A picture of {image.width} x {image.height} pixels shows nothing.")
         try:
             return pixels_of_picture(image)
-        except DecodeError as error:
+        except (DecodeError, OSError, ValueError) as error:  # damaged, closed, or of an odd mode
             raise UserError(f"This picture cannot be used: {error}. Convert it to RGB.") from None
     if isinstance(image, np.ndarray):
         return _from_array(image)
@@ -166,8 +168,22 @@ class StoredModel:
 
 def load_finetuned(path_or_run: str | Path, *, device: str = "cpu") -> FinetunedModel:
     """The model of a finished fine-tuning run, or of its ``export/model.safetensors``."""
+    place = _checked_device(device)
     stored = read_finetuned(path_or_run)
-    return stored.build(stored.config.task.build(), device=device)
+    return stored.build(stored.config.task.build(), device=place)
+
+
+def _checked_device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError):
+        raise UserError(f"{name!r} is no device. Give cpu, cuda or cuda:0.") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(
+            f"The model was to go to {device}, but torch sees {torch.cuda.device_count()} GPUs. "
+            "Leave the device out to use the CPU, or run `clove doctor`."
+        )
+    return device
 
 
 def holds_finetuned(path: Path) -> bool:

@@ -25,6 +25,11 @@ from clove_ssl.training.processes import Process, joined
 
 def finetune(config: FinetuneConfig, *, overwrite: bool = False) -> FinetuneResult:
     """Fine-tune and score a backbone; ``config.out`` must be new, or a run to be overwritten."""
+    if not isinstance(config, FinetuneConfig):
+        raise UserError(
+            f"finetune takes a FinetuneConfig, not a {type(config).__name__}. Read one with "
+            "clove_ssl.config.files, or type: clove finetune TASK --backbone RUN --data D --out OUT"
+        )
     with joined(config.device) as process:
         if process.is_first:  # before minutes of looking through the data
             directory.check_is_free(config.out, overwrite=overwrite)

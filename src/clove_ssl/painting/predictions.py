@@ -26,6 +26,7 @@ Pixels = NDArray[np.uint8]  # (H, W, 3)
 Rectangle = tuple[float, float, float, float]
 
 _WIDTH = 480  # pixels of a picture; smaller images are enlarged to it, larger ones reduced
+_TALLEST = 4 * _WIDTH
 _LETTERS = 14  # pixels
 _SMALLEST_LETTERS = 10
 _MARGIN = 6
@@ -138,9 +139,9 @@ def paint_classes_in_place(
 def _tinted_classes(image: Pixels, labels: NDArray[np.uint8]) -> tuple[Pixels, list[int]]:
     """The image in the colours of its classes, and the numbers of those that occur."""
     present = [number for number in np.unique(labels).tolist() if number not in (0, _IGNORE)]
-    masks = [labels == number for number in present]
-    tinted = _tint(image, np.array(masks).reshape(-1, *labels.shape), present)
-    return np.where((labels == _IGNORE)[..., None], np.uint8(_NOBODY[0]), tinted), present
+    tinted = _tint(image, (labels == number for number in present), present)
+    tinted[labels == _IGNORE] = _NOBODY
+    return tinted, present
 
 
 def _paint_legend(page: _Page, present: Sequence[int], class_names: Sequence[str]) -> None:
@@ -180,24 +181,26 @@ def tone_colour(number: int) -> Colour:
 
 
 def _tint(image: Pixels, masks: Iterable[NDArray[np.bool_]], tones: Sequence[int]) -> Pixels:
-    tinted = image.astype(np.float32)
+    tinted = image.copy()  # in bytes: of a large photo, four times as many do not fit everywhere
     for mask, number in zip(masks, tones, strict=True):
         colour = np.array(tone_colour(number), np.float32)
-        tinted[mask] += _OPACITY * (colour - tinted[mask])
-    return tinted.round().astype(np.uint8)
+        covered = tinted[mask].astype(np.float32)  # (n, 3)
+        tinted[mask] = (covered + _OPACITY * (colour - covered)).round().astype(np.uint8)
+    return tinted
 
 
 def _enlarge(image: Pixels) -> _Page:
     height, width = image.shape[:2]
-    scale = _WIDTH / width
-    size = (_WIDTH, max(1, round(scale * height)))
+    scale = min(_WIDTH / width, _TALLEST / height)  # a strip of pixels would become a tower
+    size = (max(1, round(scale * width)), max(1, round(scale * height)))
     return _Page(Image.fromarray(image).resize(size, Image.Resampling.BICUBIC), scale)
 
 
 def _own_size(image: Pixels) -> _Page:
     """A page as large as the image, with letters that can be read on it as a whole."""
-    letters = max(_SMALLEST_LETTERS, round(max(image.shape[:2]) * _LETTERS / _WIDTH / 2))
-    return _Page(Image.fromarray(image), 1.0, letters)
+    shorter, longer = sorted(image.shape[:2])
+    wanted = min(round(longer * _LETTERS / _WIDTH / 2), shorter // 4)  # a strip has no room
+    return _Page(Image.fromarray(image), 1.0, max(_SMALLEST_LETTERS, wanted))
 
 
 def _paint_box(page: _Page, box: NDArray[np.floating], colour: Colour) -> None:

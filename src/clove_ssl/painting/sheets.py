@@ -19,14 +19,15 @@ from clove_ssl.painting.predictions import Colour, readable_on, write_sheet
 Pixels = NDArray[np.uint8]  # (H, W, 3)
 
 TILE = 200  # pixels of a tile's width
+_MOST_UPRIGHT = 10  # widths that a picture may be high: one column of pixels would fill the memory
 _RADIUS = 8  # pixels of a ring
 _PAGE, _INK, _QUIET = (255, 255, 255), (20, 20, 20), (92, 102, 109)
 _CAPTION, _TITLE, _LEADING = 13, 16, 4  # pixels of letters, and between lines
 
 
 def enlarged(pixels: Pixels, width: int = TILE) -> Image.Image:
-    """A picture of this width with its sides in proportion."""
-    height = max(1, round(width * pixels.shape[0] / pixels.shape[1]))
+    """A picture of this width with its sides in proportion; only a strip is made shorter."""
+    height = max(1, round(width * min(pixels.shape[0] / pixels.shape[1], _MOST_UPRIGHT)))
     return Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC)
 
 

@@ -22,13 +22,17 @@ from clove_ssl.views.batch import normalize
 Maps = Callable[[Tensor], Tensor]
 """Normalised images (1, 3, H, W) to maps (1, D, h, w)."""
 
+_LONGEST = 50
 _MOST_ROWS = 20_000  # cells that the main directions are found from
 
 
 def fitted(image: Tensor, side: float, stride: int) -> Tensor:
-    """An image (3, H, W) scaled to about ``side`` on its shorter side, in whole cells."""
+    """An image (3, H, W) scaled to about ``side`` on its shorter side, in whole cells.
+
+    A strip of pixels becomes ``_LONGEST`` times as long at most.
+    """
     height, width = image.shape[1:]
-    scale = side / min(height, width)
+    scale = min(side / min(height, width), _LONGEST * side / max(height, width))
     size = [max(1, round(scale * length / stride)) * stride for length in (height, width)]
     return F.interpolate(image[None], size, mode="bilinear", antialias=True)[0]
 

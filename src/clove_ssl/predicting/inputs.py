@@ -16,17 +16,20 @@ from pathlib import Path, PurePosixPath
 
 from torch import Tensor
 
+from clove_ssl.console import counted
 from clove_ssl.cores import available_cores
 from clove_ssl.data.decode import DecodeError, decode
 from clove_ssl.data.folders import list_images
-from clove_ssl.data.names import is_image_name
-from clove_ssl.data.sources import FolderSource, ImageSource, TarSource
+from clove_ssl.data.names import FOREIGN_SUFFIXES, how_to_convert, is_image_name, suffix_of
+from clove_ssl.data.sources import FolderSource, ImageSource, TarSource, source_warnings
 from clove_ssl.data.whole_files import read_whole
 from clove_ssl.errors import UserError
 from clove_ssl.predicting.video import Video, is_video_name
 
 _AHEAD = 4  # images that each reading thread may be ahead
 _MOST_THREADS = 8
+_RESULTS = (".jpg", ".png", ".txt")  # what is written for an image, behind its place
+_MOST_BYTES = 240  # of a name that a number is added to
 
 Load = Callable[[], Tensor]
 
@@ -69,6 +72,11 @@ class Inputs:
         known = [count for count in counts if count is not None]
         return sum(known) if len(known) == len(counts) else None
 
+    def warnings(self) -> Iterator[str]:
+        """What was found but is not looked at, in words."""
+        for part in self._parts:
+            yield from part.warnings()
+
     def __iter__(self) -> Iterator[InputImage]:
         """Read the images, some ahead of the one that is asked for."""
         taken: set[str] = set()
@@ -89,6 +97,10 @@ class _Part:
 
     count: int | None
 
+    def warnings(self) -> Iterator[str]:
+        """What is there but not among the images."""
+        yield from ()
+
     def items(self) -> Iterator[_Item]:
         raise NotImplementedError
 
@@ -99,6 +111,9 @@ class _Images(_Part):
     def __init__(self, source: ImageSource, place: Callable[[str], str]) -> None:
         self._source, self._place = source, place
         self.count = len(source)
+
+    def warnings(self) -> Iterator[str]:
+        yield from source_warnings(self._source)
 
     def items(self) -> Iterator[_Item]:
         for index in range(len(self._source)):
@@ -154,11 +169,14 @@ def _folder(path: str) -> FolderSource:
             raise
     if listing.tars:
         raise UserError(
-            f"The folder {path} holds {listing.tars} tar files but no loose images. To look at the "
-            f"images inside them, name the files: {os.path.join(path, '*.tar')}"
+            f"The folder {path} holds {counted(listing.tars, 'tar file')} but no loose images. To "
+            f"look at the images inside, name the files: {os.path.join(path, '*.tar')}"
         )
+    if unread := listing.unread_pictures(path):
+        raise UserError(f"The folder {path} holds no images that can be read. {unread}")
+    others = counted(listing.others, "other file")
     raise UserError(
-        f"The folder {path} holds no images ({listing.others} other files). Expected .jpg, .png, "
+        f"The folder {path} holds no images ({others}). Expected .jpg, .png, "
         ".webp, .tif or the like at any depth; name another folder, or a video file."
     )
 
@@ -178,6 +196,11 @@ def _open(path: Path, *, every: int) -> _Part:
         raise UserError(f"{path} is no file. Name images, folders, .tar shards or video files.")
     if is_video_name(text):
         return _Frames(Path(text), every=every)
+    if (suffix := suffix_of(text)) in FOREIGN_SUFFIXES:
+        raise UserError(
+            f"{suffix} files such as {path} cannot be decoded. "
+            f"{how_to_convert(suffix, os.path.dirname(text))}"
+        )
     if not is_image_name(text):
         raise UserError(
             f"{path} is neither an image nor a folder, a .tar shard or a video, by its name. Name "
@@ -202,7 +225,16 @@ def _read(load: Load) -> Tensor | str:
 
 
 def _done(item: _Item, pixels: Future[Tensor | str], taken: set[str]) -> InputImage:
-    return InputImage(item.name, _free(item.place.lstrip("/"), taken), pixels.result())
+    return InputImage(item.name, _free(_safe(item.place), taken), pixels.result())
+
+
+def _safe(place: str) -> str:
+    """A place below the output folder, in no folder that is called as results are."""
+    *folders, name = place.split("/")
+    kept = (part for part in folders if part not in ("", ".", ".."))
+    return "/".join(
+        [*(f"{part}_" if part.lower().endswith(_RESULTS) else part for part in kept), name]
+    )
 
 
 def _free(place: str, taken: set[str]) -> str:
@@ -210,6 +242,12 @@ def _free(place: str, taken: set[str]) -> str:
     free, number = place, 1
     while free.lower() in taken:
         number += 1
-        free = f"{place}-{number}"
+        free = f"{_with_room(place)}-{number}"
     taken.add(free.lower())
     return free
+
+
+def _with_room(place: str) -> str:
+    """A place to whose name a number and a suffix can be added; file systems allow 255 bytes."""
+    folder, slash, name = place.rpartition("/")
+    return folder + slash + os.fsdecode(os.fsencode(name)[:_MOST_BYTES])

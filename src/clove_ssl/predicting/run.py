@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from clove_ssl.atomic import replacing, unwritable, write_text
@@ -24,6 +25,7 @@ from clove_ssl.training.processes import choose_device
 
 _GPU_BATCH = 8
 _SHOWN = 10  # files that could not be read are named one by one, up to this many
+_JPEG_SIDE = 65_500
 _SECONDS = 2.0  # between lines of progress
 
 
@@ -43,7 +45,8 @@ class Tally:
         seconds = max(time.monotonic() - self._start, 1e-6)
         done = self.images + len(self.skipped)
         of_all = "" if self.total is None else f" of {self.total:,}"
-        text = f"{done:,}{of_all} images, {done / seconds:.1f} a second"
+        images = "image" if (self.total or done) == 1 else "images"
+        text = f"{done:,}{of_all} {images}, {done / seconds:.1f} a second"
         if self.total and done:
             text += f", {duration((self.total - done) * seconds / done)} left"
         return text
@@ -68,6 +71,8 @@ def predict_images(config: PredictConfig) -> Path:
     tally = Tally(inputs.count)
     with Console() as console:
         _introduce(config, model, console)
+        for line in inputs.warnings():
+            console.warn(line)
         try:
             _predict_all(config, model, meaning, inputs, writers, tally, console)
             written = [writer.close() for writer in writers] if tally.images else []
@@ -95,13 +100,19 @@ def _predict_all(
                 writer.add(found)
             if config.draw:
                 picture = paint(image, found, meaning)
-                path = config.out / "pictures" / f"{image.place}.jpg"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with replacing(path) as file:
-                    picture.save(file, format="JPEG", quality=92)
+                _save(picture, config.out / "pictures" / image.place)
             tally.images, tally.objects = number, tally.objects + len(found.records)
         if tally.is_due():
             console.progress(tally.line())
+
+
+def _save(picture: Image.Image, place: Path) -> None:
+    """Write a picture as JPEG, or as PNG where one side has more pixels than JPEG allows."""
+    is_long = max(picture.size) > _JPEG_SIDE
+    path = place.with_name(place.name + (".png" if is_long else ".jpg"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as file:
+        picture.save(file, format="PNG" if is_long else "JPEG", quality=92)
 
 
 def _readable(inputs: Iterable[InputImage], tally: Tally, console: Console) -> Iterator[InputImage]:
@@ -174,9 +185,10 @@ def _finish(config: PredictConfig, tally: Tally, written: list[Path], console: C
         text = "".join(lines).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         write_text(config.out / "skipped.txt", text)
     if not tally.images:
+        count = len(tally.skipped)
+        whole = f"None of the {count:,} images can" if count > 1 else "The image cannot"
         raise UserError(
-            f"None of the {len(tally.skipped)} images can be read; {config.out / 'skipped.txt'} "
-            "says why. Name other images."
+            f"{whole} be read; {config.out / 'skipped.txt'} says why. Name other images."
         )
     console.progress(tally.line())
     objects = f", {counted(tally.objects, 'object')}" if tally.objects else ""

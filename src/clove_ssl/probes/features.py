@@ -106,10 +106,16 @@ def read_image(source: ImageSource, index: int) -> Tensor:
         ) from None
 
 
+_MOST_PIXELS = 2**24  # between the two steps of a change of size
+
+
 def scale(image: Tensor, size: int) -> Tensor:
     """An image (3, H, W) as uint8 (3, S, S)."""
     if image.shape[1:] == (size, size):
         return image
+    if image.shape[1] * size > _MOST_PIXELS:  # rows are widened first: a column would fill memory
+        lower = (size, image.shape[2])
+        image = F.interpolate(image[None], lower, mode="bilinear", antialias=True)[0]
     return F.interpolate(image[None], (size, size), mode="bilinear", antialias=True)[0]
 
 

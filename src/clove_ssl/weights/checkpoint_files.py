@@ -125,6 +125,10 @@ def _check_archive(path: Path) -> None:
         raise ValueError("its end is missing, as after an interrupted download")
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
+        if any(entry.filename.endswith(".npy") for entry in entries):
+            raise ValueError("it is an archive of NumPy arrays, which no known program writes")
+        if any(entry.filename.endswith("constants.pkl") for entry in entries):
+            raise ValueError("it is a TorchScript program; save its state_dict() instead")
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
             raise ValueError("it is a compressed archive, which torch never writes")
         if sum(entry.file_size for entry in entries) > MAX_BYTES:

@@ -214,9 +214,10 @@ def method_of(author: str) -> str:
 
 def unknown_layout(state: Mapping[str, Tensor], origin: str) -> UserError:
     """The error for a state that no layout fits."""
-    shown = ", ".join(list(state)[:3]) or "none"
+    shown = ", ".join(name[:100] for name in list(state)[:3])
+    tensors = f"tensors ({len(state):,}, such as {shown})" if state else "no tensors"
     return UserError(
-        f"{origin} holds {len(state)} tensors (the first ones: {shown}), but no backbone where a "
+        f"{origin} holds {tensors}, and no backbone where a "
         f"known program would put it. Known: {', '.join(METHODS)}. For a network of timm name it: "
         f"clove import {origin} --architecture timm:NAME --out backbone.safetensors. Otherwise "
         "save the backbone's own state dict under torchvision's names and load that."

@@ -331,7 +331,7 @@ class TestMistakes:
 
     def test_shards_without_images_are_refused(self, tmp_path: Path) -> None:
         path = write_tar(tmp_path / "none.tar", member("a.txt", b"text"))
-        with pytest.raises(UserError, match="hold no images"):
+        with pytest.raises(UserError, match="1 shard holds no images"):
             RemoteTarSource(f"file://{path}")
 
     def test_a_question_mark_belongs_to_a_web_address(

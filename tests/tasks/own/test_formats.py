@@ -176,7 +176,7 @@ def test_outlines_of_labelme_and_yolo_are_masks_and_boxes(tmp_path: Path) -> Non
     (tmp_path / "yolo" / "classes.txt").write_text("box\ncup\n")
     me, yolo = opened(tmp_path / "me"), opened(tmp_path / "yolo")
     assert me.format == "LabelMe"
-    assert "2 shapes are neither polygons" in me.problems[0]
+    assert "2 shapes are no polygon," in me.problems[0]
     assert me.has_masks
     assert content(me) == content(yolo)
     cup, box = me.items["train"][0].sample.annotations

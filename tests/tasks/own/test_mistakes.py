@@ -56,7 +56,17 @@ def change_json(path: Path, change: Callable[[dict[str, list[dict[str, object]]]
 
 def test_several_formats_are_refused(pack: Callable[[str], Path]) -> None:
     shutil.copytree(pack("coco") / "annotations", pack("yolo") / "annotations")
-    assert "several formats: COCO, YOLO" in refused(pack("yolo"))
+    told = refused(pack("yolo"))
+    assert "several formats: COCO, YOLO" in told
+    assert f"such as --data {pack('yolo') / 'data.yaml'}." in told
+
+
+def test_advice_names_nothing_that_is_not_there(pack: Callable[[str], Path]) -> None:
+    above = pack("coco").parent
+    pack("voc")
+    assert refused(above).endswith("give the file or the folder of the one you mean.")
+    (above / "labels.zip").write_bytes(b"PK")
+    assert "Unpack it" in refused(above / "labels.zip")
 
 
 def test_no_labels_are_refused(tmp_path: Path, pack: Callable[[str], Path]) -> None:
@@ -110,7 +120,7 @@ def test_labels_have_images_however_their_folder_is_named(
     monkeypatch.chdir(root.parent)  # the folder is typed as a relative one, and is absolute inside
     assert told(Path(typed)) == ""
     (root / "labels/train/alone.txt").write_text("0 0.5 0.5 0.2 0.2\n")
-    assert "1 label files have no image" in told(Path(typed))
+    assert "1 label file has no image" in told(Path(typed))
 
 
 def test_images_without_labels_and_labels_without_images_are_named(
@@ -123,13 +133,13 @@ def test_images_without_labels_and_labels_without_images_are_named(
         root = pack(name)
         (root / labels).unlink()
         (root / image).unlink()
-        assert "1 images have no label file" in told(root)
-        assert "1 label files have no image" in told(root)
+        assert "1 image has no label file" in told(root)
+        assert "1 label file has no image" in told(root)
     root = pack("coco")
     (root / "train/1.png").unlink()
     shutil.copy(root / "train/0.png", root / "train/new.png")
-    assert "1 images are listed but not there" in told(root)
-    assert "1 images are in no annotation file and were left out" in told(root)
+    assert "1 image is listed but not there" in told(root)
+    assert "1 image is in no annotation file and was left out" in told(root)
 
 
 def test_a_folder_without_the_images_is_named(pack: Callable[[str], Path], tmp_path: Path) -> None:
@@ -139,6 +149,37 @@ def test_a_folder_without_the_images_is_named(pack: Callable[[str], Path], tmp_p
     file = root / "annotations/train.json"
     with pytest.raises(UserError, match="None of the 5 images of .* is in .*nowhere"):
         open_own(LabelledDataConfig(train_annotations=file, train_images=tmp_path / "nowhere"))
+
+
+def test_a_wrong_line_is_named_with_its_file_as_it_is_written(
+    pack: Callable[[str], Path], tmp_path: Path
+) -> None:
+    root = shutil.copytree(pack("yolo"), tmp_path / "My Labels")
+    for line, words in (("0 0.5", "has 2 numbers"), ("0 a", "no number"), ("0 50 1 1 1", "50")):
+        (root / "labels/train/0.txt").write_text(f"{line}\n")
+        assert f"Line 1 of {root / 'labels/train/0.txt'} has" in refused(root)
+        assert words in refused(root)
+
+
+def test_the_same_images_to_learn_and_to_judge_are_refused(pack: Callable[[str], Path]) -> None:
+    root = pack("yolo")
+    file = root / "data.yaml"
+    file.write_text("names: [a, b, c]\ntrain: images/train\nval: images/train\n")
+    assert "are those of `val` or `test`, too" in refused(root)
+    file.write_text("names: {0: a, 5: b}\n")
+    assert "numbers its classes 0, 5; expected" in refused(root)
+    file.write_text("{")
+    assert "Write lines like `names: [cup, hat]`" in refused(root)
+
+
+def test_a_coco_file_without_images_or_in_another_encoding_is_told(
+    pack: Callable[[str], Path],
+) -> None:
+    file = pack("coco") / "annotations/train.json"
+    change_json(file, lambda content: content.update(images=[]))
+    assert "lists no images" in refused(file.parent.parent)
+    file.write_bytes(file.read_bytes().replace(b'"images"', b'"im\xe4ges"'))
+    assert "Save it as UTF-8" in refused(file)
 
 
 def test_an_image_in_both_splits_is_named(pack: Callable[[str], Path]) -> None:
@@ -153,8 +194,8 @@ def test_boxes_that_leave_their_image_are_cut_or_left_out(pack: Callable[[str], 
     root = pack("yolo")
     (root / "labels/train/0.txt").write_text("0 0.9 0.5 0.6 0.4\n1 2.5 0.5 0.2 0.2\n")
     problems = told(root)
-    assert "1 boxes reach over the border of their image and were cut there" in problems
-    assert "1 boxes lie outside their image" in problems
+    assert "1 box reaches over the border of its image and was cut there" in problems
+    assert "1 box lies outside its image" in problems
     data = open_own(LabelledDataConfig(root=root))
     sample = data.items["train"][0].sample
     assert [thing.box[2] for thing in sample.annotations] == [sample.width]
@@ -162,8 +203,8 @@ def test_boxes_that_leave_their_image_are_cut_or_left_out(pack: Callable[[str], 
     file = root / "annotations/train.json"
     change_json(file, lambda c: c["annotations"][0].update(bbox=[-9, 2, 30, 9]))
     change_json(file, lambda c: c["annotations"][1].update(bbox=[900, 2, 3, 9]))
-    assert "1 boxes reach over" in told(root)
-    assert "1 boxes lie outside" in told(root)
+    assert "1 box reaches over" in told(root)
+    assert "1 box lies outside" in told(root)
 
 
 def test_classes_that_count_from_1_are_told_from_those_that_count_from_0(
@@ -277,7 +318,7 @@ def test_the_verb_data_says_it_all_and_draws(
     said = capsys.readouterr().out
     assert "images: train 4, val 2" in said
     assert "cup" in said
-    assert "1 images have no label file" in said
+    assert "1 image has no label file" in said
     assert "clove finetune detect" in said
     assert sorted(path.name for path in (tmp_path / "sheets").iterdir()) == ["train.png", "val.png"]
     assert cli.main(["data", str(tmp_path / "photos")]) == 2

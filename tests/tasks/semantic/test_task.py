@@ -17,6 +17,7 @@ from clove_ssl.errors import UserError
 from clove_ssl.tasks.base import Reading
 from clove_ssl.tasks.predictions import write_label_maps
 from clove_ssl.tasks.rcnn.pixels import PIXEL_MEAN
+from clove_ssl.tasks.semantic import model
 from clove_ssl.tasks.semantic.config import VOCSemanticConfig
 from clove_ssl.tasks.semantic.loading import SemanticBatch, load_crops, load_whole_images
 from clove_ssl.tasks.semantic.model import SemanticNetwork
@@ -133,6 +134,14 @@ def test_a_batch_that_nobody_judged_has_no_loss(network: SemanticNetwork) -> Non
     (batch, *_) = crops(16)
     blank = SemanticBatch(batch.images, torch.full_like(batch.labels, IGNORE), batch.keys)
     assert network.losses(blank, step=0)["loss_pixel"].item() == 0
+
+
+def test_classes_of_a_large_photo_are_compared_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, size = torch.randn(2, 5, 4, 6), torch.Size((30, 50))
+    at_once = model._strongest(logits, size)
+    monkeypatch.setattr(model, "_MOST_LOGITS", 1)
+    assert len(at_once.unique()) == 5
+    assert torch.equal(at_once, model._strongest(logits, size))
 
 
 def test_networks_are_dilated_where_they_can_be() -> None:

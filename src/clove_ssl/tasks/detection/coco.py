@@ -116,6 +116,11 @@ def load_content(path: Path) -> dict[str, Any]:
         if len(data) > LARGEST_FILE:
             raise UserError(f"{path} has more than {LARGEST_FILE:,} bytes. Give smaller files.")
         content: dict[str, Any] = json.loads(data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path} is not UTF-8: the byte {data[error.start : error.start + 1]!r} at place "
+            f"{error.start:,}. Save it as UTF-8, or export the labels again."
+        ) from None
     except OSError as error:
         raise UserError(
             f"{path} cannot be read: {error.strerror}. Give the annotation file of COCO's format."
@@ -174,7 +179,7 @@ def _whole_number(entry: Record, field: str, path: Path) -> int:
     value = _field(entry, field, path)
     if not isinstance(value, int) or isinstance(value, bool):
         raise UserError(
-            f"{path} has an entry with {field} {value!r}: {str(dict(entry))[:120]}. Expected a "
+            f"{path} has an entry with {field} {value!r}: {_shown(entry)}. Expected a "
             "whole number; correct the entry."
         )
     return value
@@ -188,10 +193,15 @@ def _field(entry: Record, field: str, path: Path) -> Any:
         )
     if field not in entry:
         raise UserError(
-            f"{path} has an entry without {field!r}: {str(dict(entry))[:120]}. "
+            f"{path} has an entry without {field!r}: {_shown(entry)}. "
             "Expected COCO's format; add the field."
         )
     return entry[field]
+
+
+def _shown(entry: Record) -> str:
+    text = str(dict(entry))
+    return text if len(text) <= 120 else f"{text[:120]} ..."
 
 
 def _check_files(images: Iterable[Record], path: Path, folder: Path) -> None:

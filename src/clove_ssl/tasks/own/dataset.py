@@ -6,6 +6,7 @@ pixels. Splits are called train, val and test; "all" is what nobody has split ye
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,7 +45,27 @@ class Problems:
     def lines(self) -> Iterator[str]:
         """A sentence for every kind."""
         for kind, cases in self._cases.items():
-            yield f"{len(cases):,} {kind}; the first: {cases[0]}"
+            if len(cases) == 1:
+                yield f"1 {_of_one(kind)}: {cases[0]}"
+            else:
+                yield f"{len(cases):,} {kind}; the first: {cases[0]}"
+
+
+_VERBS = {"are": "is", "have": "has", "reach": "reaches", "lie": "lies"}
+
+
+def _of_one(kind: str) -> str:
+    """``boxes were cut`` of one box."""
+    words = "|".join(_VERBS)
+    start = re.sub(
+        rf"\b(image|box|object|shape|mask|annotation|file)(?:es|s)\b(.*?) ({words})\b",
+        lambda found: f"{found[1]}{found[2]} {_VERBS[found[3]]}",
+        kind,
+        count=1,
+    )
+    for many, one in (("or have", "or has"), ("were", "was"), ("their", "its")):
+        start = re.sub(rf"\b{many}\b", one, start)
+    return start
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ EXPECTED = (
 )
 
 Reader = Callable[[Problems], Found]
+_ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
 
 
 def open_own(config: LabelledDataConfig, *, task: str = "") -> OwnData:
@@ -49,7 +50,7 @@ def open_own(config: LabelledDataConfig, *, task: str = "") -> OwnData:
     )
     if not (data.has_boxes or data.has_maps):
         count = sum(map(len, items.values()))
-        first = next((f" {line}." for line in problems.lines()), "")
+        first = next((f" {line.rstrip('.')}." for line in problems.lines()), "")
         raise UserError(
             f"{root} ({found.format}) has {count:,} images, but nobody has labelled an "
             f"object in any of them.{first} Expected at least one object; label some, or give "
@@ -132,10 +133,11 @@ def choose_reader(root: Path, task: str = "") -> Reader:
     if not readers:
         raise UserError(f"{root} holds no labels of a known format. {EXPECTED}.")
     if len(readers) > 1:
+        likely = (root / "data.yaml", root / "Annotations")
+        example = next((f", such as --data {path}" for path in likely if path.exists()), "")
         raise UserError(
             f"{root} holds labels of several formats: {', '.join(readers)}. Expected one; give the "
-            "file or the folder of the one you mean, such as "
-            f"--data {root / 'data.yaml' if 'YOLO' in readers else root / 'Annotations'}."
+            f"file or the folder of the one you mean{example}."
         )
     return next(iter(readers.values()))
 
@@ -146,6 +148,11 @@ def _readers_of_file(path: Path) -> dict[str, Reader]:
     if path.suffix == ".json":
         file = CocoFile(path, split=ALL)
         return {"COCO": lambda problems: read_coco_files([file], path.parent, problems)}
+    if path.suffix in _ARCHIVES:
+        raise UserError(
+            f"{path} is an archive, which is not looked into. Unpack it, and give --data the "
+            "folder that comes out of it."
+        )
     raise UserError(f"{path} is no file of labels: it is neither .json nor .yaml. {EXPECTED}.")
 
 

@@ -5,6 +5,7 @@ Dimensions: B images, H x W pixels, K classes, h x w cells of the last map.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,8 @@ from clove_ssl.tasks.rcnn.pixels import stack_images
 from clove_ssl.tasks.semantic.config import VOCSemanticConfig
 from clove_ssl.tasks.semantic.loading import SemanticBatch
 from clove_ssl.tasks.training_parts import parameter_groups
+
+_MOST_LOGITS = 2**26  # of whole images at once: 256 MiB
 
 
 class SemanticNetwork(TaskModel):
@@ -69,8 +72,7 @@ class SemanticNetwork(TaskModel):
     @torch.no_grad()
     def predict(self, batch: SemanticBatch) -> list[tuple[int, Tensor]]:
         """The number of every image and its classes, uint8 (H, W)."""
-        logits = _enlarged(self(batch.images), batch.labels.shape[1:])
-        classes = logits.argmax(1).to(torch.uint8).cpu()  # (B, H, W)
+        classes = _strongest(self(batch.images), batch.labels.shape[1:]).cpu()  # (B, H, W)
         return list(zip(batch.keys.tolist(), classes, strict=True))
 
     def parameter_groups(self, weight_decay: float) -> list[dict[str, Any]]:
@@ -89,6 +91,20 @@ def _dilated_conv(channels: int, width: int, dilation: int) -> list[nn.Module]:
     conv = nn.Conv2d(channels, width, 3, padding=dilation, dilation=dilation, bias=False)
     start_for_relu(conv)
     return [conv, nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
+
+
+def _strongest(logits: Tensor, size: torch.Size) -> Tensor:
+    """The class of every pixel of the whole image: (B, K, h, w) -> uint8 (B, H, W)."""
+    if math.prod(size) * logits.shape[0] * logits.shape[1] <= _MOST_LOGITS:
+        return _enlarged(logits, size).argmax(1).to(torch.uint8)
+    # Class by class: of a large photo, the logits of all of them would fill the memory.
+    best = _enlarged(logits[:, :1], size)  # (B, 1, H, W)
+    classes = torch.zeros_like(best, dtype=torch.uint8)
+    for number in range(1, logits.shape[1]):
+        other = _enlarged(logits[:, number : number + 1], size)
+        classes.masked_fill_(other > best, number)
+        best = torch.maximum(best, other)
+    return classes[:, 0]
 
 
 def _enlarged(logits: Tensor, size: torch.Size) -> Tensor:

@@ -210,11 +210,15 @@ def _find_images(content: Content, path: Path) -> Path:
     hits = {folder: sum(os.path.isfile(folder / name) for name in texts) for folder in folders}
     best = max(hits, key=lambda folder: hits[folder])
     if not hits[best]:
-        first = texts[0] if texts else "none"
+        if not texts:
+            raise UserError(
+                f"{path} lists no images with a file_name. Expected COCO's format with an entry "
+                "for every image; export the labels again."
+            )
         raise UserError(
-            f"None of the images of {path} was found, the first is {first!r}. Expected them beside "
-            f"the file, in {path.parent.parent / 'images'} or in a folder called like the split; "
-            "or give the folder: --data.train-images FOLDER --data.train-annotations FILE."
+            f"None of the images of {path} was found, the first is {texts[0]!r}. Expected them "
+            f"beside the file, in {path.parent.parent / 'images'} or in a folder called like the "
+            "split; or give the folder: --data.train-images FOLDER --data.train-annotations FILE."
         )
     return best
 

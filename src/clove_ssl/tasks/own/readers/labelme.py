@@ -26,7 +26,7 @@ from clove_ssl.tasks.own.readers.files import (
 from clove_ssl.tasks.own.readers.objects import LARGEST_NUMBER, NO_NUMBERS, Size, make_object
 from clove_ssl.tasks.own.readers.voc import NO_IMAGE, NO_LABELS
 
-OTHER_SHAPES = "shapes are neither polygons nor rectangles nor circles and were left out"
+OTHER_SHAPES = "shapes are no polygon, rectangle or circle and were left out"
 _CIRCLE_CORNERS = 32
 _NAMES = ("classes.txt", "labels.txt")
 

@@ -43,6 +43,7 @@ def read_yolo(place: Path, problems: Problems) -> Found:
         content = _read_yaml(place)
         names, shape = _class_names(content, place), _shape(content, place)
         images = dict(_listed_images(content, place))
+        _refuse_judging_by_training(content, images, place)
     else:
         listed = next((place / n for n in NAMES_FILES if (place / n).is_file()), None)
         if listed is None:
@@ -89,7 +90,7 @@ def label_file(image: Path) -> Path:
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
-    content = parse_yaml(read_text(path), where=path)
+    content = parse_yaml(read_text(path), where=path, such_as="names: [cup, hat]")
     if not isinstance(content, dict) or "names" not in content:
         raise UserError(
             f"{path} has no `names`. Expected a data.yaml with the class names and the folders of "
@@ -102,9 +103,9 @@ def _class_names(content: Mapping[str, Any], path: Path) -> tuple[str, ...]:
     names = content["names"]
     if isinstance(names, dict):
         if set(names) != set(range(len(names))):
-            first = sorted(map(str, names))[:1]
+            shown = ", ".join(sorted(map(str, names))[:5])
             raise UserError(
-                f"{path} numbers its classes from {''.join(first)}; expected 0, 1, 2 and so on, "
+                f"{path} numbers its classes {shown}; expected 0, 1, 2 and so on without a gap, "
                 "because labels count from 0. Correct `names`."
             )
         names = [names[number] for number in range(len(names))]
@@ -163,6 +164,18 @@ def _listed_images(content: Mapping[str, Any], path: Path) -> Iterator[tuple[Pat
     if not named:
         for image in images_below(path.parent):
             yield image, split_of_path(image, path.parent)
+
+
+def _refuse_judging_by_training(
+    content: Mapping[str, Any], images: Mapping[Path, str], path: Path
+) -> None:
+    """Of an image that is named in two splits, the later counts; nothing may be left to learn."""
+    if content.get("train") and images and "train" not in images.values():
+        raise UserError(
+            f"All images that {path} names as `train` are those of `val` or `test`, too, so there "
+            "is none to learn from. Take the other line out: some images are then drawn for "
+            "validation."
+        )
 
 
 def _images_of(entry: str, bases: Sequence[Path], path: Path) -> list[Path]:

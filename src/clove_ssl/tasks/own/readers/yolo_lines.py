@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clove_ssl.errors import UserError
+from clove_ssl.errors import UserError, counted
 from clove_ssl.tasks.labels.samples import Annotation, Keypoints
 from clove_ssl.tasks.own.dataset import Problems
 from clove_ssl.tasks.own.readers.files import LARGEST_LABELS, read_text
@@ -93,8 +93,8 @@ def read_object(
     if len(values) < 6 or len(values) % 2 or len(values) > 2 * MOST_CORNERS:
         more = f", or {shape.length} with keypoints" if shape.points else ""
         raise UserError(
-            f"{where.capitalize()} has {len(words)} numbers; expected 5 (class, x, y, w, h), or a "
-            f"class and x, y of 3 corners or more{more}. Correct the line."
+            f"L{where[1:]} has {counted(len(words), 'number')}; expected 5 (class, x, y, w, h), or "
+            f"a class and x, y of 3 corners or more{more}. Correct the line."
         )
     limits = (width, height)
     outline = [round(value * limits[at % 2], DECIMALS) for at, value in enumerate(values)]
@@ -105,10 +105,10 @@ def _numbers(words: Sequence[str], where: str) -> list[float]:
     try:
         values = [float(word) for word in words]
     except ValueError:
-        raise UserError(f"{where.capitalize()} has a word that is no number. Correct it.") from None
+        raise UserError(f"L{where[1:]} has a word that is no number. Correct it.") from None
     if any(abs(value) > 20 for value in values[:4]):
         raise UserError(
-            f"{where.capitalize()} has the place {max(values[:4], key=abs):g}; expected shares of "
+            f"L{where[1:]} has the place {max(values[:4], key=abs):g}; expected shares of "
             "the image's width and height, from 0 to 1, not pixels. Divide by the image's sides."
         )
     return values
