@@ -267,11 +267,10 @@ def _enlarge_stem(backbone: Backbone, factor: float) -> None:
     with 1 / |w|. LARS leaves a stem nearly as small as it starts, where pre-training with SGD makes
     it grow; so fine-tuning with SGD would turn it many times as fast as the layers behind it.
     """
-    layers = [each for each in backbone.modules() if not any(each.children())]
-    is_normed = isinstance(layers[0], nn.Conv2d) and isinstance(layers[1], nn.BatchNorm2d)
-    if factor != 1 and is_normed:
+    first, second, *_ = (each for each in backbone.modules() if not any(each.children()))
+    if factor != 1 and isinstance(first, nn.Conv2d) and isinstance(second, nn.BatchNorm2d):
         with torch.no_grad():
-            layers[0].weight.mul_(factor)
+            first.weight.mul_(factor)
 
 
 def can_fuse_norms(network: nn.Module) -> bool:
