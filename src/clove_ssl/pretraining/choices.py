@@ -9,7 +9,7 @@ Sizes come first: they say what a run needs at least, before its networks take a
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 import torch
@@ -214,7 +214,7 @@ def check_needs(config: PretrainConfig, process: Process, sizes: Sizes) -> Pretr
 def _memory_needs(config: PretrainConfig, process: Process, sizes: Sizes) -> Needs:
     """Bytes of a process; all but the backbone, whose size its name bounds, needs no memory."""
     with torch.random.fork_rng(devices=[]):
-        backbone = build_backbone(replace(config.backbone, weights=None)).to("meta")
+        backbone = build_backbone(config.backbone).to("meta")
     with outlined():
         network = config.method.build(backbone)
     states = 2 if config.optimizer.name == "adamw" else 1
@@ -289,9 +289,11 @@ def _choose_rendering(config: PretrainConfig, device: torch.device) -> Choice[Pl
             "render."
         )
     if asked == "auto":
+        if device.type == "cpu":
+            return Choice("in the workers", "this run is on a CPU")
         if has_kernels(device):
             return Choice("on the GPU", "there are kernels for it")
-        return Choice("in the workers", "no GPU with kernels for it")
+        return Choice("in the workers", "there are no kernels for this GPU")
     return Choice("on the GPU" if asked == "gpu" else "in the workers", "as asked")
 
 
