@@ -274,10 +274,10 @@ class ListArguments:
     """Show what can be named."""
 
     what: Annotated[
-        Literal["methods", "backbones", "recipes", "tasks", "formats"] | None,
+        Literal["all", "methods", "backbones", "recipes", "tasks", "formats"],
         tyro.conf.Positional,
-    ] = None
-    """The kind of names; by default all kinds."""
+    ] = "all"
+    """The kind of names."""
 
 
 def list_names(args: Arguments) -> None:
@@ -287,7 +287,7 @@ def list_names(args: Arguments) -> None:
     with starting():
         from clove_ssl.listing import describe, describe_all
 
-    for line in describe_all() if arguments.what is None else describe(arguments.what):
+    for line in describe_all() if arguments.what == "all" else describe(arguments.what):
         Console().say(line)
 
 

@@ -19,6 +19,7 @@ from clove_ssl.data.scenes import SceneSource
 from clove_ssl.errors import UserError
 from clove_ssl.finetuning.finetuned import FinetunedModel
 from clove_ssl.predicting.inputs import Inputs
+from clove_ssl.predicting.run import check_is_empty
 
 SIZES = ((64, 64), (64, 64), (80, 52))  # width, height
 
@@ -245,3 +246,10 @@ def test_a_folder_without_images_says_what_can_be_named(tmp_path: Path) -> None:
     (tmp_path / "shard.tar").write_bytes(b"")
     with pytest.raises(UserError, match=r"1 tar file but.*name the files: .*\*\.tar"):
         Inputs([tmp_path])
+
+
+def test_a_file_in_the_place_of_the_results_is_said_to_be_one(tmp_path: Path) -> None:
+    file = tmp_path / "drawn"
+    file.touch()
+    with pytest.raises(UserError, match=r"drawn is a file\. Give a new folder"):
+        check_is_empty(file)

@@ -152,12 +152,13 @@ def _tell_data(config: LabelsConfig, data: TaskData, console: Console) -> None:
 
 def check_folder(config: LabelsConfig, folder: LabelsFolder) -> None:
     """Refuse a folder of something else, or of a comparison with other options."""
-    if folder.path.is_file() or (
-        folder.path.is_dir() and any(folder.path.iterdir()) and not folder.asked.is_file()
-    ):
+    path = folder.path
+    if path.is_file():
+        raise UserError(f"{path} is a file. Give a new folder, for example --out {path}-labels.")
+    if path.is_dir() and any(path.iterdir()) and not folder.asked.is_file():
         raise UserError(
-            f"{folder.path} is not empty and holds no comparison of clove labels. Give a new "
-            f"folder, for example --out {folder.path}-labels."
+            f"{path} is not empty and holds no comparison of clove labels. Give a new "
+            f"folder, for example --out {path}-labels."
         )
     if not folder.asked.is_file():
         return

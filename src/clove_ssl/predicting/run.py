@@ -153,7 +153,9 @@ def _open_writers(config: PredictConfig, model: FinetunedModel, meaning: Meaning
 
 def check_is_empty(folder: Path) -> None:
     """Refuse a place for results that holds anything."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file. Give a new folder, such as --out {folder}-results.")
+    if folder.is_dir() and any(folder.iterdir()):
         raise UserError(
             f"{folder} is not empty, and results would mix with what is there. Choose another "
             f"folder, for example --out {folder}-2."
