@@ -193,3 +193,22 @@ def test_the_configured_lars_moves_like_one_without_groups() -> None:
     assert all(
         torch.equal(a, b) for a, b in zip(network.parameters(), twin.parameters(), strict=True)
     )
+
+
+def test_weights_in_front_of_a_norm_may_have_any_size() -> None:
+    """What a norm behind them divides by again, LARS does not notice, either."""
+    torch.manual_seed(0)
+    images, wanted = torch.randn(16, 5, dtype=torch.float64), torch.randn(16, 3).double()
+    paths = []
+    for factor in (1.0, 4.0):
+        torch.manual_seed(1)
+        layer = nn.Linear(5, 3, bias=False).double()
+        nn.init.normal_(layer.weight).data.mul_(factor)
+        optimizer = LARS(layer.parameters(), lr=2.0, trust=0.1)
+        for _ in range(5):
+            optimizer.zero_grad()
+            normed = nn.functional.batch_norm(layer(images), None, None, training=True, eps=1e-12)
+            nn.functional.mse_loss(normed, wanted).backward()
+            optimizer.step()
+        paths.append(layer.weight.detach() / factor)
+    torch.testing.assert_close(*paths, rtol=1e-6, atol=1e-8)
