@@ -204,7 +204,7 @@ def test_weights_in_front_of_a_norm_may_have_any_size() -> None:
         torch.manual_seed(1)
         layer = nn.Linear(5, 3, bias=False).double()
         nn.init.normal_(layer.weight).data.mul_(factor)
-        optimizer = LARS(layer.parameters(), lr=2.0, trust=0.1)
+        optimizer = LARS(layer.parameters(), lr=2.0, trust=0.1, eps=0.0)
         for _ in range(5):
             optimizer.zero_grad()
             normed = nn.functional.batch_norm(layer(images), None, None, training=True, eps=1e-12)
