@@ -329,3 +329,8 @@ def test_a_word_that_is_empty_does_not_mean_this_folder(
 def test_help_and_version_are_given_without_dashes(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["help"]) == cli.main(["version"]) == 0
     assert "Begin with: clove pretrain" in capsys.readouterr().out
+
+
+def test_a_zero_byte_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["pretrain", "clove-demo", "--out", "a\0b"]) == 2
+    assert "holds a zero byte" in capsys.readouterr().err

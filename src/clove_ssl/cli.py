@@ -369,6 +369,8 @@ def _obey(verb: str, rest: list[str]) -> None:
             f"One of the words after clove {verb} is empty, perhaps a variable that is not set. "
             "Look at them with echo, then type the command again."
         )
+    elif any("\0" in word for word in rest):  # a shell has none, a program may
+        raise UserError("One of the words holds a zero byte, which no name of a file can have.")
     elif verb in VERBS:
         with answering():
             VERBS[verb](rest)
