@@ -23,12 +23,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from builders.runs.killing import run_with_kills, weights_hash  # noqa: E402
 from builders.runs.tiny_runs import tiny_config  # noqa: E402
 
-from clove_ssl.config.pretraining import (  # noqa: E402
-    CheckpointConfig,
-    LoggingConfig,
-    PretrainConfig,
-)
-from clove_ssl.methods import recipes  # noqa: E402
+from benchmarks.soak import full_speed_config  # noqa: E402
+from clove_ssl.config.pretraining import LoggingConfig, PretrainConfig  # noqa: E402
 
 STEPS_BETWEEN_CHECKPOINTS = 20
 
@@ -45,14 +41,9 @@ def compare(config: PretrainConfig, *, kills: int, seed: int) -> dict[str, objec
 
 def real_config(recipe: str, data: str, out: Path, *, steps: int) -> PretrainConfig:
     """A recipe that saves and logs often enough to be killed."""
-    config = recipes.recipe(recipe, out)
-    return replace(
-        config,
-        data=replace(config.data, source=data),
-        steps=steps,
-        checkpoints=CheckpointConfig(every_epochs=1e-3, min_steps=STEPS_BETWEEN_CHECKPOINTS),
-        logging=LoggingConfig(every=STEPS_BETWEEN_CHECKPOINTS // 2),
-    )
+    between = STEPS_BETWEEN_CHECKPOINTS
+    config = full_speed_config(recipe, data, out, steps=steps, steps_per_checkpoint=between)
+    return replace(config, logging=LoggingConfig(every=between // 2))
 
 
 if __name__ == "__main__":

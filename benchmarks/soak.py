@@ -74,14 +74,16 @@ def soak_config(out: Path, *, steps: int, device: str) -> PretrainConfig:
     )
 
 
-def full_speed_config(recipe: str, data: str, out: Path, *, steps: int) -> PretrainConfig:
-    """A run as its users start it, with forty checkpoints."""
+def full_speed_config(
+    recipe: str, data: str, out: Path, *, steps: int, steps_per_checkpoint: int
+) -> PretrainConfig:
+    """A run as its users start it, with more checkpoints."""
     config = recipes.recipe(recipe, out)
     return replace(
         config,
         data=replace(config.data, source=data),
         steps=steps,
-        checkpoints=CheckpointConfig(every_epochs=1e-3, min_steps=max(1, steps // 40)),
+        checkpoints=CheckpointConfig(every_epochs=1e-3, min_steps=steps_per_checkpoint),
     )
 
 
@@ -227,7 +229,13 @@ def _line(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
 
 def _config(options: argparse.Namespace, run: Path) -> PretrainConfig:
     if options.recipe:
-        return full_speed_config(options.recipe, options.data, run, steps=options.steps)
+        return full_speed_config(
+            options.recipe,
+            options.data,
+            run,
+            steps=options.steps,
+            steps_per_checkpoint=max(1, options.steps // 40),
+        )
     return soak_config(run, steps=options.steps, device=options.device)
 
 

@@ -247,7 +247,8 @@ def build_backbone(config: BackboneConfig) -> Backbone:
         backbone = _build_timm(config, stage)
     else:
         backbone = _build_torchvision(config, stage)
-    _enlarge_stem(backbone, config.stem_scale)
+    if config.stem_scale != 1:
+        _enlarge_stem(backbone, config.stem_scale)
     return backbone
 
 
@@ -268,7 +269,7 @@ def _enlarge_stem(backbone: Backbone, factor: float) -> None:
     it grow; so fine-tuning with SGD would turn it many times as fast as the layers behind it.
     """
     first, second, *_ = (each for each in backbone.modules() if not any(each.children()))
-    if factor != 1 and isinstance(first, nn.Conv2d) and isinstance(second, nn.BatchNorm2d):
+    if isinstance(first, nn.Conv2d) and isinstance(second, nn.BatchNorm2d):
         with torch.no_grad():
             first.weight.mul_(factor)
 
