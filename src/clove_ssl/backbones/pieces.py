@@ -17,6 +17,7 @@ from itertools import groupby, pairwise
 from typing import Any, TypeAlias
 
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from clove_ssl.backbones.stem import convolve_by_depth, is_stem_convolution
@@ -25,7 +26,12 @@ from clove_ssl.layers.fused_norm.activation import (
     normalize_relu,
     normalize_relu_pool,
 )
-from clove_ssl.layers.ladder import LadderConv2d
+from clove_ssl.layers.ladder import (
+    LadderConv2d,
+    in_half_precision,
+    is_product,
+    multiply_cells,
+)
 
 Block: TypeAlias = Any  # BasicBlock or Bottleneck; torchvision has no types
 
@@ -196,8 +202,19 @@ def open_block(block: Block, inputs: Tensor) -> tuple[Tensor, Tensor]:
     if isinstance(block, Bottleneck):
         running = block.conv3(normalize_relu(block.bn2, running))
     # Without its norm yet: what crosses the cut are maps that a backward pass keeps anyway.
-    side = inputs if block.downsample is None else block.downsample[0](inputs)
+    side = inputs if block.downsample is None else _project(block.downsample[0], inputs)
     return running, side
+
+
+def _project(convolution: nn.Conv2d, inputs: Tensor) -> Tensor:
+    """What a shortcut makes of its inputs, before its norm."""
+    # For a stride and few channels cuDNN has a kernel that leaves the matrix units empty; it took
+    # longer than a 3 x 3 convolution of the same maps.
+    skips_cells = max(convolution.stride) > 1 and is_product(convolution)
+    if skips_cells and inputs.is_cuda and in_half_precision(inputs) and not is_compiling():
+        return multiply_cells(convolution, inputs)
+    projected: Tensor = convolution(inputs)
+    return projected
 
 
 def close_block(block: Block, main: Tensor, side: Tensor) -> Tensor:

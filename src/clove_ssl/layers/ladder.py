@@ -62,6 +62,18 @@ def by_rows(convolve: Callable[[Tensor], Tensor], maps: Tensor) -> Tensor:
     return first_maps(convolve(F.pad(maps, (0, 0, 0, 0, 0, 0, 0, more))), count)
 
 
+def is_product(layer: nn.Conv2d) -> bool:
+    """Whether a convolution multiplies every cell on its own."""
+    shape = (layer.kernel_size, layer.padding, layer.groups)
+    return shape == ((1, 1), (0, 0), 1)
+
+
+def multiply_cells(layer: nn.Conv2d, maps: Tensor) -> Tensor:
+    """Such a convolution as a product of matrices, which is planned in no time for any size."""
+    cells = every_nth(maps, layer.stride).permute(0, 2, 3, 1)  # (B, h, w, C)
+    return F.linear(cells, layer.weight.flatten(1), layer.bias).permute(0, 3, 1, 2)
+
+
 class LadderConv2d(nn.Conv2d):
     """A convolution with zeros around its input, which takes all its sizes from the ladder."""
 
@@ -69,8 +81,8 @@ class LadderConv2d(nn.Conv2d):
         """(B, C, H, W) -> what the plain convolution gives."""
         if not plans_by_size(maps):
             return super().forward(maps)
-        if self._is_product and in_half_precision(maps):
-            return self._multiply(maps)
+        if is_product(self) and in_half_precision(maps):
+            return multiply_cells(self, maps)
         height, width = maps.shape[2:]
         more = [rung(side, per_octave=SIDES_PER_OCTAVE) - side for side in (width, height)]
         if any(more):
@@ -80,17 +92,6 @@ class LadderConv2d(nn.Conv2d):
             return result
         # Without gaps between their rows, on which batch norms are slow.
         return upper_left(result, self._side_after(height, 0), self._side_after(width, 1))
-
-    @property
-    def _is_product(self) -> bool:
-        """Whether every cell is multiplied on its own."""
-        shape = (self.kernel_size, self.padding, self.groups)
-        return shape == ((1, 1), (0, 0), 1)
-
-    def _multiply(self, maps: Tensor) -> Tensor:
-        """The convolution as a product of matrices, which is planned in no time for any size."""
-        cells = every_nth(maps, self.stride).permute(0, 2, 3, 1)  # (B, h, w, C)
-        return F.linear(cells, self.weight.flatten(1), self.bias).permute(0, 3, 1, 2)
 
     def _side_after(self, side: int, axis: int) -> int:
         """The length of a side after the convolution."""

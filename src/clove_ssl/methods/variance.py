@@ -10,6 +10,7 @@ Dimensions: B images, N images of all processes, L cells, P matched cells, D cha
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -70,11 +71,18 @@ def variance_hinge(rows: Tensor) -> Tensor:
 
 def covariance_penalty(rows: Tensor) -> Tensor:
     """Squared covariances between different channels of (..., N, D) rows, summed, over D."""
-    centered = rows - rows.mean(-2, keepdim=True)
-    covariance = centered.mT @ centered / (rows.shape[-2] - 1)  # (..., D, D)
+    count, channels = rows.shape[-2:]
+    centered = (rows - rows.mean(-2, keepdim=True)) / math.sqrt(count - 1)
+    if count < channels:
+        # The squares of X' X and of X X' have the same sum; the smaller product is formed.
+        products = centered @ centered.mT  # (..., N, N)
+        own = centered.square().sum(-2)  # (..., D)
+    else:
+        products = centered.mT @ centered  # (..., D, D)
+        own = products.diagonal(dim1=-2, dim2=-1)
     # All squares less those of the diagonal: setting it to zero would copy (..., D, D).
-    own = covariance.diagonal(dim1=-2, dim2=-1).square().sum(-1)  # (...)
-    return (covariance.square().sum((-2, -1)) - own).mean() / rows.shape[-1]
+    others = products.square().sum((-2, -1)) - own.square().sum(-1)  # (...)
+    return others.mean() / channels
 
 
 def global_terms(

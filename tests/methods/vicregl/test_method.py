@@ -62,9 +62,10 @@ def local_of(maps: list[Tensor], places: list[Tensor], matches: tuple[int, int])
     ).total()
 
 
-def test_the_terms_are_the_formulas() -> None:
+@pytest.mark.parametrize("shape", [(6, 4), (4, 4), (4, 6), (2, 9)], ids=str)
+def test_the_terms_are_the_formulas(shape: tuple[int, int]) -> None:
     torch.manual_seed(0)
-    rows = random(6, 4) * 0.7
+    rows = random(*shape) * 0.7
     assert variance_hinge(rows).item() == pytest.approx(slow.variance(rows))
     assert covariance_penalty(rows).item() == pytest.approx(slow.covariance(rows))
 
@@ -118,6 +119,7 @@ def test_gradients_are_right() -> None:
     check = torch.autograd.gradcheck
     assert check(local, [random(3, 4, 3).requires_grad_() for _ in PAIRS])
     assert check(whole, [(0.3 * random(4, 3)).requires_grad_() for _ in PAIRS])
+    assert check(whole, [(0.3 * random(3, 5)).requires_grad_() for _ in PAIRS])
 
 
 def test_mixed_precision_does_not_reach_the_losses() -> None:

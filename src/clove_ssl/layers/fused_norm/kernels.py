@@ -26,7 +26,16 @@ import triton.language as tl
 
 
 @triton.jit(do_not_specialize=["rows", "stretch"])
-def sums(x, table, rows, stretch, channels, R: tl.constexpr, C: tl.constexpr):
+def sums(
+    x,
+    table,
+    rows,
+    stretch,
+    channels,
+    R: tl.constexpr,
+    C: tl.constexpr,
+    STAGES: tl.constexpr,
+):
     """Sums of x and of its squares over a stretch of rows, both less the first row."""
     # 64 bits, since rows times channels may pass 2^31: 4096 maps of 112 x 112 x 64 do.
     part, first_row = tl.program_id(0), tl.program_id(0).to(tl.int64) * stretch
@@ -37,7 +46,8 @@ def sums(x, table, rows, stretch, channels, R: tl.constexpr, C: tl.constexpr):
     total = tl.zeros([R, C], tl.float32)
     squares = tl.zeros([R, C], tl.float32)
     last_row = tl.minimum(first_row + stretch, rows)
-    for start in range(first_row, last_row, R):
+    # Some tiles are on their way while one is added: waiting for each would leave the memory idle.
+    for start in tl.range(first_row, last_row, R, num_stages=STAGES):
         row = start + tl.arange(0, R)
         mask = (row < last_row)[:, None] & there[None, :]
         value = tl.load(x + row[:, None] * channels + channel[None, :], mask=mask, other=0.0)
@@ -261,6 +271,7 @@ def gradient_sums(
     RELU: tl.constexpr,
     R: tl.constexpr,
     C: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """Sums over a stretch of rows of g and of g * (x - mean), g being the norm's gradients."""
     part, first_row = tl.program_id(0), tl.program_id(0).to(tl.int64) * stretch
@@ -270,7 +281,7 @@ def gradient_sums(
     total = tl.zeros([R, C], tl.float32)
     along = tl.zeros([R, C], tl.float32)
     last_row = tl.minimum(first_row + stretch, rows)
-    for start in range(first_row, last_row, R):
+    for start in tl.range(first_row, last_row, R, num_stages=STAGES):
         row = start + tl.arange(0, R)
         mask = (row < last_row)[:, None] & there[None, :]
         at = row[:, None] * channels + channel[None, :]

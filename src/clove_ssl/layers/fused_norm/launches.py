@@ -18,6 +18,7 @@ TILE = 4096  # values of one program at a time; larger ones run out of registers
 SUMMED_TILE = 2048  # two running sums take room beside them
 POOLED_TILE = 1024  # nine times as many are read
 PROGRAMS = 528  # four for each of 132 multiprocessors; sums are split among so many
+TILES_AT_ONCE = 4  # one that is added and those on their way, while sums are taken
 PARTS_AT_ONCE = 256  # of sums that are added up, so that few loads wait for each other
 LAST_BLOCK = 16  # channels of a program that adds up such sums
 
@@ -132,7 +133,7 @@ class NormActivation(torch.autograd.Function):
             kernels.gradient_sums[(parts, shape.blocks)](
                 features, outer, out if out is not None else outer, side_gradients, table, mean,
                 scale, *affine, shape.rows, shape.stretch(shape.rows), **options, SIDE=has_side,
-                RELU=relu, R=shape.rows_of(SUMMED_TILE),
+                RELU=relu, R=shape.rows_of(SUMMED_TILE), STAGES=TILES_AT_ONCE,
             )  # fmt: skip
         for_weight, for_bias, level, slope = mean.new_empty(4, shape.channels)
         kernels.slopes[(_parts(shape.channels, LAST_BLOCK),)](
@@ -160,7 +161,7 @@ def _moments(features: Tensor, shape: Shape, norm: _BatchNorm) -> tuple[Tensor, 
     table = norm.running_mean.new_empty(parts, 2, shape.channels)
     kernels.sums[(parts, shape.blocks)](
         features, table, shape.rows, shape.stretch(shape.rows), channels=shape.channels,
-        R=shape.rows_of(SUMMED_TILE), C=shape.block,
+        R=shape.rows_of(SUMMED_TILE), C=shape.block, STAGES=TILES_AT_ONCE,
     )  # fmt: skip
     mean, scale = norm.running_mean.new_empty(2, shape.channels)
     kernels.moments[(_parts(shape.channels, LAST_BLOCK),)](
