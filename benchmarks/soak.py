@@ -7,7 +7,7 @@ straight line through the rest must be flat within its own error, or its rise be
 
 With ``--recipe`` and ``--data`` the steps are those of a real run at full speed.
 
-Run:  python -m benchmarks.soak [--steps 20000] [--device cpu] [--out soak.jsonl]
+Run:  python -m benchmarks.soak [--steps 20000] [--minutes 20] [--device cpu] [--out soak.jsonl]
       [--recipe clove-plus-r18-small --data "photos/{000000..000005}.tar"]
 """
 
@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,7 +88,7 @@ def full_speed_config(
     )
 
 
-def record(config: PretrainConfig, folder: Path, *, every: float) -> list[Sample]:
+def record(config: PretrainConfig, folder: Path, *, every: float, seconds: float) -> list[Sample]:
     """Run the config in processes of its own and look at them now and then."""
     path, temporary = folder / "config.yaml", folder / "temporary"
     temporary.mkdir()
@@ -103,11 +104,12 @@ def record(config: PretrainConfig, folder: Path, *, every: float) -> list[Sample
             env=environment,
             start_new_session=True,
         )
-        try:
-            while process.poll() is None:
+        end = time.monotonic() + seconds
+        with suppress(KeyboardInterrupt):
+            while process.poll() is None and time.monotonic() < end:
                 time.sleep(every)
                 samples += _look(process.pid, config.out, temporary)
-        except KeyboardInterrupt:  # what is there is judged
+        if process.poll() is None:  # what is there is judged
             process.terminate()
             process.wait()
             return samples
@@ -247,6 +249,7 @@ def main() -> int:
     parser.add_argument("--recipe", default="", help="steps of this recipe instead of tiny ones")
     parser.add_argument("--data", default="scenes", help="what the recipe learns from")
     parser.add_argument("--run", type=Path, default=None, help="folder of the run, which is kept")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="and not longer")
     parser.add_argument("--every", type=float, default=1.0, help="seconds between samples")
     parser.add_argument("--out", type=Path, default=None, help="file to which a line is added")
     options = parser.parse_args()
@@ -254,7 +257,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="clove-soak-") as name:
         folder = Path(name)
         config = _config(options, options.run or folder / "run")
-        samples = record(config, folder, every=options.every)
+        seconds = 60 * options.minutes
+        samples = record(config, folder, every=options.every, seconds=seconds)
     result = slopes(samples)
     for quantity, figures in sorted(result.items()):
         print(f"{quantity:<18}", *(f"{key} {value}" for key, value in figures.items()), sep="  ")
