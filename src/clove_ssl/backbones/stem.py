@@ -18,6 +18,7 @@ from clove_ssl.layers.fused_norm.activation import has_triton
 
 STEM_KERNEL = 7
 CHANNELS = 16  # three colours of 2 x 2 pixels, and four empty channels to align them
+HOPPER = 9  # compute capability of GPUs that our convolution is made for and measured on
 
 
 def is_stem_convolution(module: nn.Module) -> TypeGuard[nn.Conv2d]:
@@ -44,8 +45,10 @@ def convolve_by_depth(images: Tensor, weight: Tensor) -> Tensor:
     """
     taps = F.pixel_unshuffle(F.pad(weight, (1, 0, 1, 0)), 2)  # (D, 12, 4, 4)
     taps = F.pad(taps, (0, 0, 0, 0, 0, CHANNELS - taps.shape[1]))
-    pixels = _by_kernel(images) if _has_kernel(images) else deep_pixels(images)
-    return F.conv2d(pixels, taps)  # (B, D, H / 2, W / 2)
+    if not _has_kernel(images):
+        return F.conv2d(deep_pixels(images), taps)  # (B, D, H / 2, W / 2)
+    pixels = _by_kernel(images)
+    return _convolve(pixels, taps) if _has_convolution(pixels, taps) else F.conv2d(pixels, taps)
 
 
 def deep_pixels(images: Tensor) -> Tensor:
@@ -69,4 +72,24 @@ def _has_kernel(images: Tensor) -> bool:
         and not images.requires_grad
         and images.is_contiguous(memory_format=torch.channels_last)
         and has_triton()
+    )
+
+
+def _convolve(pixels: Tensor, taps: Tensor) -> Tensor:
+    """The convolution by our kernels, which read pixels less often than torch's."""
+    from clove_ssl.backbones.stem_convolution import StemConvolution
+
+    out: Tensor = StemConvolution.apply(pixels, taps)
+    return out
+
+
+def _has_convolution(pixels: Tensor, taps: Tensor) -> bool:
+    """Whether our kernels take these: halves, on a GPU with as much shared memory as they use."""
+    is_cast = torch.is_autocast_enabled("cuda") and taps.dtype == torch.float32
+    return (
+        pixels.dtype in (torch.bfloat16, torch.float16)
+        and (is_cast or taps.dtype == pixels.dtype)
+        and taps.shape[0] % 64 == 0
+        and pixels.numel() > 0
+        and torch.cuda.get_device_capability(pixels.device)[0] == HOPPER
     )
