@@ -1,8 +1,8 @@
-"""Attention by the flash kernel repeats itself bit for bit, and is that of plain products."""
+"""Attention repeats itself bit for bit, and is that of plain products, whatever kernel it takes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -14,6 +14,9 @@ from clove_ssl.layers import attention
 from clove_ssl.layers.attention import attend
 
 pytestmark = NEEDS_GPU
+
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+BY_FLASH: Attention = attention._RepeatableFlash.apply
 
 
 @pytest.fixture(autouse=True)
@@ -30,8 +33,13 @@ def stacked_heads(cells: int, dtype: torch.dtype) -> Tensor:
     return made.requires_grad_()
 
 
-def mixed_and_gradient(stacked: Tensor) -> tuple[Tensor, Tensor]:
-    mixed = attend(*(each.transpose(1, 2) for each in stacked.unbind(2)))
+def heads_of(stacked: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    queries, keys, values = (each.transpose(1, 2) for each in stacked.unbind(2))
+    return queries, keys, values
+
+
+def mixed_and_gradient(stacked: Tensor, mix: Attention = attend) -> tuple[Tensor, Tensor]:
+    mixed = mix(*heads_of(stacked))
     pull = torch.linspace(-1, 1, mixed.numel(), device=DEVICE).reshape(mixed.shape)
     (gradient,) = torch.autograd.grad(mixed, stacked, pull.to(mixed.dtype), retain_graph=True)
     (again,) = torch.autograd.grad(mixed, stacked, pull.to(mixed.dtype))
@@ -39,24 +47,53 @@ def mixed_and_gradient(stacked: Tensor) -> tuple[Tensor, Tensor]:
     return mixed.detach(), gradient
 
 
-@pytest.mark.parametrize("cells", [9, 25, 36, 49, 100])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_repeats_itself_and_equals_plain_products(cells: int, dtype: torch.dtype) -> None:
-    stacked = stacked_heads(cells, dtype)
-    mixed, gradient = mixed_and_gradient(stacked)
+def assert_repeats_itself_and_equals_plain_products(stacked: Tensor, mix: Attention) -> None:
+    mixed, gradient = mixed_and_gradient(stacked, mix)
     for _ in range(3):
-        again = mixed_and_gradient(stacked)
+        again = mixed_and_gradient(stacked, mix)
         assert torch.equal(mixed, again[0])
         assert torch.equal(gradient, again[1])
     exact = stacked.detach().double().requires_grad_()
-    queries, keys, values = (each.transpose(1, 2) for each in exact.unbind(2))
+    queries, keys, values = heads_of(exact)
     wanted = (queries @ keys.mT).softmax(-1) @ values
     pull = torch.linspace(-1, 1, wanted.numel(), device=DEVICE).reshape(wanted.shape)
-    wanted.backward(pull.to(dtype).double())
+    wanted.backward(pull.to(stacked.dtype).double())
     assert exact.grad is not None
     torch.testing.assert_close(mixed.double(), wanted.detach(), rtol=0.02, atol=0.02)
     off = (gradient.double() - exact.grad).norm() / exact.grad.norm()
     assert off < 0.02
+
+
+@pytest.mark.parametrize("cells", [9, 25, 36, 49, 100, 144, 196])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_repeats_itself_and_equals_plain_products(cells: int, dtype: torch.dtype) -> None:
+    assert_repeats_itself_and_equals_plain_products(stacked_heads(cells, dtype), attend)
+
+
+@pytest.mark.parametrize("cells", [9, 49, 100])
+def test_the_flash_kernel_does_so_for_few_cells_too(cells: int) -> None:
+    """As without Triton, or for heads that our kernels have no room for."""
+    assert_repeats_itself_and_equals_plain_products(stacked_heads(cells, torch.bfloat16), BY_FLASH)
+
+
+@pytest.mark.parametrize(("cells", "way"), [(128, "FewCells"), (129, "flash")])
+def test_few_cells_have_kernels_of_our_own(
+    cells: int, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from clove_ssl.layers.attention_kernel import FewCells
+
+    taken = []
+    monkeypatch.setattr(FewCells, "apply", lambda *_: taken.append("FewCells"))
+    monkeypatch.setattr(attention._RepeatableFlash, "apply", lambda *_: taken.append("flash"))
+    attend(*heads_of(stacked_heads(cells, torch.bfloat16)))
+    assert taken == [way]
+
+
+def test_few_cells_repeat_themselves_where_nobody_asked_for_it() -> None:
+    torch.use_deterministic_algorithms(False)
+    stacked = stacked_heads(36, torch.bfloat16)
+    once, twice = mixed_and_gradient(stacked), mixed_and_gradient(stacked)
+    assert all(torch.equal(*pair) for pair in zip(once, twice, strict=True))
 
 
 def test_full_precision_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,6 +104,6 @@ def test_full_precision_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_what_a_run_asks_for_is_what_it_was() -> None:
-    mixed_and_gradient(stacked_heads(9, torch.bfloat16))
+    mixed_and_gradient(stacked_heads(144, torch.bfloat16))
     assert torch.are_deterministic_algorithms_enabled()
     assert torch.is_deterministic_algorithms_warn_only_enabled()
