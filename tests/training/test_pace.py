@@ -73,6 +73,18 @@ def test_a_terminal_shows_a_long_pass_before_it_has_ended(
             said += capsys.readouterr().out
 
 
+def test_a_log_says_once_that_the_first_step_takes_long(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    monkeypatch.setattr("clove_ssl.training.observer._SILENCE", 0.01)
+    with Console() as console, pace(100, console).kept_shown(0):
+        said = ""
+        while not said:
+            said = capsys.readouterr().out
+    assert said == "Reading images and making the first step ...\n"
+
+
 def test_a_terminal_counts_a_step_as_soon_as_it_has_ended(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
