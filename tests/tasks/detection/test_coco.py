@@ -189,6 +189,14 @@ def test_other_text_is_no_id_and_the_cure_is_told(tmp_path: Path, shown: str) ->
         read(tmp_path, with_text_ids(shown.format))
 
 
+@pytest.mark.parametrize("name", [None, "", " ", ["person"], {}, True])
+def test_a_class_without_a_name_is_refused(tmp_path: Path, name: object) -> None:
+    content = copy.deepcopy(CONTENT)
+    content["categories"][0]["name"] = name
+    with pytest.raises(UserError, match=r"Category 90 of .* has the name .*; expected text"):
+        read(tmp_path, content)
+
+
 @pytest.mark.parametrize("part", ["images", "categories"])
 def test_two_entries_with_one_number_are_refused(tmp_path: Path, part: str) -> None:
     content = copy.deepcopy(CONTENT)

@@ -234,6 +234,16 @@ def test_pixels_instead_of_shares_are_refused(pack: Callable[[str], Path]) -> No
     assert "has 6 numbers; expected 5" in refused(root)
 
 
+@pytest.mark.parametrize("name", ["~", '""', '" "', '"cup\\nhat"', '"\\e[31m"'])
+def test_a_class_without_a_readable_name_is_refused(name: str, pack: Callable[[str], Path]) -> None:
+    root = pack("yolo")
+    path = root / "data.yaml"
+    names = f"names: [{name}, hat]"
+    path.write_text(re.sub("^names:.*(\n[ -].*)*", lambda _: names, path.read_text(), flags=re.M))
+    assert names in path.read_text()
+    assert "names a class '" in refused(root)
+
+
 def test_classes_are_known_by_name_where_files_number_them_otherwise(
     pack: Callable[[str], Path],
 ) -> None:

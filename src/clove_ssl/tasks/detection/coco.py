@@ -66,7 +66,7 @@ def read_content(
     samples = tuple(_sample(entry, path, folder, objects) for entry in listed.values())
     return DetectionDataset(
         samples,
-        class_names=tuple(str(_field(entry, "name", path)) for entry in categories.values()),
+        class_names=tuple(_class_name(entry, path) for entry in categories.values()),
         category_ids=tuple(categories),
         keypoint_names=_keypoint_names(categories.values(), path),
         left_out=tuple(left_out),
@@ -244,6 +244,16 @@ def _file_name(entry: Record, path: Path) -> str:
             "file as text. Correct the entry."
         )
     return name
+
+
+def _class_name(entry: Record, path: Path) -> str:
+    name = _field(entry, "name", path)
+    if type(name) not in (str, int, float) or not str(name).strip():
+        raise UserError(
+            f"Category {entry['id']} of {path} has the name {repr(name)[:80]}; expected text. "
+            "Give it a name."
+        )
+    return str(name)
 
 
 def _check_unlike(entries: Mapping[int, Record], field: str, path: Path, what: str) -> None:

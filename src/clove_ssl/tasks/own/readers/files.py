@@ -97,6 +97,11 @@ def check_names(names: tuple[str, ...], path: Path) -> None:
             f"{path} names {len(names):,} classes{example}; expected 1 to {MOST_CLASSES:,}, each "
             "once. Correct the file."
         )
+    odd = [name for name in names if not name.strip() or not name.isprintable()]
+    if odd:
+        raise UserError(
+            f"{path} names a class {odd[0][:80]!r}; expected words on one line. Correct the file."
+        )
     longest = max(names, key=len)
     if len(longest) > LONGEST_NAME:
         raise UserError(
