@@ -14,7 +14,8 @@ Any size from 1 x 1 to ``max_pixels`` is accepted; larger images are refused by
 their header (TIFF and WebP also above twice ``PIL.Image.MAX_IMAGE_PIXELS``). A
 file that is cut off or fails its checksum is refused as well, never handed out
 half grey. What no decoder can notice is a JPEG whose middle is damaged, or one
-that somebody cut off and closed with a new end marker.
+that somebody cut off and closed with a new end marker; the same goes for TIFF
+files that are coded as JPEG or fax inside.
 
 Pillow's global settings are read, never changed.
 """

@@ -69,7 +69,8 @@ def read_png(data: bytes) -> PngFile:
         ValueError: If a checksum is wrong or the end is missing; the message is the reason.
     """
     view, position = memoryview(data), _FIRST_CHUNK
-    header, packed = memoryview(b""), []
+    header = memoryview(b"")
+    packed: list[memoryview] = []
     while position + 12 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, position)
         end = position + 8 + length
