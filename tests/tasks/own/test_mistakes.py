@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from builders.files.denied_folders import deny_listing
 from builders.labels.small_datasets import random_dataset
 from builders.labels.written_formats import WRITERS
 from hypothesis import given
@@ -261,6 +262,15 @@ def test_classes_are_known_by_name_where_files_number_them_otherwise(
     assert after.class_names == before.class_names
     for mine, theirs in zip(after.annotations("val"), before.annotations("val"), strict=True):
         assert (mine.box, mine.category) == (theirs.box, theirs.category)
+
+
+@pytest.mark.parametrize(("kind", "folder"), [("voc", "Annotations"), ("yolo", "labels/val")])
+def test_a_folder_of_labels_that_may_not_be_listed_is_named(
+    kind: str, folder: str, pack: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = pack(kind)
+    deny_listing(root / folder, monkeypatch)
+    assert f"Cannot list the folder {root / folder}: Permission denied" in refused(root)
 
 
 def test_entities_and_huge_labels_are_refused(pack: Callable[[str], Path]) -> None:

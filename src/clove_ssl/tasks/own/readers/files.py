@@ -167,7 +167,7 @@ def files_below(root: Path, *suffixes: str) -> list[Path]:
     """Files with these suffixes below a folder, sorted; hidden ones are left alone."""
     refuse_whole_disk(root)
     found: list[Path] = []
-    for folder, folders, names in os.walk(root):
+    for folder, folders, names in os.walk(root, onerror=_refuse_unlisted):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in names:
             if name.lower().endswith(suffixes) and not name.startswith("."):
@@ -175,6 +175,13 @@ def files_below(root: Path, *suffixes: str) -> list[Path]:
         if len(found) > MOST_FILES:
             raise UserError(f"{root} has more than {MOST_FILES:,} label files. Give a part of it.")
     return sorted(found)
+
+
+def _refuse_unlisted(error: OSError) -> None:
+    raise UserError(
+        f"Cannot list the folder {error.filename}: {error.strerror}. Its labels would be missing "
+        "without a word; make it readable, or give --data a folder that does not contain it."
+    )
 
 
 class Images:
