@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from clove_ssl.console import Console, LiveLine, rate
@@ -68,3 +70,38 @@ def test_what_is_said_during_work_takes_the_place_of_its_line(
         console.live("Measuring 0/2")
         console.say("floor: 3 ms")
     assert capsys.readouterr().out == f"{CLEAR}Measuring 0/2{CLEAR}floor: 3 ms\n"
+
+
+def test_long_work_that_no_terminal_shows_says_once_what_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FORCE_COLOR")
+    with Console() as console, console.working("Reading labels"):
+        pass  # soon done
+    assert capsys.readouterr().out == ""
+    monkeypatch.setattr("clove_ssl.console._FIRST_WORD", 0.01)
+    told = threading.Event()
+    with Console() as console:
+        say = console.progress
+        monkeypatch.setattr(console, "progress", lambda text: (say(text), told.set()))
+        with console.working("Evaluating", total=4):
+            assert told.wait(60)
+    assert capsys.readouterr().out == "Evaluating 0/4  0 s\n"
+
+
+def test_the_word_about_long_work_may_find_no_reader(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FORCE_COLOR")
+    monkeypatch.setattr("clove_ssl.console._FIRST_WORD", 0.0)
+    tried = threading.Event()
+
+    def left(text: str) -> None:
+        tried.set()
+        raise BrokenPipeError
+
+    with Console() as console:
+        monkeypatch.setattr(console, "progress", left)
+        with console.working("Reading labels"):
+            assert tried.wait(60)
+    assert capsys.readouterr().err == ""

@@ -11,8 +11,8 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +26,7 @@ from clove_ssl.errors import escaped
 
 _INTERVAL = 60.0  # seconds between lines about long work, where no line can rewrite itself
 _REDRAW = 0.5  # seconds
+_FIRST_WORD = 2.0  # seconds of work after which somebody who sees nothing would think that it hangs
 _CLEAR = "\r\x1b[2K"
 _SHORTEST_BAR, _LONGEST_BAR = 8, 30
 _GAP = "  "
@@ -110,6 +111,11 @@ class Console:
         """Whether somebody looks at a terminal on which a line can rewrite itself."""
         return self._rich.is_terminal and not self._rich.quiet
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing that is said here will be seen."""
+        return self._rich.quiet
+
     def progress(self, text: str, line: LiveLine | None = None) -> None:
         """The state of the run: a live line on a terminal, the plain text elsewhere."""
         self._record(text)
@@ -135,20 +141,18 @@ class Console:
     def working(self, what: str, *, total: int | None = None) -> Iterator[Work]:
         """Show that something is being done, how far it is and since when; the line then goes.
 
-        ``total`` is how often :meth:`Work.done` will be called, where that is known.
+        Where no line can rewrite itself, long work says once what it is, and how far it is now and
+        then. ``total`` is how often :meth:`Work.done` will be called, where that is known.
         """
         work = Work(self, what, total)
-        if not self.is_live:
+        if self.is_silent:
             yield work
             return
-        ended, self._works = threading.Event(), True
-        clock = threading.Thread(target=work.keep_shown, args=(ended,), daemon=True)
-        clock.start()
+        self._works = self.is_live
         try:
-            yield work
+            with meanwhile(work.keep_shown if self.is_live else work.tell_if_long):
+                yield work
         finally:
-            ended.set()
-            clock.join()
             self._clear_line()
             self._works = False
 
@@ -214,6 +218,11 @@ class Work:
         """Say which part is being done."""
         self._now = now
 
+    def tell_if_long(self, ended: threading.Event) -> None:
+        """Say in a plain line what is being done, unless it has ended soon."""
+        if not ended.wait(_FIRST_WORD):
+            self._console.progress(self._text())
+
     def keep_shown(self, ended: threading.Event) -> None:
         """Draw the line again and again until the work has ended; quick work shows nothing."""
         while not ended.wait(_REDRAW):
@@ -234,6 +243,24 @@ class Work:
         """The same as plain text."""
         line = self.line()
         return line if isinstance(line, str) else "  ".join(line.facts)
+
+
+@contextmanager
+def meanwhile(tell: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Let another thread ``tell`` until the event says that the work inside has ended."""
+    ended = threading.Event()
+
+    def told() -> None:
+        with suppress(OSError):  # a reader that left or a full disk: the main thread meets it, too
+            tell(ended)
+
+    clock = threading.Thread(target=told, daemon=True)
+    clock.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        clock.join()
 
 
 def duration(seconds: float) -> str:

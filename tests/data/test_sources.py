@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from builders.files.denied_folders import deny_listing
 from builders.files.odd_files import write_odd_folder
 from builders.files.photos import save_photos
 from builders.files.small_sources import contents, names, write, write_two_shards
@@ -130,14 +131,7 @@ class TestFolders:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         write(tmp_path, "a.jpg", "secret/b.jpg")
-        scandir = os.scandir
-
-        def deny(path: str) -> object:
-            if str(path).endswith("secret"):
-                raise PermissionError(13, "Permission denied", path)
-            return scandir(path)
-
-        monkeypatch.setattr(os, "scandir", deny)  # the super-user is never denied
+        deny_listing(tmp_path / "secret", monkeypatch)
         with pytest.raises(UserError, match="secret: Permission denied"):
             FolderSource(tmp_path)
 

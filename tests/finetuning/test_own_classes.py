@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -142,6 +143,26 @@ def test_the_best_model_is_kept_and_patience_counts_from_the_first_decay(tmp_pat
     assert best.hand_out(90) == 20
     assert run.model.read_text() == "20"
     assert best.hand_out(90) == 20, "an interrupted end can be repeated"
+
+
+def test_a_full_disk_at_the_very_end_is_told_and_the_end_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(source: str, target: str) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    run = RunDirectory(tmp_path)
+    config = replace(protocol("detect", tmp_path, "random"), iterations=10)
+    best = BestModel(run, plan_finetuning(config, images=9, processes=1), patience=None)
+    evaluated(run, {10: 0.1})
+    (run.evaluation(10).predictions / "detections.json").write_text("[]")
+    with monkeypatch.context() as patch:
+        patch.setattr("clove_ssl.finetuning.best.shutil.copyfile", full)
+        with pytest.raises(UserError, match=r"the disk is full.*clove resume"):
+            best.hand_out(10)
+    assert not run.scores.exists()
+    assert best.hand_out(10) == 10
+    assert (run.predictions / "detections.json").read_text() == "[]"
 
 
 DATA = TaskData(None, None, train_images=1000, test_images=100, class_names=("cup",))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,20 @@ def test_a_folder_that_is_no_run_is_not_resumed(tmp_path: Path) -> None:
         directory.find(tmp_path)
     with pytest.raises(UserError, match="does not exist"):
         directory.find(tmp_path / "nowhere")
+
+
+def test_a_folder_of_checkpoints_that_may_not_be_listed_is_not_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> list[str]:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    assert directory.list_checkpoints(tmp_path / "none") == []
+    (tmp_path / "step-000000007-kept.pt").touch()
+    assert [each.step for each in directory.list_checkpoints(tmp_path)] == [7]
+    monkeypatch.setattr("clove_ssl.runs.directory.os.listdir", refuse)
+    with pytest.raises(PermissionError):  # else the run would begin anew
+        directory.list_checkpoints(tmp_path)
 
 
 def test_a_second_process_cannot_use_a_run(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,20 @@ def test_a_terminal_shows_a_long_pass_before_it_has_ended(
         said = ""
         while "step 3/100  working 0 s" not in said:  # a pass that does not end
             said += capsys.readouterr().out
+
+
+def test_a_log_says_once_that_the_first_step_takes_long(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    monkeypatch.setattr("clove_ssl.training.observer._SILENCE", 0.01)
+    told = threading.Event()
+    with Console() as console:
+        say = console.progress
+        monkeypatch.setattr(console, "progress", lambda text: (say(text), told.set()))
+        with pace(100, console).kept_shown(0):
+            assert told.wait(60)
+    assert capsys.readouterr().out == "Reading images and making the first step ...\n"
 
 
 def test_a_terminal_counts_a_step_as_soon_as_it_has_ended(

@@ -243,6 +243,26 @@ def test_code_in_a_checkpoint_does_not_run(as_zip: bool, trained: Backbone, tmp_
     assert mark.exists()  # the trap itself works
 
 
+@pytest.mark.parametrize("as_zip", [True, False])
+def test_pickle_protocols_are_read_or_named(
+    as_zip: bool, trained: Backbone, tmp_path: Path
+) -> None:
+    mark = tmp_path / "pwned"
+    path = tmp_path / "checkpoint.pth"
+    for protocol in (2, 3):
+        write(trained.body.state_dict(), path, protocol, as_zip=as_zip)
+        assert_same_weights(load_backbone(path), trained)
+    for protocol in (4, 5):
+        write({"model": Malicious(str(mark))}, path, protocol, as_zip=as_zip)
+        with pytest.raises(UserError, match=f"protocol {protocol}, and only 3 .*'new.pth'"):
+            load_backbone(path)
+    assert not mark.exists()
+
+
+def write(content: object, path: Path, protocol: int, *, as_zip: bool) -> None:
+    torch.save(content, path, pickle_protocol=protocol, _use_new_zipfile_serialization=as_zip)
+
+
 def test_a_plain_pickle_does_not_run_either(tmp_path: Path) -> None:
     path = tmp_path / "model.pkl"
     path.write_bytes(pickle.dumps({"model": Malicious(str(tmp_path / "pwned"))}, protocol=2))

@@ -36,6 +36,10 @@ def read_json(path: Path, kind: Any, *, remedy: str, otherwise: str = "damaged")
     """
     try:
         return checked(_parsed(_text(path)), kind)
+    except PermissionError:  # no remedy for damage helps, a new file would have the same mode
+        raise UserError(
+            f"{path} cannot be read: you may not. Allow it, then try again: chmod u+rw {path}"
+        ) from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}. {remedy}") from None
     except ValueError as error:

@@ -14,7 +14,8 @@ Any size from 1 x 1 to ``max_pixels`` is accepted; larger images are refused by
 their header (TIFF and WebP also above twice ``PIL.Image.MAX_IMAGE_PIXELS``). A
 file that is cut off or fails its checksum is refused as well, never handed out
 half grey. What no decoder can notice is a JPEG whose middle is damaged, or one
-that somebody cut off and closed with a new end marker.
+that somebody cut off and closed with a new end marker; the same goes for TIFF
+files that are coded as JPEG or fax inside.
 
 Pillow's global settings are read, never changed.
 """
@@ -23,8 +24,6 @@ from __future__ import annotations
 
 import io
 import re
-import struct
-import zlib
 from collections.abc import Callable
 
 import numpy as np
@@ -41,6 +40,7 @@ from PIL.WebPImagePlugin import WebPImageFile
 from torch import Tensor
 
 from clove_ssl.data.jpeg_header import MAX_SCANS, count_scans
+from clove_ssl.data.png_file import read_png
 from clove_ssl.errors import UserError
 
 MAX_PIXELS = 100_000_000
@@ -74,8 +74,6 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-_MOST_INFLATED = 1032  # bytes that a byte of a zlib stream can become
-_LEAST_BITS = {"1": 1, "P": 1, "L": 2}  # of a pixel in a PNG file, by what it becomes
 _SIDEWAYS = (5, 6, 7, 8)  # orientations that exchange height and width
 
 
@@ -205,12 +203,9 @@ def _load(picture: ImageFile.ImageFile, data: bytes, reduce: int) -> npt.NDArray
     orientation = _orientation(picture)
     scale = 1
     if isinstance(picture, JpegImageFile):
-        _refuse_unended_jpeg(picture, data)
         scale = _choose_reduction(picture, reduce)
-    elif isinstance(picture, PngImageFile):
-        _check_png(picture, data)
     # Orientation and size were asked before: loading a TIFF turns it and changes both.
-    picture.load()
+    load_whole(picture, data)
     rgb = _to_rgb(picture)
     if orientation != 1:
         rgb = rgb.transpose(_UPRIGHT[orientation])
@@ -218,6 +213,19 @@ def _load(picture: ImageFile.ImageFile, data: bytes, reduce: int) -> npt.NDArray
     if pixels.shape != (-(-height // scale), -(-width // scale), 3):
         raise DecodeError("its header and its pixels disagree about the size")
     return pixels
+
+
+def load_whole(picture: ImageFile.ImageFile, data: bytes) -> None:
+    """Load an opened picture of which nothing is missing; other errors than Pillow's say what is.
+
+    Some decoders fill up what does not come with grey or black, and say nothing.
+    """
+    if isinstance(picture, PngImageFile):
+        _load_png(picture, data)
+        return
+    if isinstance(picture, JpegImageFile):
+        _refuse_unended_jpeg(picture, data)
+    picture.load()
 
 
 def _choose_reduction(picture: JpegImageFile, reduce: int) -> int:
@@ -248,32 +256,21 @@ def _refuse_unended_jpeg(picture: JpegImageFile, data: bytes) -> None:
         raise DecodeError("a JPEG file that is cut off: its end marker is missing")
 
 
-def _check_png(picture: PngImageFile, data: bytes) -> None:
-    """Compare the checksums of all chunks, which Pillow does not do for pixels."""
-    view, position, packed = memoryview(data), 8, 0
-    while position + 12 <= len(data):
-        length, kind = struct.unpack_from(">I4s", data, position)
-        end = position + 8 + length
-        if end + 4 > len(data):
-            break
-        if zlib.crc32(view[position + 4 : end]) != struct.unpack_from(">I", data, end)[0]:
-            raise DecodeError(f"a damaged PNG file: the checksum of {kind!r} is wrong")
-        if kind == b"IEND":
-            return _refuse_unfilled_png(picture, packed)
-        packed += length if kind == b"IDAT" else 0
-        position = end + 4
-    raise DecodeError("a PNG file that is cut off: its end is missing")
+def _load_png(picture: PngImageFile, data: bytes) -> None:
+    """Load a PNG file of which nothing is missing."""
+    file = read_png(data)
+    file.refuse_impossible()
+    picture.load()
+    # A second look at good files costs time, so only those whose last row is black, like rows that
+    # did not come, get one; in an interlaced file that row may come early.
+    if file.interlaced or _ends_black(picture):
+        file.refuse_missing_rows()
 
 
-def _refuse_unfilled_png(picture: PngImageFile, packed: int) -> None:
-    """Refuse a few bytes that promise many rows: Pillow leaves black what does not come."""
-    bits = _LEAST_BITS.get(picture.mode, 8)
-    needed = picture.height * (1 + picture.width * bits // 8)  # a row begins with its filter
-    if packed * _MOST_INFLATED < needed:
-        raise DecodeError(
-            f"a damaged PNG file: {packed:,} bytes cannot hold {picture.width} x {picture.height} "
-            "pixels"
-        )
+def _ends_black(picture: PngImageFile) -> bool:
+    """Whether the last row of a loaded picture is zero; mostly its first pixel tells."""
+    bottom, zeros = picture.height - 1, (0, (0,) * len(picture.getbands()))
+    return all(picture.getpixel((column, bottom)) in zeros for column in range(picture.width))
 
 
 def _to_rgb(picture: Image.Image) -> Image.Image:

@@ -10,8 +10,9 @@ import os
 import shutil
 from dataclasses import dataclass
 
-from clove_ssl.atomic import write_text
+from clove_ssl.atomic import cause, write_text
 from clove_ssl.console import Console
+from clove_ssl.errors import UserError
 from clove_ssl.finetuning.plan import FinetunePlan
 from clove_ssl.finetuning.score import scores_of
 from clove_ssl.runs.directory import RunDirectory
@@ -74,10 +75,22 @@ class BestModel:
                 target.parent.mkdir(exist_ok=True)
                 os.replace(file, target)
         shutil.rmtree(place.model.parent, ignore_errors=True)
-        shutil.copytree(place.predictions, self.run.predictions, dirs_exist_ok=True)
+        shutil.copytree(
+            place.predictions, self.run.predictions, copy_function=self._copy, dirs_exist_ok=True
+        )
         # Last, and all or nothing: a run with scores has finished.
         write_text(self.run.scores, place.scores.read_text())
         return best
+
+    def _copy(self, source: str, target: str) -> str:
+        """Copy a file; ``copytree`` would make a list of errors, in which their kinds are lost."""
+        try:
+            return shutil.copyfile(source, target)
+        except OSError as error:
+            raise UserError(
+                f"{source} cannot be copied to {target}: {cause(error)}. Make room, or allow "
+                f"yourself to write there, then type: clove resume {self.run.path}"
+            ) from None
 
 
 def after_evaluation(

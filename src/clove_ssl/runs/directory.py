@@ -268,8 +268,12 @@ class Checkpoint:
 
 def list_checkpoints(folder: Path) -> list[Checkpoint]:
     """Complete checkpoints, newest first."""
-    found = [(path, _CHECKPOINT.fullmatch(path.name)) for path in folder.glob("step-*.pt")]
-    checkpoints = [Checkpoint(p, int(m[1]), m[2] is not None) for p, m in found if m]
+    try:
+        names = os.listdir(folder)  # not glob: to it, a folder that may not be listed is empty
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    found = [(name, _CHECKPOINT.fullmatch(name)) for name in names]
+    checkpoints = [Checkpoint(folder / n, int(m[1]), m[2] is not None) for n, m in found if m]
     return sorted(checkpoints, key=lambda checkpoint: checkpoint.step, reverse=True)
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from clove_ssl.config.pretraining import HealthConfig, LoggingConfig
-from clove_ssl.console import Console, LiveLine, duration, rate
+from clove_ssl.console import Console, LiveLine, duration, meanwhile, rate
 from clove_ssl.methods.base import Learner, StepOutput
 from clove_ssl.runs.metrics import Metrics
 from clove_ssl.training.plan import RunPlan
@@ -161,24 +161,23 @@ class Pace:
     @contextmanager
     def kept_shown(self, step: int) -> Iterator[None]:
         """Meanwhile the line is alive even inside a pass that takes minutes, as on a CPU."""
-        if not self._console.is_live:
+        if self._console.is_silent:
             yield
             return
         self._step, self._moved = step, time.perf_counter()
-        ended = threading.Event()
-        clock = threading.Thread(target=self._tick, args=(ended,), daemon=True)
-        clock.start()
-        try:
+        with meanwhile(self._tick if self._console.is_live else self._tell_of_first_step):
             yield
-        finally:
-            ended.set()
-            clock.join()
 
     def _tick(self, ended: threading.Event) -> None:
         while not ended.wait(_REDRAW):
             seconds = time.perf_counter() - self._moved
             if seconds > _SILENCE:
                 self._console.live(self._line(self._step, waiting=seconds))
+
+    def _tell_of_first_step(self, ended: threading.Event) -> None:
+        """Huge images or a slow machine take long before there is a figure to show."""
+        if not ended.wait(_SILENCE) and self._current_speed() is None:
+            self._console.progress("Reading images and making the first step ...")
 
     def pass_done(self, step: int) -> None:
         """A pass of the step that follows ``step`` others has been made."""

@@ -29,7 +29,12 @@ from clove_ssl.weights.array_pickles import (
 )
 from clove_ssl.weights.layouts import State, unwrap
 from clove_ssl.weights.safetensors_file import read_backbone_file
-from clove_ssl.weights.torch_pickles import check_archive_pickles, check_old_pickles
+from clove_ssl.weights.torch_pickles import (
+    NEWEST_PROTOCOL,
+    NewerProtocol,
+    check_archive_pickles,
+    check_old_pickles,
+)
 
 MAX_BYTES = 64 * 2**30  # SetSim's masks make files of many gigabytes
 MAX_TENSORS = 100_000
@@ -38,7 +43,9 @@ MAX_DIMENSIONS = 8
 
 _WHERE_STATES_HIDE = ("state_dict", "model", "learner", "online_backbone", "blobs")
 _BRANCHES = ("student", "teacher")  # DINO keeps a state of each
-_OLD_TORCH = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # the magic number, pickled
+# The magic number, pickled: the protocol, from 4 on the length of what follows, and the number.
+_OLD_TORCH = rb"\x80[\x02-\x05](\x95.{8})?\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19\."
+_START = 24  # bytes, which are enough for it
 _BROKEN = (
     RuntimeError,
     EOFError,
@@ -75,7 +82,7 @@ def read_content(path: Path) -> Content:
             f"{MAX_BYTES / 2**30:.0f}. Save its weights alone and load that file."
         )
     with path.open("rb") as file:
-        start = file.read(len(_OLD_TORCH))
+        start = file.read(_START)
     # Eight bytes of length, then JSON: no other kind of checkpoint has a brace there.
     if start[8:9] == b"{":  # after the length, a safetensors file begins with JSON
         state, metadata = read_backbone_file(path)
@@ -94,12 +101,18 @@ def _read_pickled(path: Path, start: bytes) -> Any:
         if start.startswith(b"PK"):
             _check_archive(path)
             return _load_with_torch(path, mmap=True)
-        if start.startswith(_OLD_TORCH):
+        if re.match(_OLD_TORCH, start, re.DOTALL):
             check_old_pickles(path)
             return _load_with_torch(path, mmap=False)
         if start.startswith(b"\x80"):
             return _with_arrays(read_array_pickle(mapped(path)))
         raise ValueError("it begins like no kind of checkpoint")
+    except NewerProtocol as protocol:
+        raise UserError(
+            f"{path} was written with pickle protocol {protocol}, and only {NEWEST_PROTOCOL} and "
+            "older are read without running code. If you trust it, save it again with torch's "
+            f"own: torch.save(torch.load({path.name!r}, weights_only=False), 'new.pth')"
+        ) from None
     except pickle.UnpicklingError as error:
         raise UserError(
             f"{path} was not loaded, because it holds more than tensors and plain values, and "

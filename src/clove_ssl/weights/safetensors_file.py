@@ -69,17 +69,24 @@ def read_backbone_file(path: Path) -> tuple[State, dict[str, str]]:
     A file of another program has metadata without ``format_version``, or none.
     """
     try:
+        path.open("rb").close()  # the library says of every file that it may not open: not there
         with _utf8_name(path) as name, safe_open(name, framework="pt") as file:
             metadata: dict[str, str] = file.metadata() or {}
             state: State = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise UserError(
-            f"{path} cannot be read as safetensors ({error}). Expected a complete file, such as "
-            "export/backbone.safetensors of a run; copy it again, or name another one."
+            f"{path} cannot be read as safetensors ({_in_words(error)}). Expected a complete file, "
+            "such as export/backbone.safetensors of a run; copy it again, or name another one."
         ) from None
     if metadata.get("format") == FORMAT:
         verify(path, state, metadata, newest=FORMAT_VERSION)
     return state, metadata
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error)
 
 
 @contextmanager

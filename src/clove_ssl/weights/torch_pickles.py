@@ -17,11 +17,18 @@ from clove_ssl.weights.pickle_machine import Name, PickleMachine
 
 MAX_INSTRUCTIONS = 600_000  # about thirty for a tensor
 MAX_PICKLE_BYTES = 2**31
+NEWEST_PROTOCOL = 3
+"""Of pickles that torch reads without running what they hold; it writes 2 unless told otherwise."""
+_PROTOCOL = 0x80  # the instruction that a pickle begins with, before the number of its protocol
 _OLD_PICKLES = 5  # magic number, version, machine, content, keys of storages
 
 _PAIRED = {"collections.OrderedDict"}
 _HASHING = {"builtins.set", "__builtin__.set", "collections.Counter"}
 _BYTES = {"builtins.bytearray", "__builtin__.bytearray"}
+
+
+class NewerProtocol(Exception):
+    """A pickle of a protocol that cannot be read safely; the message is its number."""
 
 
 def check_archive_pickles(archive: zipfile.ZipFile) -> None:
@@ -33,16 +40,24 @@ def check_archive_pickles(archive: zipfile.ZipFile) -> None:
         if entry.filename.endswith(".pkl"):
             if entry.file_size > MAX_PICKLE_BYTES:
                 raise ValueError(f"its pickle has {entry.file_size:,} bytes")
-            _TorchMachine(archive.read(entry), max_instructions=MAX_INSTRUCTIONS).run()
+            content = archive.read(entry)
+            _check_protocol(content[:2])
+            _TorchMachine(content, max_instructions=MAX_INSTRUCTIONS).run()
 
 
 def check_old_pickles(path: Path) -> None:
     """The same for a file of torch before version 1.6, in which pickles follow one another."""
     content, position = mapped(path), 0
+    _check_protocol(bytes(content[:2]))
     for _ in range(_OLD_PICKLES):
         machine = _TorchMachine(content, start=position, max_instructions=MAX_INSTRUCTIONS)
         machine.run()
         position = machine.position
+
+
+def _check_protocol(start: bytes) -> None:
+    if len(start) == 2 and start[0] == _PROTOCOL and start[1] > NEWEST_PROTOCOL:
+        raise NewerProtocol(str(start[1]))
 
 
 class _Something:

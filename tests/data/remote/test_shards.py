@@ -162,11 +162,15 @@ class TestReading:
 
 
 class TestTrouble:
-    def test_requests_that_fail_twice_are_repeated(self, two_shards: Path) -> None:
+    def test_requests_that_fail_twice_are_repeated_and_the_first_is_told(
+        self, two_shards: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         Flaky.failures = 2
-        source = RemoteTarSource("flaky://bucket/{08,09}.tar", patience=AT_ONCE)
+        patience = Patience(attempts=3, first_wait=0.0)
+        source = RemoteTarSource("flaky://bucket/{08,09}.tar", patience=patience)
         assert contents(source) == contents(TarSource(two_shards / "*.tar"))
         assert set(Flaky.requests.values()) == {3}
+        assert capsys.readouterr().out.count("does not answer") == 1
 
     @pytest.mark.usefixtures("two_shards")
     def test_a_listing_that_fails_twice_is_repeated(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,16 +369,33 @@ class TestHelp:
         assert words in str(caught.value)
         assert "\n" not in str(caught.value)
 
-    def test_a_server_that_refuses_is_asked_again_and_named(
-        self, monkeypatch: pytest.MonkeyPatch
+    def test_a_server_that_refuses_is_asked_twice_more_and_named(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         pauses: list[float] = []
         monkeypatch.setattr("clove_ssl.data.remote.storage.time.sleep", pauses.append)
         with pytest.raises(UserError, match=r"Connection refused.*ftp needs a server that answers"):
+            RemoteTarSource("ftp://127.0.0.1:1/a.tar")
+        assert len(pauses) == 2
+        assert pauses[1] == 2 * pauses[0]
+        told = capsys.readouterr().out
+        assert told.startswith("warning ftp://127.0.0.1:1/a.tar does not answer (")
+        assert told.endswith("it is asked up to 2 times more, for about 2 s.\n")
+        assert told.count("\n") == 1
+
+    def test_a_server_that_is_silent_is_asked_until_patience_ends(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def silent(url: str) -> None:
+            raise TimeoutError("no answer in time")
+
+        pauses: list[float] = []
+        monkeypatch.setattr("clove_ssl.data.remote.storage.time.sleep", pauses.append)
+        monkeypatch.setattr("fsspec.core.url_to_fs", silent)
+        with pytest.raises(UserError, match="no answer in time"):
             RemoteTarSource("ftp://127.0.0.1:1/a.tar", patience=Patience(attempts=4))
         assert len(pauses) == 3
-        assert pauses == sorted(pauses)
-        assert pauses[2] == 4 * pauses[0]
+        assert capsys.readouterr().out.count("asked up to 3 times more") == 1
 
     def test_missing_credentials_are_not_asked_for_again(self) -> None:
         class NoCredentialsError(Exception):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builders.files.denied_folders import deny_listing
 from PIL import Image
 
 from clove_ssl.data.labels.mask_folders import CityscapesLabels
@@ -171,6 +172,18 @@ def test_damaged_maps_are_named(tmp_path: Path) -> None:
     path.write_bytes(b"no image")
     with pytest.raises(UserError, match="cannot be read"):
         read_instance_map(path)
+
+
+def test_a_city_that_may_not_be_listed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_cityscapes_scenes(tmp_path, "train", count=2, size=64)
+    (city,) = (tmp_path / "leftImg8bit/train").iterdir()
+    deny_listing(city, monkeypatch)
+    with pytest.raises(UserError, match="Cannot list the folder"):
+        read_cityscapes(tmp_path, "train")
+    with pytest.raises(UserError, match="Cannot list the folder"):
+        CityscapesLabels(tmp_path, "train")
 
 
 def test_folders_that_are_no_cityscapes_are_named(tmp_path: Path) -> None:

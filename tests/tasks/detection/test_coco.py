@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,34 @@ def test_annotations_that_point_nowhere_or_share_a_number_are_always_refused(
 ) -> None:
     with pytest.raises(UserError, match=message):
         read(tmp_path, changed(**fields), faulty="leave out")
+
+
+def with_text_ids(write_id: Callable[[int], str]) -> dict[str, Any]:
+    """The content with every id as text."""
+    content = copy.deepcopy(CONTENT)
+    for entry in (entry for part in content.values() for entry in part):
+        for field in entry.keys() & {"id", "image_id", "category_id"}:
+            entry[field] = write_id(entry[field])
+    return content
+
+
+def test_ids_that_are_written_as_text_are_the_numbers_they_show(tmp_path: Path) -> None:
+    assert read(tmp_path, with_text_ids(str)) == read(tmp_path, CONTENT)
+    assert read(tmp_path, changed(image_id="8", category_id="2")) == read(tmp_path, CONTENT)
+
+
+@pytest.mark.parametrize("shown", ["image {}", "0{}", " {}", "{}" + 5000 * "0", "{}.0", "²{}"])
+def test_other_text_is_no_id_and_the_cure_is_told(tmp_path: Path, shown: str) -> None:
+    with pytest.raises(UserError, match="whole number; number all entries, and what refers"):
+        read(tmp_path, with_text_ids(shown.format))
+
+
+@pytest.mark.parametrize("name", [None, "", " ", ["person"], {}, True])
+def test_a_class_without_a_name_is_refused(tmp_path: Path, name: object) -> None:
+    content = copy.deepcopy(CONTENT)
+    content["categories"][0]["name"] = name
+    with pytest.raises(UserError, match=r"Category 90 of .* has the name .*; expected text"):
+        read(tmp_path, content)
 
 
 @pytest.mark.parametrize("part", ["images", "categories"])

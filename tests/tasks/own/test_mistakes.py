@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from builders.files.denied_folders import deny_listing
 from builders.labels.small_datasets import random_dataset
 from builders.labels.written_formats import WRITERS
 from hypothesis import given
@@ -234,6 +235,16 @@ def test_pixels_instead_of_shares_are_refused(pack: Callable[[str], Path]) -> No
     assert "has 6 numbers; expected 5" in refused(root)
 
 
+@pytest.mark.parametrize("name", ["~", '""', '" "', '"cup\\nhat"', '"\\e[31m"'])
+def test_a_class_without_a_readable_name_is_refused(name: str, pack: Callable[[str], Path]) -> None:
+    root = pack("yolo")
+    path = root / "data.yaml"
+    names = f"names: [{name}, hat]"
+    path.write_text(re.sub("^names:.*(\n[ -].*)*", lambda _: names, path.read_text(), flags=re.M))
+    assert names in path.read_text()
+    assert "names a class '" in refused(root)
+
+
 def test_classes_are_known_by_name_where_files_number_them_otherwise(
     pack: Callable[[str], Path],
 ) -> None:
@@ -251,6 +262,15 @@ def test_classes_are_known_by_name_where_files_number_them_otherwise(
     assert after.class_names == before.class_names
     for mine, theirs in zip(after.annotations("val"), before.annotations("val"), strict=True):
         assert (mine.box, mine.category) == (theirs.box, theirs.category)
+
+
+@pytest.mark.parametrize(("kind", "folder"), [("voc", "Annotations"), ("yolo", "labels/val")])
+def test_a_folder_of_labels_that_may_not_be_listed_is_named(
+    kind: str, folder: str, pack: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = pack(kind)
+    deny_listing(root / folder, monkeypatch)
+    assert f"Cannot list the folder {root / folder}: Permission denied" in refused(root)
 
 
 def test_entities_and_huge_labels_are_refused(pack: Callable[[str], Path]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clove_ssl.data.decode import MAX_PIXELS, DecodeError, open_picture
+from clove_ssl.data.decode import MAX_PIXELS, DecodeError, load_whole, open_picture
 from clove_ssl.data.whole_files import read_whole
 
 
@@ -27,6 +27,7 @@ def mask_numbers(data: bytes, *, convert: str | None = None) -> tuple[str, NDArr
     """The same for a file that was read already; ``DecodeError`` where it is no mask."""
     picture = open_picture(data)
     try:
+        load_whole(picture, data)
         shown = picture.convert(convert) if convert else picture
         return picture.mode, np.array(shown)
     except Exception as error:  # Pillow has many words for a damaged file, and bombs

@@ -50,7 +50,8 @@ class CityscapesLabels:
     def __init__(self, root: str | Path, split: str) -> None:
         self._root = Path(root)
         folder = _split_folder(self._root / "leftImg8bit", split)
-        self._images = sorted(folder.rglob(f"*{_IMAGE_END}"))
+        names = list_images(str(folder)).images
+        self._images = sorted(folder / name for name in names if name.endswith(_IMAGE_END))
         if not self._images:
             raise UserError(f"{folder} holds no image that ends in {_IMAGE_END}. Unpack it again.")
         self._classes = np.full(256, IGNORE, np.uint8)

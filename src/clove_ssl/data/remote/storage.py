@@ -1,17 +1,20 @@
 """Byte ranges of files behind URLs: ``s3://``, ``gs://``, ``https://`` and the like.
 
 fsspec speaks to the storage. Every request is repeated a few times when it
-fails in a way that may pass; an ``OSError`` comes out when it does not.
+fails in a way that may pass, which is told once; an ``OSError`` comes out when
+it does not.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from clove_ssl.console import Console, duration
 from clove_ssl.data.remote.protocols import driver_of, needs_of
 from clove_ssl.data.shards import BLOCK, ShardReader
 from clove_ssl.errors import UserError
@@ -27,6 +30,7 @@ _LASTING = (
 )
 # Words in the names of errors of drivers that no second try mends either.
 _LASTING_NAMES = ("Credential", "Auth", "Forbidden", "NoSuchBucket", "InvalidURL")
+_MOST_REFUSALS = 3  # a server that is not there when a run begins rarely comes
 _MOST_WORDS = 300  # characters of what a driver says
 
 
@@ -62,10 +66,13 @@ def _opened(open_url: Callable[[], T], url: str, patience: Patience) -> T:
     while True:
         try:
             return open_url()
-        except (ConnectionError, TimeoutError):
+        except (ConnectionError, TimeoutError) as error:
             failures += 1
+            if isinstance(error, ConnectionRefusedError):
+                patience = replace(patience, attempts=min(patience.attempts, _MOST_REFUSALS))
             if failures >= patience.attempts:
                 raise
+            patience.tell(error, url, len(url))
         time.sleep(patience.wait(failures, len(url)))
 
 
@@ -83,6 +90,7 @@ class Patience:
 
     attempts: int = 6
     first_wait: float = 0.5  # seconds; doubled every time
+    told: list[str] = field(default_factory=list, compare=False)  # URLs in trouble; one is enough
 
     def wait(self, failures: int, spread: int) -> float:
         """Seconds to wait; ``spread`` keeps many workers from coming back at the same moment.
@@ -90,6 +98,18 @@ class Patience:
         Nothing is drawn at random, because that would move the generators of the run.
         """
         return self.first_wait * 2.0 ** (failures - 1) * (1 + spread % 16 / 16)
+
+    def tell(self, error: Exception, url: str, spread: int) -> None:
+        """Say at the first failure why it takes longer; workers of a run leave that to it."""
+        if self.told:
+            return
+        self.told.append(url)
+        is_first = multiprocessing.parent_process() is None and os.environ.get("RANK", "0") == "0"
+        waits = [self.wait(failures, spread) for failures in range(1, self.attempts)]
+        Console(speaks=is_first).warn(
+            f"{url} does not answer ({in_short(error)}); it is asked up to {len(waits)} times "
+            f"more, for about {duration(sum(waits))}."
+        )
 
 
 def may_pass(error: Exception) -> bool:
@@ -112,6 +132,7 @@ def repeating(request: Callable[[], T], *, url: str, patience: Patience, spread:
                 if isinstance(error, OSError):
                     raise
                 raise OSError(f"{url}: {in_short(error)}") from error
+            patience.tell(error, url, spread)
         time.sleep(patience.wait(failures, spread))
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from clove_ssl.data.folders import list_images
 from clove_ssl.data.labels.pixels import check_folder
 from clove_ssl.errors import UserError, unknown_name
 from clove_ssl.tasks.cityscapes.maps import (
@@ -91,7 +92,8 @@ def _find_images(root: Path, split: str) -> list[Path]:
     if not (folder / split).is_dir():
         present = (path.name for path in folder.iterdir() if path.is_dir())
         raise unknown_name(f"split of {folder}", split, present)
-    images = sorted((folder / split).rglob(f"*{IMAGE_END}"))
+    names = list_images(str(folder / split)).images
+    images = sorted(folder / split / name for name in names if name.endswith(IMAGE_END))
     if not images:
         raise UserError(
             f"{folder / split} holds no image that ends in {IMAGE_END}. Unpack the archive again."

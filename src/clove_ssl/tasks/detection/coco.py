@@ -2,7 +2,8 @@
 
 Category numbers may have gaps; classes are 0 to K - 1 in the order of the numbers.
 What the file leaves out has a plain meaning: no ``iscrowd`` is no crowd, no ``area`` is
-the area of the box, no ``segmentation`` (or an empty one) is no mask.
+the area of the box, no ``segmentation`` (or an empty one) is no mask. An id that some
+programs write as text, "17", is the number 17.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from clove_ssl.tasks.detection.coco_annotations import Faulty, Place, read_annot
 from clove_ssl.tasks.labels.samples import Annotation, DetectionDataset, Sample, check_size
 
 Record = Mapping[str, Any]
+
+_IDS = ("id", "image_id", "category_id")
+_MOST_DIGITS = 18
 
 LARGEST_FILE = 4 * 2**30
 """Bytes; the largest file of COCO has half a gigabyte."""
@@ -62,7 +66,7 @@ def read_content(
     samples = tuple(_sample(entry, path, folder, objects) for entry in listed.values())
     return DetectionDataset(
         samples,
-        class_names=tuple(str(_field(entry, "name", path)) for entry in categories.values()),
+        class_names=tuple(_class_name(entry, path) for entry in categories.values()),
         category_ids=tuple(categories),
         keypoint_names=_keypoint_names(categories.values(), path),
         left_out=tuple(left_out),
@@ -138,7 +142,22 @@ def load_content(path: Path) -> dict[str, Any]:
                 f"{path} has no list {part!r}. Expected COCO's format with images, annotations "
                 "and categories; a file of predictions has none of them."
             )
+        _number_ids(content[part])
     return content
+
+
+def _number_ids(entries: Iterable[Any]) -> None:
+    """Turn ids that are whole numbers written as text into numbers, in place."""
+    for entry in entries:
+        if isinstance(entry, dict):
+            texts = [field for field in _IDS if isinstance(entry.get(field), str)]
+            entry.update({field: int(entry[field]) for field in texts if _is_plain(entry[field])})
+
+
+def _is_plain(text: str) -> bool:
+    """Whether the text is how one number is written, and no other: "17", but not "017"."""
+    is_number = text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+    return is_number and text == str(int(text))
 
 
 def _by_id(entries: Iterable[Record], path: Path, what: str) -> dict[int, Record]:
@@ -178,9 +197,12 @@ def _side(image: Record, field: str, path: Path) -> int:
 def _whole_number(entry: Record, field: str, path: Path) -> int:
     value = _field(entry, field, path)
     if not isinstance(value, int) or isinstance(value, bool):
+        cure = (
+            "number all entries, and what refers to them" if field in _IDS else "correct the entry"
+        )
         raise UserError(
-            f"{path} has an entry with {field} {value!r}: {_shown(entry)}. Expected a "
-            "whole number; correct the entry."
+            f"{path} has an entry with {field} {repr(value)[:80]}: {_shown(entry)}. Expected a "
+            f"whole number; {cure}."
         )
     return value
 
@@ -222,6 +244,16 @@ def _file_name(entry: Record, path: Path) -> str:
             "file as text. Correct the entry."
         )
     return name
+
+
+def _class_name(entry: Record, path: Path) -> str:
+    name = _field(entry, "name", path)
+    if type(name) not in (str, int, float) or not str(name).strip():
+        raise UserError(
+            f"Category {entry['id']} of {path} has the name {repr(name)[:80]}; expected text. "
+            "Give it a name."
+        )
+    return str(name)
 
 
 def _check_unlike(entries: Mapping[int, Record], field: str, path: Path, what: str) -> None:

@@ -97,6 +97,11 @@ def check_names(names: tuple[str, ...], path: Path) -> None:
             f"{path} names {len(names):,} classes{example}; expected 1 to {MOST_CLASSES:,}, each "
             "once. Correct the file."
         )
+    odd = [name for name in names if not name.strip() or not name.isprintable()]
+    if odd:
+        raise UserError(
+            f"{path} names a class {odd[0][:80]!r}; expected words on one line. Correct the file."
+        )
     longest = max(names, key=len)
     if len(longest) > LONGEST_NAME:
         raise UserError(
@@ -162,7 +167,7 @@ def files_below(root: Path, *suffixes: str) -> list[Path]:
     """Files with these suffixes below a folder, sorted; hidden ones are left alone."""
     refuse_whole_disk(root)
     found: list[Path] = []
-    for folder, folders, names in os.walk(root):
+    for folder, folders, names in os.walk(root, onerror=_refuse_unlisted):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in names:
             if name.lower().endswith(suffixes) and not name.startswith("."):
@@ -170,6 +175,13 @@ def files_below(root: Path, *suffixes: str) -> list[Path]:
         if len(found) > MOST_FILES:
             raise UserError(f"{root} has more than {MOST_FILES:,} label files. Give a part of it.")
     return sorted(found)
+
+
+def _refuse_unlisted(error: OSError) -> None:
+    raise UserError(
+        f"Cannot list the folder {error.filename}: {error.strerror}. Its labels would be missing "
+        "without a word; make it readable, or give --data a folder that does not contain it."
+    )
 
 
 class Images:

@@ -111,7 +111,7 @@ def _class_names(content: Mapping[str, Any], path: Path) -> tuple[str, ...]:
         names = [names[number] for number in range(len(names))]
     if not isinstance(names, list):
         raise UserError(f"{path} has names of type {type(names).__name__}; expected a list.")
-    told = tuple(str(name).strip() for name in names)
+    told = tuple("" if name is None else str(name).strip() for name in names)
     check_names(told, path)
     count = content.get("nc")
     if count is not None and count != len(told):
