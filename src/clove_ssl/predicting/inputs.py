@@ -16,14 +16,13 @@ from pathlib import Path, PurePosixPath
 
 from torch import Tensor
 
-from clove_ssl.console import counted
 from clove_ssl.cores import available_cores
 from clove_ssl.data.decode import DecodeError, decode
 from clove_ssl.data.folders import list_images
 from clove_ssl.data.names import FOREIGN_SUFFIXES, how_to_convert, is_image_name, suffix_of
 from clove_ssl.data.sources import FolderSource, ImageSource, TarSource, source_warnings
 from clove_ssl.data.whole_files import read_whole
-from clove_ssl.errors import UserError
+from clove_ssl.errors import UserError, counted
 from clove_ssl.predicting.video import Video, is_video_name
 
 _AHEAD = 4  # images that each reading thread may be ahead
