@@ -73,7 +73,7 @@ def test_formats_configs_and_devices_that_are_none_are_told(tmp_path: Path) -> N
     with pytest.raises(UserError, match="takes a FinetuneConfig, not a NoneType"):
         clove_ssl.finetune(None)  # type: ignore[arg-type]
     for device in ("banana", "cuda:99"):
-        with pytest.raises(UserError, match=r"no device|torch sees \d+ GPUs"):
+        with pytest.raises(UserError, match=r"no device|torch sees \d+ GPUs?\b"):
             clove_ssl.load_finetuned(tmp_path, device=device)
 
 
