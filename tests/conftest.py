@@ -88,6 +88,12 @@ def cache(caches: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
+def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs end without being measured and drawn, which takes longer than they do."""
+    monkeypatch.setattr("clove_ssl.report.command._measure_and_paint", lambda *_: None)
+
+
+@pytest.fixture
 def fresh_compiler() -> Iterator[None]:
     """A compiler without graphs, counts or another test's settings."""
     import torch

@@ -459,6 +459,7 @@ def dense_twin(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
         del sys.modules[module]
 
 
+@pytest.mark.usefixtures("unmeasured")  # those of an installed plug-in are, elsewhere
 def test_the_example_of_a_method_trains_and_resumes(dense_twin: Path) -> None:
     save_photos(dense_twin / "photos", 12)
     command = next(shell_commands(DOCS / "architecture.md"))

@@ -54,6 +54,7 @@ def random_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_supervised_training_takes_class_folders(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,6 +102,7 @@ def test_photos_without_classes_are_refused(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_a_run_is_not_resumed_on_other_classes(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
