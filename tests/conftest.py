@@ -90,7 +90,9 @@ def cache(caches: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs end without being measured and drawn, which takes longer than they do."""
-    monkeypatch.setattr("clove_ssl.report.command._measure_and_paint", lambda *_: None)
+    from clove_ssl.report import command
+
+    monkeypatch.setattr(command, "_measure_and_paint", lambda *_: None)
 
 
 @pytest.fixture

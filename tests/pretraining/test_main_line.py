@@ -19,6 +19,8 @@ MAIN_LINE = ("cli.py", "whole_runs.py", "pretraining/", "training/")
 TINY = {
     "--method.views.global-size": "64",
     "--method.views.local-size": "32",
+    "--method.whole.width": "64",
+    "--method.projector.hidden": "32",
     "--backbone.name": "timm:test_resnet",
     "--batch-size": "4",
     "--steps": "2",
