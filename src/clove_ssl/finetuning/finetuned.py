@@ -168,7 +168,10 @@ class StoredModel:
 
 
 def load_finetuned(path_or_run: str | Path, *, device: str = "cpu") -> FinetunedModel:
-    """The model of a finished fine-tuning run, or of its ``export/model.safetensors``."""
+    """The model of a finished fine-tuning run, or of its ``export/model.safetensors``.
+
+    ``device`` is ``cpu``, ``cuda``, a certain GPU such as ``cuda:1``, or ``auto``.
+    """
     place = choose_device(device, local_rank=None)
     stored = read_finetuned(path_or_run)
     return stored.build(stored.config.task.build(), device=place)
