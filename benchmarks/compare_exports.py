@@ -34,7 +34,7 @@ from clove_ssl.config.predicting import PredictConfig
 from clove_ssl.exporting.agreement import Agreement, compare_detections
 from clove_ssl.exporting.command import export_backbone
 from clove_ssl.finetuning.finetuned import FinetunedModel, load_finetuned, read_finetuned
-from clove_ssl.predicting.command import predict
+from clove_ssl.predicting.run import predict_images
 from clove_ssl.tasks.detection.model import DetectionNetwork
 from clove_ssl.tasks.detection.task import DetectionTask
 from clove_ssl.tasks.rcnn.detectron2_names import detectron2_name
@@ -72,7 +72,9 @@ def by_command(run: Path, model: FinetunedModel, folder: Path) -> Way:
 
     def find(photos: Sequence[Path]) -> list[Objects]:
         out = folder / "predicted"
-        predict(PredictConfig(model=run, images=tuple(photos), out=out, score=0.0, draw=False))
+        predict_images(
+            PredictConfig(model=run, images=tuple(photos), out=out, score=0.0, draw=False)
+        )
         content = json.loads((out / "predictions.json").read_text())
         numbers = model.vocabulary.category_ids
         found = []
@@ -203,7 +205,9 @@ def compare_segmenter(
     run: Path, model: FinetunedModel, photos: Sequence[Path], folder: Path
 ) -> Iterator[dict[str, Any]]:
     """How many pixels have the same class in every way; graphs get photos as they see them."""
-    predict(PredictConfig(model=run, images=tuple(photos), out=folder / "predicted", draw=False))
+    predict_images(
+        PredictConfig(model=run, images=tuple(photos), out=folder / "predicted", draw=False)
+    )
     written = {path.stem: path for path in (folder / "predicted").rglob("masks/**/*.png")}
     shares = [
         _alike(model(photo), torch.as_tensor(np.array(Image.open(written[photo.stem]))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -72,12 +73,26 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(scope="session")
+def caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for the caches of all tests: pytest would list them before it makes another."""
+    return tmp_path_factory.mktemp("caches")
+
+
 @pytest.fixture(autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(caches: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No test touches the user's own cache."""
-    folder = tmp_path_factory.mktemp("cache")
+    folder = Path(tempfile.mkdtemp(dir=caches))
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
     return folder
+
+
+@pytest.fixture
+def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs end without being measured and drawn, which takes longer than they do."""
+    from clove_ssl.report import command
+
+    monkeypatch.setattr(command, "_measure_and_paint", lambda *_: None)
 
 
 @pytest.fixture

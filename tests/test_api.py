@@ -35,7 +35,7 @@ def test_verbs_give_what_they_have_made(tmp_path: Path) -> None:
 
 
 def test_a_run_from_python_ends_like_one_of_the_command_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:
     result = clove_ssl.pretrain(tiny_config(tmp_path / "run", steps=1))
     assert "Measuring and drawing what was learned" in capsys.readouterr().out
@@ -43,6 +43,7 @@ def test_a_run_from_python_ends_like_one_of_the_command_line(
     assert (result.run / "report.html").read_text().count('src="data:image/') == 3
     clove_ssl.resume(result.run)  # which has nothing to do
     assert "Measuring" not in capsys.readouterr().out
+    request.getfixturevalue("unmeasured")  # once is enough; it says so before
     clove_ssl.resume(result.run, steps=2)
     assert "Measuring and drawing what was learned" in capsys.readouterr().out
 
@@ -73,7 +74,7 @@ def test_formats_configs_and_devices_that_are_none_are_told(tmp_path: Path) -> N
     with pytest.raises(UserError, match="takes a FinetuneConfig, not a NoneType"):
         clove_ssl.finetune(None)  # type: ignore[arg-type]
     for device in ("banana", "cuda:99"):
-        with pytest.raises(UserError, match=r"no device|torch sees \d+ GPUs"):
+        with pytest.raises(UserError, match=r"no device|torch sees \d+ GPUs?\b"):
             clove_ssl.load_finetuned(tmp_path, device=device)
 
 

@@ -41,7 +41,8 @@ from clove_ssl.finetuning import seeds as finetuning
 from clove_ssl.label_curves import command as labelling
 from clove_ssl.methods.recipes import all_recipes, recipe
 from clove_ssl.pictures import command as showing
-from clove_ssl.predicting import command as predicting
+from clove_ssl.predicting import other_data
+from clove_ssl.predicting import run as predicting
 from clove_ssl.pretraining.choices import plan_run
 from clove_ssl.probes import command as probing
 from clove_ssl.probes import embed as embedding
@@ -126,8 +127,8 @@ def only_parse(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (embedding, "write_embeddings"),
         (importing, "import_weights"),
         (exporting, "export_backbone"),
-        (predicting, "predict"),
-        (predicting, "evaluate"),
+        (predicting, "predict_images"),
+        (other_data, "evaluate_on"),
         (directory, "find"),
         (showing, "show"),
         (reporting, "report_runs"),
@@ -458,6 +459,7 @@ def dense_twin(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
         del sys.modules[module]
 
 
+@pytest.mark.usefixtures("unmeasured")  # those of an installed plug-in are, elsewhere
 def test_the_example_of_a_method_trains_and_resumes(dense_twin: Path) -> None:
     save_photos(dense_twin / "photos", 12)
     command = next(shell_commands(DOCS / "architecture.md"))

@@ -197,11 +197,11 @@ def evaluate(
         out: Folder for predictions, scores and pictures; by default inside the run.
         options: Other fields of :class:`EvaluateConfig`.
     """
-    from clove_ssl.predicting.command import evaluate as evaluate_model
+    from clove_ssl.predicting.other_data import evaluate_on
 
     labelled = LabelledDataConfig(root=None if data is None else Path(data))
     place = None if out is None else Path(out)
-    return evaluate_model(EvaluateConfig(model=Path(model), data=labelled, out=place, **options))
+    return evaluate_on(EvaluateConfig(model=Path(model), data=labelled, out=place, **options))
 
 
 def export(source: Place, to: FormatName, *, out: Place | None = None, **options: Any) -> Path:

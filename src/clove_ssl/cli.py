@@ -125,18 +125,18 @@ def predict(args: Arguments) -> None:
     """Draw and write what a fine-tuned model finds: clove predict RUN IMAGES ... --out FOLDER."""
     config = tyro.cli(PredictConfig, prog="clove predict", args=args)
     with starting():
-        from clove_ssl.predicting import command as predicting
+        from clove_ssl.predicting.run import predict_images
 
-    predicting.predict(config)
+    predict_images(config)
 
 
 def evaluate(args: Arguments) -> None:
     """Score a fine-tuned model on another data set: clove evaluate RUN --data OTHER."""
     config = tyro.cli(EvaluateConfig, prog="clove evaluate", args=args)
     with starting():
-        from clove_ssl.predicting import command as predicting
+        from clove_ssl.predicting.other_data import evaluate_on
 
-    predicting.evaluate(config)
+    evaluate_on(config)
 
 
 @dataclass(frozen=True, kw_only=True)

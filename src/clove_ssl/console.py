@@ -21,7 +21,6 @@ from rich.console import Console as RichConsole
 from rich.markup import escape
 
 from clove_ssl.atomic import append_to_regular
-from clove_ssl.errors import counted as counted
 from clove_ssl.errors import escaped
 
 _INTERVAL = 60.0  # seconds between lines about long work, where no line can rewrite itself

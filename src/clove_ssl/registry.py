@@ -9,7 +9,9 @@ which builds the method or task.
 
 from __future__ import annotations
 
+import os
 import pkgutil
+import sys
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -63,7 +65,19 @@ class Registry(Generic[T]):
         return paths
 
     def _plugins(self) -> tuple[EntryPoint, ...]:
-        return tuple(entry_points(group=self.group))
+        return _installed(self.group, _package_folders())
+
+
+def _package_folders() -> tuple[tuple[str, float], ...]:
+    """Where packages are looked for, and when one was last added or removed there."""
+    folders = [os.path.abspath(folder) for folder in sys.path]
+    return tuple((each, os.stat(each).st_mtime) for each in folders if os.path.isdir(each))
+
+
+@cache
+def _installed(group: str, folders: tuple[tuple[str, float], ...]) -> tuple[EntryPoint, ...]:
+    """What other packages add; opening the papers of all of them takes a while."""
+    return tuple(entry_points(group=group))
 
 
 @cache

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
-from builders.tasks.exported_detectors import CLASSES, write_run
+from builders.tasks.exported_detectors import CLASSES, write_run, write_tiny_run
 from builders.tasks.mmdetection import MMDetector
 from references.tasks.detectron2_keys import expected_shapes
 
@@ -27,9 +30,12 @@ from clove_ssl.config.detection import (
 )
 from clove_ssl.exporting.detectron2_config import detectron2_config
 from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.tasks.base import TaskModel
 from clove_ssl.tasks.detection.config import COCOC4Config, COCOKeypointsConfig, COCOPyramidConfig
 from clove_ssl.tasks.rcnn.instances import DetectionBatch
 from clove_ssl.weights.export.formats import FORMATS
+
+Runs = Callable[[str], tuple[RunDirectory, TaskModel]]
 
 ODD = replace(
     fpn_detector(),
@@ -49,6 +55,20 @@ MODELS: dict[str, tuple[str, str, DetectorConfig | None]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    """Runs with these models, which are written once; exports lie beside each other."""
+    folder = tmp_path_factory.mktemp("detectors")
+
+    @cache
+    def written(name: str) -> tuple[RunDirectory, TaskModel]:
+        task, architecture, detector = MODELS[name]
+        return write_run(folder / name, task, architecture=architecture, detector=detector)
+
+    yield written
+    shutil.rmtree(folder)  # they are large
+
+
 def export(run: RunDirectory, target: str) -> int:
     return cli.main(["export", str(run.path), "--to", target, "--heads"])
 
@@ -62,10 +82,9 @@ def read_detectron2(run: RunDirectory) -> tuple[dict[str, Any], dict[str, Any]]:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_config_for_detectron2_builds_exactly_what_the_file_holds(
-    name: str, tmp_path: Path
+    name: str, runs: Runs
 ) -> None:
-    task, architecture, detector = MODELS[name]
-    run, model = write_run(tmp_path / "run", task, architecture=architecture, detector=detector)
+    run, model = runs(name)
     assert export(run, "detectron2") == 0
     settings, arrays = read_detectron2(run)
     assert {key: array.shape for key, array in arrays.items()} == expected_shapes(settings)
@@ -114,9 +133,8 @@ def test_frozen_stages_and_norms_are_told() -> None:
 
 
 @pytest.mark.parametrize("name", ["pyramid", "odd widths", "fixed norms"])
-def test_the_config_for_mmdetection_builds_what_the_file_holds(name: str, tmp_path: Path) -> None:
-    task, architecture, detector = MODELS[name]
-    run, model = write_run(tmp_path / "run", task, architecture=architecture, detector=detector)
+def test_the_config_for_mmdetection_builds_what_the_file_holds(name: str, runs: Runs) -> None:
+    run, model = runs(name)
     assert export(run, "mmdetection") == 0
     path = run.model.with_name("model.mmdetection.pth")
     content = torch.load(path, weights_only=True)
@@ -131,13 +149,12 @@ def test_the_config_for_mmdetection_builds_what_the_file_holds(name: str, tmp_pa
 
 
 @pytest.mark.parametrize("name", ["pyramid", "odd widths", "fixed norms"])
-def test_mmdetection_finds_the_same_objects(name: str, tmp_path: Path) -> None:
+def test_mmdetection_finds_the_same_objects(name: str, runs: Runs) -> None:
     native = FORMATS["mmdetection"].native
     assert native is not None
     if not native.is_there():
         pytest.skip("MMDetection is not installed")
-    task, architecture, detector = MODELS[name]
-    run, model = write_run(tmp_path / "run", task, architecture=architecture, detector=detector)
+    run, model = runs(name)
     assert export(run, "mmdetection") == 0
     theirs = MMDetector(run.model.with_name("model.mmdetection.pth"))
     image = torch.randint(0, 256, (3, 192, 256), generator=torch.Generator().manual_seed(0))
@@ -172,7 +189,7 @@ def test_detectors_that_a_program_does_not_have_are_refused(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    run, _ = write_run(tmp_path / "run", task, architecture=architecture)
+    run, _ = write_tiny_run(tmp_path / "run", task, architecture=architecture)
     before = sorted(run.model.parent.iterdir())
     assert export(run, target) == 2
     message = " ".join(capsys.readouterr().err.split())

@@ -18,6 +18,7 @@ from clove_ssl import cli, load_backbone
 from clove_ssl.backbones.build import build_backbone
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.data.scenes import SceneSource
+from clove_ssl.pictures import command as showing
 
 SMALL = [
     *("--steps", "3", "--batch-size", "4", "--data.workers", "0", "--device", "cpu"),
@@ -46,10 +47,14 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def random_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("runs") / "random"
-    assert cli.main(["pretrain", "random-r18", "--out", str(run), "--device", "cpu"]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        # It has no views whose size could be given, and large pictures take their time.
+        patch.setattr(showing, "large_side", lambda trained: 64)
+        assert cli.main(["pretrain", "random-r18", "--out", str(run), "--device", "cpu"]) == 0
     return run
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_supervised_training_takes_class_folders(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -97,6 +102,7 @@ def test_photos_without_classes_are_refused(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_a_run_is_not_resumed_on_other_classes(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -248,6 +248,13 @@ def test_a_folder_without_images_says_what_can_be_named(tmp_path: Path) -> None:
         Inputs([tmp_path])
 
 
+def test_an_image_in_a_folder_that_is_called_like_a_shard_is_an_image(tmp_path: Path) -> None:
+    folder = tmp_path / "photos.tar.unpacked"
+    folder.mkdir()
+    Image.new("RGB", (2, 2)).save(folder / "a.png")
+    assert [image.place for image in Inputs([folder / "a.png"])] == ["a"]
+
+
 def test_a_file_in_the_place_of_the_results_is_said_to_be_one(tmp_path: Path) -> None:
     file = tmp_path / "drawn"
     file.touch()

@@ -91,6 +91,7 @@ def test_a_run_without_a_time_is_long_enough_to_learn(speed: Speed) -> None:
     assert "about" in line.value
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_one_call_chooses_explains_and_trains(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,6 +33,7 @@ def torn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "runs" / "a"
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_a_moved_run_with_moved_images_ends_as_it_would_have(
     torn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,6 +51,7 @@ def test_a_moved_run_with_moved_images_ends_as_it_would_have(
     assert (kept.source, kept.max_bad) == (str(tmp_path / "archive" / "pictures"), 0.5)
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_relative_paths_of_earlier_versions_hold_in_other_folders(
     torn: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,6 +72,7 @@ def test_a_renamed_photo_is_noticed(torn: Path, tmp_path: Path) -> None:
         whole_runs.resume(torn)
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_a_finished_run_is_made_longer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pretraining.pretrain(tiny_config(tmp_path / "run", steps=2))
     first = (tmp_path / "run/export/backbone.safetensors").read_bytes()

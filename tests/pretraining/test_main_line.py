@@ -13,13 +13,14 @@ from PIL import Image
 
 import clove_ssl
 from clove_ssl import cli
-from clove_ssl.report import command as reporting
 
 PACKAGE = Path(clove_ssl.__file__).parent
 MAIN_LINE = ("cli.py", "whole_runs.py", "pretraining/", "training/")
 TINY = {
     "--method.views.global-size": "64",
     "--method.views.local-size": "32",
+    "--method.whole.width": "64",
+    "--method.projector.hidden": "32",
     "--backbone.name": "timm:test_resnet",
     "--batch-size": "4",
     "--steps": "2",
@@ -56,15 +57,13 @@ class Trace:
         return self._known[code]
 
 
-def test_the_main_line_of_a_run_passes_forty_files_at_most(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("unmeasured")
+def test_the_main_line_of_a_run_passes_forty_files_at_most(tmp_path: Path) -> None:
     photos, out = tmp_path / "photos", tmp_path / "run"
     photos.mkdir()
     for number in range(4):  # which come twice, so they are kept
         pixels = np.full((96, 96, 3), 30 * number, np.uint8)
         Image.fromarray(pixels).save(photos / f"{number}.jpg")
-    monkeypatch.setattr(reporting, "_measure_and_paint", lambda *_: None)
     options = {"--data": str(photos), "--out": str(out), **TINY}
     words = [word for option in options.items() for word in option]
     trace, before = Trace(), sys.getprofile()

@@ -30,8 +30,8 @@ def plain_attention() -> CLoVEConfig:
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
-    "default": {},
-    "accumulated": {"micro_batch": 4},
+    "default": {"backbone": RESNET18},
+    "accumulated": {"backbone": RESNET18, "micro_batch": 4},
     "plain attention": {"method": plain_attention()},
     "paper form": {"method": tiny_method(form="paper")},
     "l2": {"method": tiny_method(kind="l2")},
@@ -46,7 +46,6 @@ def test_losses_are_the_recorded_ones(
 ) -> None:
     config = tiny_config(
         tmp_path / "run",
-        backbone=RESNET18,
         steps=10,
         checkpoints=NO_CHECKPOINTS,
         **VARIANTS[variant],

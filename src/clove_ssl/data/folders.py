@@ -16,10 +16,18 @@ import heapq
 import os
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from clove_ssl.data.names import FOREIGN_SUFFIXES, how_to_convert, is_image_name, suffix_of
 from clove_ssl.data.searching import is_folder
 from clove_ssl.errors import UserError, counted
+
+
+class Advice(NamedTuple):
+    """What a user who named a folder without images can name instead."""
+
+    shards: str  # how tar files are given, with a place for their pattern
+    otherwise: str
 
 
 @dataclass
@@ -39,6 +47,20 @@ class FolderListing:
         return (
             f"{counted(count, f'{suffix} file')} of {root} cannot be decoded. "
             f"{how_to_convert(suffix, root)}"
+        )
+
+    def no_images(self, root: str, advice: Advice) -> UserError:
+        """Build the error for a folder that holds none."""
+        if self.tars:
+            return UserError(
+                f"The folder {root} holds {counted(self.tars, 'tar file')} but no loose images. To "
+                f"read the images inside, {advice.shards.format(os.path.join(root, '*.tar'))}"
+            )
+        if unread := self.unread_pictures(root):
+            return UserError(f"The folder {root} holds no images that can be read. {unread}")
+        return UserError(
+            f"The folder {root} holds no images ({counted(self.others, 'other file')}). Expected "
+            f".jpg, .png, .webp, .tif or the like at any depth; {advice.otherwise}."
         )
 
 

@@ -34,7 +34,7 @@ OPEN_SHARDS = 128  # most shards a process keeps open, well below usual limits
 
 # What tarfile raises for damaged headers; number fields fail in many ways.
 _DAMAGE = (tarfile.TarError, ValueError, ArithmeticError, LookupError)
-ZIP = b"PK\x03\x04"
+_ZIP = b"PK\x03\x04"
 _COMPRESSED = {
     b"\x1f\x8b": "gunzip",
     b"BZh": "bunzip2",
@@ -174,17 +174,22 @@ def _ends_properly(file: IO[bytes], position: int, length: int) -> bool:
 def _refuse_compressed(file: IO[bytes], name: str) -> None:
     start = file.read(8)
     file.seek(0)
-    if start.startswith(ZIP):
-        raise UserError(
-            f"{name} is a zip archive. Unpack it once, and give the folder that comes out of it: "
-            f"unzip {name} -d PHOTOS"
-        )
+    refuse_zip(start, name)
     for magic, program in _COMPRESSED.items():
         if start.startswith(magic):
             raise UserError(
                 f"{name} is compressed, and single images cannot be read out of the middle of it. "
                 f"Unpack it once: {program} < {name} > unpacked.tar"
             )
+
+
+def refuse_zip(start: bytes, name: str) -> None:
+    """Say what to do with a zip archive, where a file starts like one."""
+    if start.startswith(_ZIP):
+        raise UserError(
+            f"{name} is a zip archive. Unpack it once, and give the folder that comes out of it: "
+            f"unzip {name} -d PHOTOS"
+        )
 
 
 def _index_files(path: str) -> list[Path]:

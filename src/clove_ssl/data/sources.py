@@ -21,10 +21,10 @@ import numpy as np
 from clove_ssl.config.pretraining import SCENES, DataConfig
 from clove_ssl.config.regular_files import read_regular
 from clove_ssl.data.decode import image_size
-from clove_ssl.data.folders import FolderListing, list_images
+from clove_ssl.data.folders import Advice, list_images
 from clove_ssl.data.labels.classified import LabelledImages
 from clove_ssl.data.names import NameTable, find_shards, is_image_name
-from clove_ssl.data.shards import ZIP, ShardIndex, ShardReader, shard_index
+from clove_ssl.data.shards import ShardIndex, ShardReader, refuse_zip, shard_index
 from clove_ssl.data.whole_files import check_size, read_whole
 from clove_ssl.errors import UserError, counted
 
@@ -34,6 +34,8 @@ LARGEST_LIST = 2**31
 
 SAMPLE = 16
 """Images whose size is looked at; reading all of a large source would take hours."""
+
+_OF_TRAINING = Advice(shards='give a pattern: --data "{}"', otherwise="give --data another folder")
 
 
 class ImageSource(Protocol):
@@ -71,7 +73,7 @@ def _open_one(config: DataConfig) -> ImageSource:
     path = os.path.expanduser(config.source)
     if os.path.isdir(path):
         return FolderSource(path)
-    if _is_shard_name(path) or (not os.path.exists(path) and any(c in path for c in "*?[{")):
+    if is_shard_name(path) or (not os.path.exists(path) and any(c in path for c in "*?[{")):
         return TarSource(path)
     return ListSource(path)
 
@@ -101,7 +103,8 @@ def source_warnings(source: ImageSource) -> Iterator[str]:
         yield unread
 
 
-def _is_shard_name(path: str) -> bool:
+def is_shard_name(path: str) -> bool:
+    """Whether a file is called as shards are, compressed ones included, which are refused later."""
     name = os.path.basename(path).lower()
     return name.endswith((".tar", ".tgz")) or ".tar." in name
 
@@ -128,33 +131,17 @@ class _FileSource:
 class FolderSource(_FileSource):
     """All images below a folder, sorted by relative path; see ``folders`` for links."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, advice: Advice = _OF_TRAINING) -> None:
         root = os.path.abspath(path)
         if not os.path.isdir(root):
             raise _no_such_source(str(path))
         listing = list_images(root)
         if not listing.images:
-            raise _no_images(str(path), listing)
+            raise listing.no_images(str(path), advice)
         super().__init__(root, listing.images)
         self.unread = listing.unread_pictures(str(path))
         # Files without an image suffix, but for those that are named one line above.
         self.ignored = listing.tars + listing.others - listing.foreign.total()
-
-
-def _no_images(path: str, listing: FolderListing) -> UserError:
-    if listing.tars:
-        tars = counted(listing.tars, "tar file")
-        return UserError(
-            f"The folder {path} holds {tars} but no loose images. To read the "
-            f'images inside them, give a pattern: --data "{os.path.join(path, "*.tar")}"'
-        )
-    if unread := listing.unread_pictures(path):
-        return UserError(f"The folder {path} holds no images that can be read. {unread}")
-    others = counted(listing.others, "other file")
-    return UserError(
-        f"The folder {path} holds no images ({others}). Expected .jpg, .png, "
-        ".webp, .tif or the like at any depth; give --data another folder."
-    )
 
 
 def _no_such_source(path: str) -> UserError:
@@ -199,11 +186,7 @@ def _listed_paths(path: str | Path) -> list[str]:
         raise _no_such_source(str(path)) from None
     except OSError as error:
         raise UserError(f"Cannot read the list {path}: {error.strerror}.") from None
-    if data.startswith(ZIP):
-        raise UserError(
-            f"{path} is a zip archive, which is not looked into. Unpack it, and give --data the "
-            f"folder that comes out of it: unzip {path} -d PHOTOS"
-        )
+    refuse_zip(data, str(path))
     lines = [line.strip() for line in text.split("\n")]
     names = [line for line in lines if line and not line.startswith("#")]
     if not names or "\0" in text:

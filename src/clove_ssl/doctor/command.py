@@ -13,10 +13,10 @@ from pathlib import Path
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig, data_warnings
-from clove_ssl.console import Console, counted
+from clove_ssl.console import Console
 from clove_ssl.doctor.machine import Check, State, machine_checks, verdict
 from clove_ssl.doctor.self_test import self_tests
-from clove_ssl.errors import UserError
+from clove_ssl.errors import UserError, counted
 from clove_ssl.report.verdict import RunVerdict, finetuning_verdict, pretraining_verdict
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory

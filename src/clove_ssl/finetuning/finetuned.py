@@ -31,6 +31,7 @@ from clove_ssl.data.whole_files import read_whole
 from clove_ssl.errors import UserError
 from clove_ssl.runs.directory import RunDirectory, find, not_exported, read_finetuning
 from clove_ssl.tasks.base import Task, TaskData, TaskModel, Vocabulary
+from clove_ssl.training.processes import choose_device
 from clove_ssl.weights.safetensors_file import (
     content_hash,
     portable_state,
@@ -167,23 +168,13 @@ class StoredModel:
 
 
 def load_finetuned(path_or_run: str | Path, *, device: str = "cpu") -> FinetunedModel:
-    """The model of a finished fine-tuning run, or of its ``export/model.safetensors``."""
-    place = _checked_device(device)
+    """The model of a finished fine-tuning run, or of its ``export/model.safetensors``.
+
+    ``device`` is ``cpu``, ``cuda``, a certain GPU such as ``cuda:1``, or ``auto``.
+    """
+    place = choose_device(device, local_rank=None)
     stored = read_finetuned(path_or_run)
     return stored.build(stored.config.task.build(), device=place)
-
-
-def _checked_device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-    except (RuntimeError, TypeError):
-        raise UserError(f"{name!r} is no device. Give cpu, cuda or cuda:0.") from None
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UserError(
-            f"The model was to go to {device}, but torch sees {torch.cuda.device_count()} GPUs. "
-            "Leave the device out to use the CPU, or run `clove doctor`."
-        )
-    return device
 
 
 def holds_finetuned(path: Path) -> bool:

@@ -15,9 +15,9 @@ import torch
 
 from clove_ssl.backbones.build import fuse_norms
 from clove_ssl.config.finetuning import FinetuneConfig
-from clove_ssl.console import Console, counted
+from clove_ssl.console import Console
 from clove_ssl.data.loading import explained_deaths
-from clove_ssl.errors import UserError
+from clove_ssl.errors import UserError, counted
 from clove_ssl.finetuning.best import BestModel, after_evaluation
 from clove_ssl.finetuning.evaluate import Evaluation
 from clove_ssl.finetuning.learner import (

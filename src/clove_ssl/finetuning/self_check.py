@@ -16,7 +16,8 @@ from torchvision.ops import FrozenBatchNorm2d
 
 from clove_ssl.atomic import write_text
 from clove_ssl.config.finetuning import RANDOM, FinetuneConfig
-from clove_ssl.console import Console, counted
+from clove_ssl.console import Console
+from clove_ssl.errors import counted
 from clove_ssl.finetuning.plan import FinetunePlan
 from clove_ssl.finetuning.starting_point import StartingPoint
 from clove_ssl.runs.directory import RunDirectory

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from markupsafe import Markup
 
 from clove_ssl.atomic import unwritable, write_text
-from clove_ssl.console import counted
+from clove_ssl.errors import counted
 from clove_ssl.label_curves.plan import LabelPlan
 from clove_ssl.label_curves.results import (
     LabelCurve,

@@ -15,8 +15,8 @@ from typing import Any
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.label_curves import LabelsConfig
-from clove_ssl.console import Console, counted, duration
-from clove_ssl.errors import UserError
+from clove_ssl.console import Console, duration
+from clove_ssl.errors import UserError, counted
 from clove_ssl.finetuning.fitting import Fit
 from clove_ssl.finetuning.seeds import fit
 from clove_ssl.label_curves.arms import Arm, open_arms

@@ -16,12 +16,17 @@ from pathlib import Path, PurePosixPath
 
 from torch import Tensor
 
-from clove_ssl.console import counted
 from clove_ssl.cores import available_cores
 from clove_ssl.data.decode import DecodeError, decode
-from clove_ssl.data.folders import list_images
+from clove_ssl.data.folders import Advice
 from clove_ssl.data.names import FOREIGN_SUFFIXES, how_to_convert, is_image_name, suffix_of
-from clove_ssl.data.sources import FolderSource, ImageSource, TarSource, source_warnings
+from clove_ssl.data.sources import (
+    FolderSource,
+    ImageSource,
+    TarSource,
+    is_shard_name,
+    source_warnings,
+)
 from clove_ssl.data.whole_files import read_whole
 from clove_ssl.errors import UserError
 from clove_ssl.predicting.video import Video, is_video_name
@@ -30,6 +35,7 @@ _AHEAD = 4  # images that each reading thread may be ahead
 _MOST_THREADS = 8
 _RESULTS = (".jpg", ".png", ".txt")  # what is written for an image, behind its place
 _MOST_BYTES = 240  # of a name that a number is added to
+_ADVICE = Advice(shards="name the files: {}", otherwise="name another folder, or a video file")
 
 Load = Callable[[], Tensor]
 
@@ -159,34 +165,11 @@ def _fail(error: DecodeError) -> Tensor:
     raise error
 
 
-def _folder(path: str) -> FolderSource:
-    """The images of a folder; without any, say what else could be named."""
-    try:
-        return FolderSource(path)
-    except UserError:
-        listing = list_images(path)
-        if listing.images:
-            raise
-    if listing.tars:
-        raise UserError(
-            f"The folder {path} holds {counted(listing.tars, 'tar file')} but no loose images. To "
-            f"look at the images inside, name the files: {os.path.join(path, '*.tar')}"
-        )
-    if unread := listing.unread_pictures(path):
-        raise UserError(f"The folder {path} holds no images that can be read. {unread}")
-    others = counted(listing.others, "other file")
-    raise UserError(
-        f"The folder {path} holds no images ({others}). Expected .jpg, .png, "
-        ".webp, .tif or the like at any depth; name another folder, or a video file."
-    )
-
-
 def _open(path: Path, *, every: int) -> _Part:
     text = os.path.expanduser(str(path))
     if os.path.isdir(text):
-        return _Images(_folder(text), lambda name: str(PurePosixPath(name).with_suffix("")))
-    lower = text.lower()
-    if lower.endswith((".tar", ".tgz")) or ".tar." in lower:
+        return _Images(FolderSource(text, advice=_ADVICE), _place_of_file)
+    if is_shard_name(text):
         return _Images(TarSource(text), _place_of_member)
     if not os.path.exists(text):
         raise UserError(
@@ -207,6 +190,10 @@ def _open(path: Path, *, every: int) -> _Part:
             "one of these."
         )
     return _OneImage(Path(text))
+
+
+def _place_of_file(name: str) -> str:
+    return str(PurePosixPath(name).with_suffix(""))
 
 
 def _place_of_member(name: str) -> str:

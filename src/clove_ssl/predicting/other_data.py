@@ -9,9 +9,9 @@ import torch
 
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.config.predicting import EvaluateConfig
-from clove_ssl.console import Console, Work, counted
+from clove_ssl.console import Console, Work
 from clove_ssl.data.loading import choose_workers, ended, explained_deaths_of_reading
-from clove_ssl.errors import UserError
+from clove_ssl.errors import UserError, counted
 from clove_ssl.finetuning.finetuned import FinetunedModel, StoredModel, read_finetuned
 from clove_ssl.finetuning.score import say_scores, score_and_write, scores_of
 from clove_ssl.predicting.run import check_is_empty

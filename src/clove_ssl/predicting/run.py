@@ -13,8 +13,8 @@ from torch import Tensor
 
 from clove_ssl.atomic import replacing, unwritable, write_text
 from clove_ssl.config.predicting import PredictConfig
-from clove_ssl.console import Console, counted, duration
-from clove_ssl.errors import UserError
+from clove_ssl.console import Console, duration
+from clove_ssl.errors import UserError, counted
 from clove_ssl.finetuning.finetuned import FinetunedModel, load_finetuned
 from clove_ssl.predicting.found import Meaning, interpret, paint
 from clove_ssl.predicting.inputs import InputImage, Inputs

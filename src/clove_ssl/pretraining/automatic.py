@@ -18,10 +18,10 @@ import torch
 
 from clove_ssl.config import files
 from clove_ssl.config.pretraining import DataConfig, PretrainConfig
-from clove_ssl.console import Console, counted, duration
+from clove_ssl.console import Console, duration
 from clove_ssl.cores import describe_cores
 from clove_ssl.data.sources import ImageSource, open_source, typical_shorter_side
-from clove_ssl.errors import UserError
+from clove_ssl.errors import UserError, counted
 from clove_ssl.methods.recipes import recipe
 from clove_ssl.pretraining.speed import Speed, measure_speed
 from clove_ssl.training.processes import choose_device

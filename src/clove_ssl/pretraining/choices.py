@@ -17,10 +17,10 @@ import torch
 from clove_ssl.backbones.build import build_backbone, can_fuse_norms, outlined
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.views import ViewSpec
-from clove_ssl.console import Console, counted
+from clove_ssl.console import Console
 from clove_ssl.data.loading import choose_workers
 from clove_ssl.data.sources import ImageSource
-from clove_ssl.errors import UserError
+from clove_ssl.errors import UserError, counted
 from clove_ssl.methods.base import Method
 from clove_ssl.pretraining.images import CacheChoice, choose_cache
 from clove_ssl.runs.directory import RunDirectory

@@ -18,9 +18,10 @@ import torch
 from clove_ssl.backbones.build import build_backbone, fuse_norms
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.resuming import ResumeChanges
-from clove_ssl.console import Console, counted
+from clove_ssl.console import Console
 from clove_ssl.data.loading import explained_deaths
 from clove_ssl.data.sources import BadFiles
+from clove_ssl.errors import counted
 from clove_ssl.layers.normalization import synchronize_norms
 from clove_ssl.methods.base import Method
 from clove_ssl.optimizers import build_optimizer

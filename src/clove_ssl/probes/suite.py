@@ -25,8 +25,8 @@ import torch
 
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.probing import ProbeName
-from clove_ssl.console import Console, Work, counted
-from clove_ssl.errors import UserError
+from clove_ssl.console import Console, Work
+from clove_ssl.errors import UserError, counted
 from clove_ssl.probes import dense as probes
 from clove_ssl.probes.classifiers import Classified, knn, linear, load_classified
 from clove_ssl.probes.data import ProbeData

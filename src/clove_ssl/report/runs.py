@@ -9,7 +9,7 @@ from typing import Any
 
 from clove_ssl.config.finetuning import RANDOM, FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig, data_warnings
-from clove_ssl.console import counted
+from clove_ssl.errors import counted
 from clove_ssl.report.facts import (
     Facts,
     finetuning_facts,

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from clove_ssl.console import Console
-from clove_ssl.errors import UserError
+from clove_ssl.errors import UserError, counted
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.metrics import damaged_lines
@@ -140,16 +140,16 @@ def _describe(device: Literal["auto", "cpu", "cuda"], *, share_gpus: bool) -> Pr
     )
 
 
-def choose_device(device: Literal["auto", "cpu", "cuda"], *, local_rank: int = 0) -> torch.device:
-    """The device of a process; ``auto`` is a GPU where there is one."""
-    available = torch.cuda.is_available()
-    if device == "cuda" and not available:
-        raise UserError(
-            "--device cuda was asked for, but torch sees no GPU. Run `clove doctor`, or leave "
-            "--device out to use the CPU."
-        )
-    if device == "cpu" or not available:
-        return torch.device("cpu")
+def choose_device(device: str, *, local_rank: int | None = 0) -> torch.device:
+    """The device of a process; ``auto`` is a GPU where there is one, ``cuda:1`` a certain GPU.
+
+    Of several GPUs, ``cuda`` is the one of the process, or with ``None`` the one torch is set to.
+    """
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    named = _named_device(device)
+    if str(named) != "cuda" or local_rank is None:
+        return named
     if local_rank >= torch.cuda.device_count():
         raise UserError(
             f"Process {local_rank} of this machine has no GPU of its own; torch sees "
@@ -157,6 +157,20 @@ def choose_device(device: Literal["auto", "cpu", "cuda"], *, local_rank: int = 0
             f"{torch.cuda.device_count()}, or give --share-gpus."
         )
     return torch.device("cuda", local_rank)
+
+
+def _named_device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError):
+        raise UserError(f"{name!r} is no device. Give auto, cpu, cuda or cuda:0.") from None
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device.type == "cuda" and (device.index or 0) >= gpus:
+        raise UserError(
+            f"The device {device} was asked for, but torch sees {counted(gpus, 'GPU')}. Run `clove "
+            "doctor`, or leave the device out to use what is there."
+        )
+    return device
 
 
 def placed(network: Network, device: torch.device) -> Network:

@@ -24,6 +24,7 @@ from clove_ssl.tasks.rcnn.regions.roi_heads import (
     box_losses,
     detect,
     label_regions,
+    offset_targets,
     sample_regions,
 )
 
@@ -239,7 +240,8 @@ def test_a_batch_without_regions_has_a_loss_of_zero_and_a_gradient() -> None:
     logits = torch.zeros(0, 6, requires_grad=True)
     offsets = torch.zeros(0, 20, requires_grad=True)
     classes = torch.zeros(0, dtype=torch.int64)
-    losses = box_losses(logits, offsets, boxes=NONE, classes=classes, truth=NONE)
+    target = offset_targets(NONE, NONE, classes, num_classes=5)
+    losses = box_losses(logits, offsets, classes=classes, target=target)
     assert losses == (0, 0)
     sum(losses).backward()
     assert logits.grad is not None

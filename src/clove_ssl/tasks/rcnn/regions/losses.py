@@ -27,7 +27,7 @@ from clove_ssl.tasks.rcnn.regions.keypoints import (
     keypoint_targets,
 )
 from clove_ssl.tasks.rcnn.regions.masks import mask_loss
-from clove_ssl.tasks.rcnn.regions.roi_heads import losses_of_targets, offset_targets
+from clove_ssl.tasks.rcnn.regions.roi_heads import box_losses, offset_targets
 from clove_ssl.tasks.rcnn.regions.targets import (
     ObjectMasks,
     RegionRows,
@@ -99,7 +99,7 @@ def box_terms(
     logits: Tensor, offsets: Tensor, task: RegionTask, *, beta: float
 ) -> dict[str, Tensor]:
     """The losses of class logits (R, K+1) and box offsets (R, 4K)."""
-    losses = losses_of_targets(
+    losses = box_losses(
         logits,
         offsets,
         classes=task.regions.classes,

@@ -211,27 +211,6 @@ def sample_regions(
     return Candidates(*(torch.cat(column, dim=-1) for column in zip(*kinds, strict=True)))
 
 
-def box_losses(
-    logits: Tensor,  # (R, K+1)
-    offsets: Tensor,  # (R, 4K)
-    *,
-    boxes: Tensor,  # (R, 4)
-    classes: Tensor,  # (R,)
-    truth: Tensor,  # (R, 4) matched; anything for background
-    beta: float = 0.0,
-    normalizer: Tensor | float | None = None,
-) -> BoxLosses:
-    """Cross entropy and smooth L1 of the foreground's offsets, both over *all* regions.
-
-    ``beta`` is where smooth L1 turns from a parabola into a line; 0 is plain L1. Sums are divided
-    by R or by ``normalizer``. A batch without regions has the loss 0, with a gradient.
-    """
-    target = offset_targets(boxes, truth, classes, num_classes=logits.shape[1] - 1)
-    return losses_of_targets(
-        logits, offsets, classes=classes, target=target, beta=beta, normalizer=normalizer
-    )
-
-
 def offset_targets(
     boxes: Tensor,  # (R, 4)
     truth: Tensor,  # (R, 4)
@@ -245,16 +224,20 @@ def offset_targets(
     return encode_boxes(boxes, truth, weights=ROI_WEIGHTS).where(foreground, 0)
 
 
-def losses_of_targets(
+def box_losses(
     logits: Tensor,  # (R, K+1)
     offsets: Tensor,  # (R, 4K)
     *,
     classes: Tensor,  # (R,)
-    target: Tensor,  # (R, 4), 0 for background
-    beta: float,
+    target: Tensor,  # (R, 4) of offset_targets, 0 for background
+    beta: float = 0.0,
     normalizer: Tensor | float | None = None,
 ) -> BoxLosses:
-    """The losses of :func:`box_losses`, for offsets that are known."""
+    """Cross entropy and smooth L1 of the foreground's offsets, both over *all* regions.
+
+    ``beta`` is where smooth L1 turns from a parabola into a line; 0 is plain L1. Sums are divided
+    by R or by ``normalizer``. A batch without regions has the loss 0, with a gradient.
+    """
     num_classes = logits.shape[1] - 1
     foreground = (classes < num_classes)[:, None]  # (R, 1)
     columns = classes.clamp(max=num_classes - 1)[:, None, None].expand(-1, 1, 4)  # (R, 1, 4)
