@@ -33,8 +33,7 @@ WARPS = 4
 STAGES = 2  # of lines on their way: three would leave room for one program, instead of two
 
 GRADIENT_COLUMNS = 32
-GRADIENT_LINES = 2  # of output of a tile, 2 or 4
-GRADIENT_WARPS = 4
+GRADIENT_LINES = 2  # of output of a tile; the kernel has them written out
 GRADIENT_STAGES = 3
 PARTS = 264  # two programs for each of 132 multiprocessors
 
@@ -160,7 +159,7 @@ def _tap_gradients(
     LINES: tl.constexpr,
     M: tl.constexpr,
 ):
-    """Sums over a share of the tiles; a tile has LINES lines of output of M columns."""
+    """Sums over a share of the tiles; a tile has two lines of output of M columns."""
     part = tl.program_id(0)
     reached = tl.arange(0, REACH)
     channel = tl.program_id(1) * REACH + tl.arange(0, REACH)
@@ -195,19 +194,6 @@ def _tap_gradients(
         sum_1 = _plus(cells_2, outer_1, sum_1)
         sum_2 = _plus(cells_3, outer_1, sum_2)
         sum_3 = _plus(cells_4, outer_1, sum_3)
-        if LINES == 4:
-            outer_2 = _line(of, 2, stride, outer_lines)
-            outer_3 = _line(of, 3, stride, outer_lines)
-            cells_5 = tl.trans(_line(at, 5, step, pixel_lines))
-            cells_6 = tl.trans(_line(at, 6, step, pixel_lines))
-            sum_0 = _plus(cells_2, outer_2, sum_0)
-            sum_1 = _plus(cells_3, outer_2, sum_1)
-            sum_2 = _plus(cells_4, outer_2, sum_2)
-            sum_3 = _plus(cells_5, outer_2, sum_3)
-            sum_0 = _plus(cells_3, outer_3, sum_0)
-            sum_1 = _plus(cells_4, outer_3, sum_1)
-            sum_2 = _plus(cells_5, outer_3, sum_2)
-            sum_3 = _plus(cells_6, outer_3, sum_3)
     to = table + part.to(tl.int64) * (4 * REACH * D) + reached[:, None] * D + channel[None, :]
     tl.store(to, sum_0)
     tl.store(to + REACH * D, sum_1)
@@ -215,16 +201,7 @@ def _tap_gradients(
     tl.store(to + 3 * REACH * D, sum_3)
 
 
-def convolve(
-    pixels: Tensor,
-    taps: Tensor,
-    *,
-    columns: int = COLUMNS,
-    segment: int = SEGMENT,
-    warps: int = WARPS,
-    stages: int = STAGES,
-    registers: int | None = None,
-) -> Tensor:
+def convolve(pixels: Tensor, taps: Tensor, *, segment: int = SEGMENT) -> Tensor:
     """(B, 16, H + 3, W + 3) and (D, 16, 4, 4) -> (B, D, H, W), both channels last, in one dtype."""
     count, _, tall, wide = pixels.shape
     height, width, depth = tall - BEYOND, wide - BEYOND, len(taps)
@@ -238,30 +215,19 @@ def convolve(
     )
     # Segments of about the same length, so that none is left over with a few lines.
     lines = triton.cdiv(triton.cdiv(height, triton.cdiv(height, segment)), 4) * 4
-    grid = (triton.cdiv(count * width, columns), triton.cdiv(height, lines), depth // REACH)
+    grid = (triton.cdiv(count * width, COLUMNS), triton.cdiv(height, lines), depth // REACH)
     _convolve[grid](
         pixels, rows, out, count * width, height, width, lines, D=depth, CHANNELS=CHANNELS,
-        REACH=REACH, BEYOND=BEYOND, M=columns, num_warps=warps, num_stages=stages,
-        maxnreg=registers,
+        REACH=REACH, BEYOND=BEYOND, M=COLUMNS, num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip
     return out
 
 
-def tap_gradients(
-    pixels: Tensor,
-    outer: Tensor,
-    *,
-    columns: int = GRADIENT_COLUMNS,
-    lines: int = GRADIENT_LINES,
-    parts: int = PARTS,
-    warps: int = GRADIENT_WARPS,
-    stages: int = GRADIENT_STAGES,
-    registers: int | None = None,
-) -> Tensor:
+def tap_gradients(pixels: Tensor, outer: Tensor, *, parts: int = PARTS) -> Tensor:
     """(B, 16, H + 3, W + 3) and (B, D, H, W), both channels last -> (D, 16, 4, 4) as floats."""
     count, depth, height, width = outer.shape
-    blocks = triton.cdiv(height, lines)
-    tiles = blocks * triton.cdiv(count * width, columns)
+    blocks = triton.cdiv(height, GRADIENT_LINES)
+    tiles = blocks * triton.cdiv(count * width, GRADIENT_COLUMNS)
     # From the shapes alone: on any GPU, and however busy it is, sums are made in the same order.
     share = triton.cdiv(tiles, parts)
     # Uninitialised: every part writes all of its sums.
@@ -270,8 +236,8 @@ def tap_gradients(
     )
     _tap_gradients[(len(table), depth // REACH)](
         pixels, outer, table, count * width, height, width, blocks, tiles, share, D=depth,
-        CHANNELS=CHANNELS, REACH=REACH, BEYOND=BEYOND, LINES=lines, M=columns, num_warps=warps,
-        num_stages=stages, maxnreg=registers,
+        CHANNELS=CHANNELS, REACH=REACH, BEYOND=BEYOND, LINES=GRADIENT_LINES, M=GRADIENT_COLUMNS,
+        num_warps=WARPS, num_stages=GRADIENT_STAGES,
     )  # fmt: skip
     return table.sum(0).permute(3, 2, 0, 1)
 
