@@ -27,9 +27,8 @@ case and way:
 - memory_gib: the most that tensors took, reserved_gib with what graphs and torch keep;
   top_kernels: milliseconds of a step by kernel
 
-The program uses what all versions have, so an older one is measured by its sources:
-PYTHONPATH=OLDER/src python -m benchmarks.bench_finetuning. Numbers of a CPU only show that
-everything runs.
+An older version is measured by its sources, PYTHONPATH=OLDER/src, with this program as it was when
+their names were in use. Numbers of a CPU only show that everything runs.
 """
 
 from __future__ import annotations
