@@ -15,10 +15,10 @@ from clove_ssl.training.observer import Pace
 METRICS = {"loss": 1.0, "images_per_second": 0.0421, "data_wait": 0.5, "epoch": 0.25}
 
 
-def pace(steps: int, console: Console) -> Pace:
+def pace(steps: int, console: Console, *, starts_slowly: bool = False) -> Pace:
     config = tiny_config(Path("run"), steps=steps, batch_size=64, micro_batch=8)
     plan = plan_run(config, images=20, processes=1, device_type="cpu")
-    return Pace(plan, console, "Take a smaller one.")
+    return Pace(plan, console, "Take a smaller one.", starts_slowly=starts_slowly)
 
 
 @pytest.mark.parametrize(("steps", "words"), [(10_000, 1), (1, 0)])
@@ -46,6 +46,18 @@ def test_a_line_in_a_file_has_everything(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out.strip() == (
         "step 50/100  epoch 0.25  loss 1.000  0.042 img/s  wait 50 %  left 21 h 06 min"
     )
+
+
+def test_a_step_in_which_kernels_are_made_says_nothing_about_the_time(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Else a run of a minute would begin with hours, and one of a day with a warning of months."""
+    with Console() as console:
+        shown = pace(10**7, console, starts_slowly=True)
+        shown.logged(1, METRICS, ())
+        assert capsys.readouterr().out.split("  ")[-1].strip() == "wait 50 %"
+        shown.logged(50, {**METRICS, "images_per_second": 1e5}, ())
+    assert capsys.readouterr().out.strip().endswith("100,000 img/s  wait 50 %  left 107 min")
 
 
 def test_a_terminal_of_80_columns_shows_speed_loss_and_time(

@@ -54,7 +54,9 @@ class Observer:
         self._health = CollapseWatch(health, console) if health else None
         self._clock = time.perf_counter()
         self._steps_since = 0
-        self._pace = Pace(plan, console, slow_advice if process.device.type == "cpu" else "")
+        on_cpu = process.device.type == "cpu"
+        advice = slow_advice if on_cpu else ""
+        self._pace = Pace(plan, console, advice, starts_slowly=not on_cpu)
         self.latest: dict[str, float] = {}
         if process.device.type == "cuda":  # this process may have had other runs before
             torch.cuda.reset_peak_memory_stats(process.device)
@@ -142,13 +144,18 @@ class Pace:
     A terminal shows a line that follows every pass through the network, and tells the seconds of
     a pass that is long; a log has one line per interval. Nothing here asks the device for
     anything: numbers are those of the last logged step.
-    ``advice`` is said once where the run would take longer than an hour.
+    ``advice`` is said once where the run would take longer than an hour. A run that
+    ``starts_slowly``, as on a GPU, whose kernels are made in the first step, says nothing
+    about its speed until an interval without that step has passed.
     """
 
-    def __init__(self, plan: RunPlan, console: Console, advice: str = "") -> None:
+    def __init__(
+        self, plan: RunPlan, console: Console, advice: str = "", *, starts_slowly: bool = False
+    ) -> None:
         self._plan = plan
         self._console = console
         self._advice = advice
+        self._starts_slowly = starts_slowly
         self._terms: list[str] = []
         self._speed: float | None = None  # images/s of the last interval
         self._drawn = 0.0
@@ -200,21 +207,23 @@ class Pace:
 
     def logged(self, done: int, metrics: Mapping[str, float], headline: tuple[str, ...]) -> None:
         """A step was logged: the line of the interval, and numbers for those that follow."""
-        self._speed = metrics["images_per_second"]
+        self._speed = None if self._starts_slowly else metrics["images_per_second"]
+        self._starts_slowly = False
         terms = [f"{name} {metrics[name]:.3f}" for name in ("loss", *headline)]
         wait, epoch = f"wait {100 * metrics['data_wait']:.0f} %", f"epoch {metrics['epoch']:.2f}"
-        left = f"left {duration(self._left(done) / max(self._speed, 1e-9))}"
-        step, speed = f"step {done}/{self._plan.total_steps}", rate(self._speed)
+        facts = [f"step {done}/{self._plan.total_steps}", epoch, *terms, wait]
+        if self._speed is not None:
+            facts.insert(-1, rate(self._speed))
+            facts.append(f"left {duration(self._left(done) / max(self._speed, 1e-9))}")
+            self._warn_of_months(done, self._speed)
         self._terms = [terms[0], epoch, wait, *terms[1:]]
-        self._warn_of_months(done)
         self.pause()
         self._step, self._moved = done, self._interval
-        text = "  ".join([step, epoch, *terms, speed, wait, left])
-        self._console.progress(text, self._line(done))
+        self._console.progress("  ".join(facts), self._line(done))
 
-    def _warn_of_months(self, done: int) -> None:
+    def _warn_of_months(self, done: int, speed: float) -> None:
         """Say once, as soon as the speed is known, that nobody will see the end."""
-        seconds = self._left(done) / max(self._speed or 0.0, 1e-9)
+        seconds = self._left(done) / max(speed, 1e-9)
         if seconds > _MONTHS and not self._warned:
             self._warned = True
             self._console.warn(
@@ -242,6 +251,8 @@ class Pace:
 
     def _current_speed(self) -> float | None:
         """Images per second: of this interval, once it is long enough, or of the last one."""
+        if self._starts_slowly:
+            return None
         seconds = self._moved - self._interval  # what is begun and not done says nothing yet
         if self._passes and (seconds > _SETTLED or self._speed is None):
             images = self._passes * self._plan.micro_batch * self._plan.processes
