@@ -30,7 +30,7 @@ def clove_plus_r18_small(out: Path) -> PretrainConfig:
     """CLoVE Plus with ResNet-18 on one GPU and a few thousand to a hundred thousand photos.
 
     Command: ``clove pretrain clove-plus-r18-small --data photos/ --out runs/plus``.
-    Cost: about a tenth more than ``clove-r18-small``, with the same views and optimizer.
+    Cost: about a sixth more than ``clove-r18-small``, with the same views and optimizer.
     Expected: after 100 seconds of an H200 on 13,301 photos 21.2 mIoU on VOC's dense probe, 81.1 %
     k-NN on Imagenette; see docs/results/clove-plus.md.
     """
