@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -30,3 +31,14 @@ def test_a_plug_in_is_known_as_soon_as_it_is_installed(
     assert METHODS.names() == sorted([*before, "first-twin", "second-twin"])
     monkeypatch.undo()
     assert METHODS.names() == before
+
+
+def test_a_plug_in_in_an_archive_is_known_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = METHODS.names()
+    (tmp_path / "packed").mkdir()
+    install(tmp_path / "packed", "third-twin")
+    archive = shutil.make_archive(str(tmp_path / "plug-in"), "zip", tmp_path / "packed")
+    monkeypatch.syspath_prepend(archive)
+    assert METHODS.names() == sorted([*before, "third-twin"])

@@ -61,11 +61,17 @@ def _bar(share: float, length: int, *, plain: bool) -> str:
     return done * full + left * (length - full)
 
 
+class _Rich(RichConsole):
+    def on_broken_pipe(self) -> None:
+        """Tell whoever prints; rich would end the thread, and leave the others without a word."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
 class Console:
     """Speaks to the terminal and to a log file."""
 
     def __init__(self, *, speaks: bool = True, log: Path | None = None) -> None:
-        self._rich = RichConsole(quiet=not speaks, highlight=False, soft_wrap=True)
+        self._rich = _Rich(quiet=not speaks, highlight=False, soft_wrap=True)
         self._log = append_to_regular(log) if log and speaks else None
         self._line_open = False
         self._works = False  # the open line belongs to some work, and goes with it

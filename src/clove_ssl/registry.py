@@ -65,17 +65,17 @@ class Registry(Generic[T]):
         return paths
 
     def _plugins(self) -> tuple[EntryPoint, ...]:
-        return _installed(self.group, _package_folders())
+        return _installed(self.group, _package_places())
 
 
-def _package_folders() -> tuple[tuple[str, float], ...]:
-    """Where packages are looked for, and when one was last added or removed there."""
-    folders = [os.path.abspath(folder) for folder in sys.path]
-    return tuple((each, os.stat(each).st_mtime) for each in folders if os.path.isdir(each))
+def _package_places() -> tuple[tuple[str, float], ...]:
+    """Folders and archives of packages, and when one was last added or removed there."""
+    places = [os.path.abspath(place) for place in sys.path]
+    return tuple((each, os.stat(each).st_mtime) for each in places if os.path.exists(each))
 
 
 @cache
-def _installed(group: str, folders: tuple[tuple[str, float], ...]) -> tuple[EntryPoint, ...]:
+def _installed(group: str, places: tuple[tuple[str, float], ...]) -> tuple[EntryPoint, ...]:
     """What other packages add; opening the papers of all of them takes a while."""
     return tuple(entry_points(group=group))
 

@@ -19,6 +19,7 @@ def made(layer: nn.Conv2d, maps: Tensor, *, by_product: bool) -> tuple[Tensor, T
     with torch.autocast("cuda", torch.bfloat16):
         result = _project(layer, maps) if by_product else layer(maps)
     assert result.is_contiguous(memory_format=torch.channels_last)
+    assert (type(result.grad_fn).__name__ == "PermuteBackward0") == by_product
     result.backward(torch.linspace(-1, 1, result.numel(), device=DEVICE).reshape(result.shape))
     assert maps.grad is not None
     assert layer.weight.grad is not None

@@ -43,5 +43,6 @@ def test_without_a_gpu_only_the_processor_is_there() -> None:
     assert choose_device("auto", local_rank=3) == torch.device("cpu")
     with pytest.raises(UserError, match="cuda was asked for, but torch sees 0 GPUs"):
         choose_device("cuda")
-    with pytest.raises(UserError, match="'gpu' is no device. Give auto, cpu"):
-        choose_device("gpu")
+    for word in ("gpu", "mps", "meta", "cuda:999999999999"):
+        with pytest.raises(UserError, match=f"'{word}' is no device. Give auto, cpu"):
+            choose_device(word)

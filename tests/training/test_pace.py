@@ -60,6 +60,42 @@ def test_a_step_in_which_kernels_are_made_says_nothing_about_the_time(
     assert capsys.readouterr().out.strip().endswith("100,000 img/s  wait 50 %  left 107 min")
 
 
+def test_a_terminal_waits_for_a_speed_that_says_something(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass that is queued on a GPU has not been made yet."""
+    now = [100.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with Console() as console:
+        shown = pace(10_000, console, starts_slowly=True)
+        shown.logged(1, METRICS, ())
+        for _ in range(2):
+            now[0] += 0.6
+            shown.pass_done(1)
+        assert "img/s" not in capsys.readouterr().out
+        now[0] += 3.0
+        shown.pass_done(2)
+        assert "5.7 img/s" in capsys.readouterr().out
+
+
+def test_a_run_that_goes_on_has_made_its_first_step(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    with Console() as console:
+        shown = pace(100, console, starts_slowly=True)
+        shown.pass_done(50)
+        shown._tell_of_first_step(ended_after_a_while(monkeypatch))
+    assert capsys.readouterr().out == ""
+
+
+def ended_after_a_while(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Of work that is still going on when it is asked for the first time."""
+    monkeypatch.setattr("clove_ssl.training.observer._SILENCE", 0.0)
+    return threading.Event()
+
+
 def test_a_terminal_of_80_columns_shows_speed_loss_and_time(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 TAPS = 4  # along each side
 CHANNELS = 16  # of a cell of pixels
@@ -206,7 +207,7 @@ def convolve(pixels: Tensor, taps: Tensor, *, segment: int = SEGMENT) -> Tensor:
     count, _, tall, wide = pixels.shape
     height, width, depth = tall - BEYOND, wide - BEYOND, len(taps)
     # (4, 64, D), as the kernel wants them; the cast is what autocast does for torch's convolution.
-    rows = taps.permute(2, 3, 1, 0).to(pixels.dtype, memory_format=torch.contiguous_format)
+    rows = taps.permute(2, 3, 1, 0).to(pixels.dtype).contiguous()
     out = torch.empty(
         (count, depth, height, width),
         dtype=pixels.dtype,
@@ -252,6 +253,7 @@ class StemConvolution(torch.autograd.Function):
         return convolve(pixels, taps)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, outer: Tensor) -> tuple[None, Tensor]:
         (pixels,) = ctx.saved_tensors
         # Autograd may hand over a gradient that is expanded or laid out otherwise, such as that of

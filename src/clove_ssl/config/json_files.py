@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import cattrs
@@ -38,7 +39,8 @@ def read_json(path: Path, kind: Any, *, remedy: str, otherwise: str = "damaged")
         return checked(_parsed(_text(path)), kind)
     except PermissionError:  # no remedy for damage helps, a new file would have the same mode
         raise UserError(
-            f"{path} cannot be read: you may not. Allow it, then try again: chmod u+rw {path}"
+            f"{path} cannot be read: you may not. Allow it, and its folder, then try again: "
+            f"chmod u+rw {quote(str(path))}"
         ) from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}. {remedy}") from None

@@ -162,6 +162,7 @@ class Pace:
         self._drew_pass = False
         self._step = 0
         self._passes = 0
+        self._has_begun = False  # whether a pass was made since the line is shown
         self._warned = False
         self._start = self._interval = self._moved = time.perf_counter()
 
@@ -171,7 +172,7 @@ class Pace:
         if self._console.is_silent:
             yield
             return
-        self._step, self._moved = step, time.perf_counter()
+        self._step, self._moved, self._has_begun = step, time.perf_counter(), False
         with meanwhile(self._tick if self._console.is_live else self._tell_of_first_step):
             yield
 
@@ -183,12 +184,12 @@ class Pace:
 
     def _tell_of_first_step(self, ended: threading.Event) -> None:
         """Huge images or a slow machine take long before there is a figure to show."""
-        if not ended.wait(_SILENCE) and self._current_speed() is None:
+        if not ended.wait(_SILENCE) and not self._has_begun:
             self._console.progress("Reading images and making the first step ...")
 
     def pass_done(self, step: int) -> None:
         """A pass of the step that follows ``step`` others has been made."""
-        self._passes += 1
+        self._passes, self._has_begun = self._passes + 1, True
         now = time.perf_counter()
         self._step, self._moved = step, now
         if self._advice and now - self._start > _FIRST_WORD:
@@ -254,7 +255,7 @@ class Pace:
         if self._starts_slowly:
             return None
         seconds = self._moved - self._interval  # what is begun and not done says nothing yet
-        if self._passes and (seconds > _SETTLED or self._speed is None):
+        if self._passes and (seconds > _SETTLED or not self._terms):  # nothing logged yet
             images = self._passes * self._plan.micro_batch * self._plan.processes
             return images / max(seconds, 1e-9)
         return self._speed or None

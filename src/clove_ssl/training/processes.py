@@ -160,10 +160,9 @@ def choose_device(device: str, *, local_rank: int | None = 0) -> torch.device:
 
 
 def _named_device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-    except (RuntimeError, TypeError):
-        raise UserError(f"{name!r} is no device. Give auto, cpu, cuda or cuda:0.") from None
+    if not re.fullmatch(r"cpu|cuda(:\d{1,2})?", str(name)):
+        raise UserError(f"{name!r} is no device. Give auto, cpu, cuda or cuda:0.")
+    device = torch.device(name)
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device.type == "cuda" and (device.index or 0) >= gpus:
         raise UserError(

@@ -71,12 +71,13 @@ def tap_gradients_of_torch(pixels: Tensor, outer: Tensor) -> Tensor:
 
 
 @takes_convolution
+@pytest.mark.parametrize("dtype", [torch.float32, HALF], ids=str)
 @pytest.mark.parametrize("sizes", TINY, ids=str)
-def test_tiny_convolutions(sizes: Sizes) -> None:
+def test_tiny_convolutions(sizes: Sizes, dtype: torch.dtype) -> None:
     from clove_ssl.backbones.stem_convolution import convolve
 
     pixels = whole_numbers(sizes.of_pixels, HALF)
-    taps = whole_numbers((sizes.depth, CHANNELS, 4, 4), torch.float32)
+    taps = whole_numbers((sizes.depth, CHANNELS, 4, 4), dtype)
     expected = F.conv2d(pixels.double(), taps.double()).to(HALF)
     for segment in (4, 40):
         out = convolve(pixels, taps, segment=segment)

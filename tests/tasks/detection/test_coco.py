@@ -195,6 +195,9 @@ def test_a_class_without_a_name_is_refused(tmp_path: Path, name: object) -> None
     content["categories"][0]["name"] = name
     with pytest.raises(UserError, match=r"Category 90 of .* has the name .*; expected text"):
         read(tmp_path, content)
+    content["categories"][1]["name"] = name  # two of them are not merely alike
+    with pytest.raises(UserError, match=r"Category \d+ of .* has the name .*; expected text"):
+        read(tmp_path, content)
 
 
 @pytest.mark.parametrize("part", ["images", "categories"])

@@ -59,6 +59,7 @@ def read_content(
         raise UserError(f"{path} lists no image. Give a file that lists some under 'images'.")
     _check_files(listed.values(), path, folder)
     _check_unlike(listed, "file_name", path, "Images")
+    class_names = tuple(_class_name(entry, path) for entry in categories.values())
     _check_unlike(categories, "name", path, "Categories")
     objects, left_out = _read_objects(
         content["annotations"], path, folder, images=listed, categories=categories, faulty=faulty
@@ -66,7 +67,7 @@ def read_content(
     samples = tuple(_sample(entry, path, folder, objects) for entry in listed.values())
     return DetectionDataset(
         samples,
-        class_names=tuple(_class_name(entry, path) for entry in categories.values()),
+        class_names=class_names,
         category_ids=tuple(categories),
         keypoint_names=_keypoint_names(categories.values(), path),
         left_out=tuple(left_out),
