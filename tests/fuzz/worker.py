@@ -159,7 +159,8 @@ def reset_peak() -> float:
     """Megabytes that this process has now; the peak begins anew from here."""
     with open("/proc/self/clear_refs", "w") as file:
         file.write("5")
-    return _status("VmRSS")
+    # Not what the process has at this moment: garbage of the case before may have gone since.
+    return _status("VmHWM")
 
 
 def peak() -> float:
