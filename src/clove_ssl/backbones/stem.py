@@ -85,11 +85,13 @@ def _convolve(pixels: Tensor, taps: Tensor) -> Tensor:
 
 def _has_convolution(pixels: Tensor, taps: Tensor) -> bool:
     """Whether our kernels take these: halves, on a GPU with as much shared memory as they use."""
+    from clove_ssl.backbones.stem_convolution import REACH
+
     is_cast = torch.is_autocast_enabled("cuda") and taps.dtype == torch.float32
     return (
         pixels.dtype in (torch.bfloat16, torch.float16)
         and (is_cast or taps.dtype == pixels.dtype)
-        and taps.shape[0] % 64 == 0
+        and taps.shape[0] % REACH == 0
         and pixels.numel() > 0
         and torch.cuda.get_device_capability(pixels.device)[0] == HOPPER
     )

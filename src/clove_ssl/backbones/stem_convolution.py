@@ -23,8 +23,9 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from clove_ssl.backbones.stem import CHANNELS
+
 TAPS = 4  # along each side
-CHANNELS = 16  # of a cell of pixels
 REACH = TAPS * CHANNELS  # values that one row of taps meets; also channels of output of a program
 BEYOND = TAPS - 1  # lines and columns that pixels have more than the output
 
@@ -64,6 +65,15 @@ def _keep(at, line, step, lines, value):
 def _plus(cells, taps, total):
     # Without TF32: floats are only given to test the kernels, and to the last digit.
     return tl.dot(cells, taps, total, input_precision="ieee")
+
+
+@triton.jit
+def _turn(cells, taps_0, taps_1, taps_2, taps_3, oldest, older, newer, none):
+    """What a line of pixels gives to the four lines of output that look at it."""
+    oldest = _plus(cells, taps_3, oldest)
+    older = _plus(cells, taps_2, older)
+    newer = _plus(cells, taps_1, newer)
+    return oldest, older, newer, _plus(cells, taps_0, none)
 
 
 @triton.jit(do_not_specialize=["columns", "height", "width", "segment"])
@@ -117,28 +127,24 @@ def _convolve(
     # every turn would make the assembler wait for each single instruction of a product.
     for line in range(0, tl.minimum(segment, height - first), 4):
         cells = _line(at, line + 3, step, pixel_lines)
-        sum_0 = _plus(cells, taps_3, sum_0)
-        sum_1 = _plus(cells, taps_2, sum_1)
-        sum_2 = _plus(cells, taps_1, sum_2)
-        sum_3 = _plus(cells, taps_0, none)
+        sum_0, sum_1, sum_2, sum_3 = _turn(
+            cells, taps_0, taps_1, taps_2, taps_3, sum_0, sum_1, sum_2, none
+        )
         _keep(to, line, stride, lines, sum_0)
         cells = _line(at, line + 4, step, pixel_lines)
-        sum_1 = _plus(cells, taps_3, sum_1)
-        sum_2 = _plus(cells, taps_2, sum_2)
-        sum_3 = _plus(cells, taps_1, sum_3)
-        sum_0 = _plus(cells, taps_0, none)
+        sum_1, sum_2, sum_3, sum_0 = _turn(
+            cells, taps_0, taps_1, taps_2, taps_3, sum_1, sum_2, sum_3, none
+        )
         _keep(to, line + 1, stride, lines, sum_1)
         cells = _line(at, line + 5, step, pixel_lines)
-        sum_2 = _plus(cells, taps_3, sum_2)
-        sum_3 = _plus(cells, taps_2, sum_3)
-        sum_0 = _plus(cells, taps_1, sum_0)
-        sum_1 = _plus(cells, taps_0, none)
+        sum_2, sum_3, sum_0, sum_1 = _turn(
+            cells, taps_0, taps_1, taps_2, taps_3, sum_2, sum_3, sum_0, none
+        )
         _keep(to, line + 2, stride, lines, sum_2)
         cells = _line(at, line + 6, step, pixel_lines)
-        sum_3 = _plus(cells, taps_3, sum_3)
-        sum_0 = _plus(cells, taps_2, sum_0)
-        sum_1 = _plus(cells, taps_1, sum_1)
-        sum_2 = _plus(cells, taps_0, none)
+        sum_3, sum_0, sum_1, sum_2 = _turn(
+            cells, taps_0, taps_1, taps_2, taps_3, sum_3, sum_0, sum_1, none
+        )
         _keep(to, line + 3, stride, lines, sum_3)
 
 

@@ -130,7 +130,12 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
         with os.scandir(folder) as entries:
             return list(entries)
     except OSError as error:
-        raise UserError(
-            f"Cannot list the folder {folder}: {error.strerror}. Its images would be missing "
-            "without a word; make it readable, or give --data a folder that does not contain it."
-        ) from None
+        raise unlisted(folder, error, holds="images") from None
+
+
+def unlisted(folder: str, error: OSError, *, holds: str) -> UserError:
+    """Build the error for a folder whose files nobody may see."""
+    return UserError(
+        f"Cannot list the folder {folder}: {error.strerror}. Its {holds} would be missing "
+        "without a word; make it readable, or give --data a folder that does not contain it."
+    )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from clove_ssl.config.regular_files import read_regular
-from clove_ssl.data.folders import list_images
+from clove_ssl.data.folders import list_images, unlisted
 from clove_ssl.data.names import is_image_name
 from clove_ssl.data.whole_files import open_regular
 from clove_ssl.errors import UserError
@@ -178,10 +178,7 @@ def files_below(root: Path, *suffixes: str) -> list[Path]:
 
 
 def _refuse_unlisted(error: OSError) -> None:
-    raise UserError(
-        f"Cannot list the folder {error.filename}: {error.strerror}. Its labels would be missing "
-        "without a word; make it readable, or give --data a folder that does not contain it."
-    )
+    raise unlisted(error.filename, error, holds="labels")
 
 
 class Images:
