@@ -4,18 +4,27 @@ LARS scales every layer's gradient to a fixed share of its weights' norm, which
 keeps large batches stable. This is the variant of CLoVE's and PixPro's code:
 weight decay enters the gradient before the trust ratio is taken, and the
 learning rate multiplies the momentum buffer instead of entering it.
+
+On a GPU a step is a handful of kernels of ours, where they can take its tensors; torch's operations
+on lists compute the same everywhere else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from clove_ssl.config.pretraining import OptimizerConfig
+from clove_ssl.layers.fused_norm.activation import has_triton
+
+if TYPE_CHECKING:
+    from clove_ssl.lars_kernels import TensorList
+
+_SETTINGS = ("lr", "momentum", "weight_decay", "trust", "eps")  # of a group
 
 
 class LARS(Optimizer):
@@ -56,6 +65,7 @@ class LARS(Optimizer):
             if not value >= 0:
                 raise ValueError(f"{name}={value} must not be negative")
         super().__init__(params, defaults)
+        self._lists: dict[Tensor, TensorList] = {}  # each by its first tensor
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -69,28 +79,43 @@ class LARS(Optimizer):
                 self._update(parameters, group)
         return loss
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        # Neither copies nor checkpoints say where tensors lie: each process finds them itself.
+        self._lists = {}
+
     def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        updates: list[Tensor] = [_dense_gradient(parameter) for parameter in parameters]
-        # As in the released code: parameters of one dimension run plain SGD, at the full learning
-        # rate.
-        if parameters[0].ndim > 1:
-            # Before the ratio, so that the decayed gradient as a whole has the trusted size.
-            if group["weight_decay"]:
-                updates = _tensors(
-                    torch._foreach_add(updates, parameters, alpha=group["weight_decay"])
-                )
-            ratios = _trust_ratios(parameters, updates, trust=group["trust"], eps=group["eps"])
-            updates = _tensors(torch._foreach_mul(updates, ratios))
+        gradients = [_dense_gradient(parameter) for parameter in parameters]
+        buffers = []
         if group["momentum"]:
-            # The learning rate is not in the buffer: a warm-up then scales old gradients as well,
-            # and the schedule decides alone how far a step goes.
             buffers = [self._buffer(parameter) for parameter in parameters]
-            torch._foreach_mul_(buffers, group["momentum"])
-            torch._foreach_add_(buffers, updates)
-            updates = buffers
-        # Lists at once: a ResNet-50 has about 160 tensors, and a kernel for each would keep the GPU
-        # waiting.
-        torch._foreach_add_(parameters, updates, alpha=-group["lr"])
+        if not self._update_by_kernels(parameters, gradients, buffers, group):
+            _update_by_torch(parameters, gradients, buffers, group)
+
+    def _update_by_kernels(
+        self,
+        parameters: list[Tensor],
+        gradients: list[Tensor],
+        buffers: list[Tensor],
+        group: dict[str, Any],
+    ) -> bool:
+        """Whether kernels of ours could take these tensors, and have."""
+        if not _has_kernels(parameters[0].device):
+            return False
+        # Here, since importing the kernels needs Triton, which a CPU installation does not have.
+        from clove_ssl.lars_kernels import TensorList, fits
+
+        if not fits(parameters, gradients, buffers):
+            return False
+        tensors = self._lists.setdefault(parameters[0], TensorList())
+        tensors.update(
+            parameters,
+            gradients,
+            buffers,
+            layerwise=parameters[0].ndim > 1,
+            **{name: group[name] for name in _SETTINGS},
+        )
+        return True
 
     def _buffer(self, parameter: Tensor) -> Tensor:
         state = self.state[parameter]
@@ -135,6 +160,41 @@ def _dense_gradient(parameter: Tensor) -> Tensor:
     if parameter.grad.is_sparse:
         raise RuntimeError("LARS does not support sparse gradients")
     return parameter.grad
+
+
+def _has_kernels(device: torch.device) -> bool:
+    return (
+        device.type == "cuda"
+        and device.index == torch.cuda.current_device()  # which is where kernels are started
+        # A graph would copy addresses from the host's memory again whenever it runs.
+        and not torch.cuda.is_current_stream_capturing()
+        and has_triton()
+    )
+
+
+def _update_by_torch(
+    parameters: list[Tensor],
+    updates: list[Tensor],
+    buffers: list[Tensor],  # none without momentum
+    group: dict[str, Any],
+) -> None:
+    """One step of parameters that are alike; ``updates`` are their gradients."""
+    # As in the released code: parameters of one dimension run plain SGD, at the full learning rate.
+    if parameters[0].ndim > 1:
+        # Before the ratio, so that the decayed gradient as a whole has the trusted size.
+        if group["weight_decay"]:
+            updates = _tensors(torch._foreach_add(updates, parameters, alpha=group["weight_decay"]))
+        ratios = _trust_ratios(parameters, updates, trust=group["trust"], eps=group["eps"])
+        updates = _tensors(torch._foreach_mul(updates, ratios))
+    if buffers:
+        # The learning rate is not in the buffer: a warm-up then scales old gradients as well, and
+        # the schedule decides alone how far a step goes.
+        torch._foreach_mul_(buffers, group["momentum"])
+        torch._foreach_add_(buffers, updates)
+        updates = buffers
+    # Lists at once: a ResNet-50 has about 160 tensors, and a kernel for each would keep a GPU
+    # waiting.
+    torch._foreach_add_(parameters, updates, alpha=-group["lr"])
 
 
 def _trust_ratios(
