@@ -3,16 +3,17 @@
 torch runs batch norm, the sum with a shortcut, ReLU and pooling as kernels of their own, and every
 one of them carries the whole map through memory. Here each map is read as rarely as can be:
 
-    forward    sums (read)        -> moments  -> normalize or pool (read, write)
+    forward    sums (read)        -> moments  -> normalize (read, write)
     backward   gradient_sums (read, read)  -> slopes  -> input_gradients (read, read, write)
+
+Where a pooling follows, ``pooled_kernels`` has the first and last steps of both.
 
 Maps lie channels last, so they are tables of rows (one cell each) and channels. A program takes a
 stretch of rows and a block of channels; what it sums goes into a table, which ``moments``
 and ``slopes`` add up in a fixed order: the same map always gives the same bits.
 
-``SIDE`` says that something is added before the ReLU, ``POOL`` that a 3 x 3 pooling of stride 2
-follows it. Where neither is, the ReLU's mask is computed again from the input in the backward pass,
-which is cheaper than to read the output.
+``SIDE`` says that something is added before the ReLU. Where nothing is, the ReLU's mask is computed
+again from the input in the backward pass, which is cheaper than to read the output.
 """
 # mypy: ignore-errors
 
@@ -100,8 +101,10 @@ def moments(
     there = channel < channels
     total, squares = _summed(table, parts, channel, there, channels, P, C)
     offset = total / rows
-    # Rounding may take a channel that is constant to a tiny negative variance.
-    variance = tl.maximum(squares / rows - offset * offset, 0.0)
+    variance = squares / rows - offset * offset
+    # Rounding may take a channel that is constant to a tiny negative variance. What is no number
+    # stays, so that one value that is not finite shows in all of its channel, as in torch.
+    variance = tl.maximum(variance, 0.0, propagate_nan=tl.PropagateNan.ALL)
     mean = tl.load(x + channel, mask=there, other=0.0).to(tl.float32) + offset
     tl.store(mean_out + channel, mean, mask=there)
     tl.store(scale_out + channel, 1.0 / tl.sqrt(variance + eps), mask=there)
@@ -119,7 +122,7 @@ def moments(
 
 
 @triton.jit
-def _affine(mean, scale, weight, bias, channel, there, AFFINE: tl.constexpr):
+def affine(mean, scale, weight, bias, channel, there, AFFINE: tl.constexpr):
     """Factor and summand that normalise a channel."""
     middle = tl.load(mean + channel, mask=there, other=0.0)
     factor = tl.load(scale + channel, mask=there, other=0.0)
@@ -151,7 +154,7 @@ def normalize(
     row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     channel = tl.program_id(1) * C + tl.arange(0, C)
     there = channel < channels
-    middle, factor, shift = _affine(mean, scale, weight, bias, channel, there, AFFINE)
+    middle, factor, shift = affine(mean, scale, weight, bias, channel, there, AFFINE)
     mask = (row < rows)[:, None] & there[None, :]
     at = row[:, None] * channels + channel[None, :]
     value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
@@ -161,95 +164,9 @@ def normalize(
     if SIDE:
         value += tl.load(side + at, mask=mask, other=0.0).to(tl.float32)
     if RELU:
-        value = tl.maximum(value, 0.0)
+        # What is no number stays as well: a ReLU of 0 would hide it from the loss.
+        value = tl.maximum(value, 0.0, propagate_nan=tl.PropagateNan.ALL)
     tl.store(out + at, value.to(out.dtype.element_ty), mask=mask)
-
-
-@triton.jit(do_not_specialize=["cells", "height", "width", "pooled_height", "pooled_width"])
-def pool(
-    x,
-    out,
-    winners,
-    mean,
-    scale,
-    weight,
-    bias,
-    cells,
-    height,
-    width,
-    pooled_height,
-    pooled_width,
-    channels,
-    AFFINE: tl.constexpr,
-    R: tl.constexpr,
-    C: tl.constexpr,
-):
-    """out = the largest of 3 x 3 values of relu(norm(x)), and which of the nine it was."""
-    cell = tl.program_id(0) * R + tl.arange(0, R)  # 32 bits: a division of 64 takes ever so long
-    channel = tl.program_id(1) * C + tl.arange(0, C)
-    there = channel < channels
-    middle, factor, shift = _affine(mean, scale, weight, bias, channel, there, AFFINE)
-    column = cell % pooled_width
-    line = (cell // pooled_width) % pooled_height
-    image = cell // (pooled_width * pooled_height)
-    best = tl.full([R, C], -1.0, tl.float32)  # below all that a ReLU lets through
-    winner = tl.zeros([R, C], tl.int32)
-    for tap in tl.static_range(9):
-        # Stride 2 and padding 1: a window begins one cell before twice its own place.
-        y, z = 2 * line - 1 + tap // 3, 2 * column - 1 + tap % 3
-        inside = (cell < cells) & (y >= 0) & (y < height) & (z >= 0) & (z < width)
-        at = ((image * height + y) * width + z).to(tl.int64)[:, None] * channels
-        at += channel[None, :]
-        mask = inside[:, None] & there[None, :]
-        value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
-        value = tl.maximum((value - middle[None, :]) * factor[None, :] + shift[None, :], 0.0)
-        # Strictly, so of equal values the first tap wins, as in torch; behind a ReLU ties of 0 are
-        # common.
-        better = mask & (value > best)
-        best = tl.where(better, value, best)
-        winner = tl.where(better, tap, winner)
-    mask = (cell < cells)[:, None] & there[None, :]
-    at = cell.to(tl.int64)[:, None] * channels + channel[None, :]
-    tl.store(out + at, best.to(out.dtype.element_ty), mask=mask)
-    tl.store(winners + at, winner.to(tl.uint8), mask=mask)
-
-
-@triton.jit
-def _spread(
-    outer,
-    winners,
-    row,
-    rows,
-    channel,
-    there,
-    height,
-    width,
-    pooled_height,
-    pooled_width,
-    channels,
-    R: tl.constexpr,
-    C: tl.constexpr,
-):
-    """What pooled gradients give to cells: each cell is in one or two windows along each axis."""
-    z, y = row % width, (row // width) % height
-    image = row // (width * height)
-    gradient = tl.zeros([R, C], tl.float32)
-    for window in tl.static_range(4):
-        line = (y + window // 2) // 2
-        column = (z + window % 2) // 2
-        # For even places both windows along an axis are the same one; it counts once.
-        fresh = ((window // 2 == 0) | (y % 2 == 1)) & ((window % 2 == 0) | (z % 2 == 1))
-        inside = (row < rows) & fresh & (line < pooled_height) & (column < pooled_width)
-        # Where this cell stands in that window: it has the gradient if it is the one that won.
-        tap = 3 * (y - 2 * line + 1) + z - 2 * column + 1
-        mask = inside[:, None] & there[None, :]
-        at = ((image * pooled_height + line) * pooled_width + column).to(tl.int64)[:, None]
-        at = at * channels + channel[None, :]
-        # 255 is no tap, so what is masked never wins.
-        won = tl.load(winners + at, mask=mask, other=255).to(tl.int32) == tap[:, None]
-        value = tl.load(outer + at, mask=mask, other=0.0).to(tl.float32)
-        gradient += tl.where(won & mask, value, 0.0)
-    return gradient
 
 
 @triton.jit(do_not_specialize=["rows", "stretch"])
@@ -277,7 +194,7 @@ def gradient_sums(
     part, first_row = tl.program_id(0), tl.program_id(0).to(tl.int64) * stretch
     channel = tl.program_id(1) * C + tl.arange(0, C)
     there = channel < channels
-    middle, factor, shift = _affine(mean, scale, weight, bias, channel, there, AFFINE)
+    middle, factor, shift = affine(mean, scale, weight, bias, channel, there, AFFINE)
     total = tl.zeros([R, C], tl.float32)
     along = tl.zeros([R, C], tl.float32)
     last_row = tl.minimum(first_row + stretch, rows)
@@ -301,57 +218,6 @@ def gradient_sums(
         gradient = tl.where(mask, gradient, 0.0)
         total += gradient
         along += gradient * centered
-    at = table + part * 2 * channels + channel
-    tl.store(at, tl.sum(total, 0), mask=there)
-    tl.store(at + channels, tl.sum(along, 0), mask=there)
-
-
-@triton.jit(
-    do_not_specialize=["cells", "stretch", "height", "width", "pooled_height", "pooled_width"]
-)
-def pooled_gradient_sums(
-    x,
-    outer,  # gradients of what came out
-    out,  # what came out
-    winners,
-    table,
-    mean,
-    cells,
-    stretch,
-    height,
-    width,
-    pooled_height,
-    pooled_width,
-    channels,
-    R: tl.constexpr,
-    C: tl.constexpr,
-):
-    """The same sums behind a pooling: only cells that won a window have a gradient."""
-    part, first = tl.program_id(0), tl.program_id(0) * stretch
-    channel = tl.program_id(1) * C + tl.arange(0, C)
-    there = channel < channels
-    middle = tl.load(mean + channel, mask=there, other=0.0)
-    total = tl.zeros([R, C], tl.float32)
-    along = tl.zeros([R, C], tl.float32)
-    last = tl.minimum(first + stretch, cells)
-    for start in range(first, last, R):
-        cell = start + tl.arange(0, R)
-        mask = (cell < last)[:, None] & there[None, :]
-        at = cell.to(tl.int64)[:, None] * channels + channel[None, :]
-        gradient = tl.load(outer + at, mask=mask, other=0.0).to(tl.float32)
-        passed = tl.load(out + at, mask=mask, other=0.0).to(tl.float32) > 0
-        gradient = tl.where(passed, gradient, 0.0)
-        # 4 is the middle of a window, a place that exists for every cell, so masked loads stay
-        # inside.
-        winner = tl.load(winners + at, mask=mask, other=4).to(tl.int32)
-        column, line = cell % pooled_width, (cell // pooled_width) % pooled_height
-        image = cell // (pooled_width * pooled_height)
-        y = 2 * line[:, None] - 1 + winner // 3
-        z = 2 * column[:, None] - 1 + winner % 3
-        place = ((image[:, None] * height + y) * width + z).to(tl.int64)
-        value = tl.load(x + place * channels + channel[None, :], mask=mask, other=0.0)
-        total += gradient
-        along += gradient * (value.to(tl.float32) - middle[None, :])
     at = table + part * 2 * channels + channel
     tl.store(at, tl.sum(total, 0), mask=there)
     tl.store(at + channels, tl.sum(along, 0), mask=there)
@@ -383,11 +249,23 @@ def slopes(
     tl.store(slope_out + channel, along * factor * factor / rows, mask=there)
 
 
-@triton.jit(do_not_specialize=["rows", "height", "width", "pooled_height", "pooled_width"])
+@triton.jit
+def behind_norm(gradient, x, mean, factor, shift, level, slope, RELU: tl.constexpr):
+    """Gradients of the input, from those of what the norm or the ReLU made of it."""
+    centered = x.to(tl.float32) - mean[None, :]
+    if RELU:
+        passed = centered * factor[None, :] + shift[None, :] > 0
+        gradient = tl.where(passed, gradient, 0.0)
+    # A shift or a stretch of a whole channel changes nothing behind the norm: both go.
+    gradient -= level[None, :]
+    gradient -= centered * slope[None, :]
+    return gradient * factor[None, :]
+
+
+@triton.jit(do_not_specialize=["rows"])
 def input_gradients(
     x,
     outer,  # of what came out; where something was added, the gradients of that
-    winners,
     inner,  # written
     mean,
     scale,
@@ -396,37 +274,22 @@ def input_gradients(
     level,
     slope,
     rows,
-    height,
-    width,
-    pooled_height,
-    pooled_width,
     channels,
     AFFINE: tl.constexpr,
     RELU: tl.constexpr,
-    POOL: tl.constexpr,
     R: tl.constexpr,
     C: tl.constexpr,
 ):
-    """A shift or a stretch of a whole channel changes nothing behind the norm: both go."""
-    # 32 bits, because POOL divides by sizes below; places in memory are widened where they are
-    # made.
-    row = tl.program_id(0) * R + tl.arange(0, R)
+    """Gradients of the input, of a tile."""
+    row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     channel = tl.program_id(1) * C + tl.arange(0, C)
     there = channel < channels
-    middle, factor, shift = _affine(mean, scale, weight, bias, channel, there, AFFINE)
+    mean, factor, shift = affine(mean, scale, weight, bias, channel, there, AFFINE)
+    level = tl.load(level + channel, mask=there, other=0.0)
+    slope = tl.load(slope + channel, mask=there, other=0.0)
     mask = (row < rows)[:, None] & there[None, :]
-    at = row.to(tl.int64)[:, None] * channels + channel[None, :]
-    centered = tl.load(x + at, mask=mask, other=0.0).to(tl.float32) - middle[None, :]
-    if POOL:
-        gradient = _spread(
-            outer, winners, row, rows, channel, there, height, width, pooled_height,
-            pooled_width, channels, R, C,
-        )  # fmt: skip
-    else:
-        gradient = tl.load(outer + at, mask=mask, other=0.0).to(tl.float32)
-    if RELU:
-        passed = centered * factor[None, :] + shift[None, :] > 0
-        gradient = tl.where(passed, gradient, 0.0)
-    gradient -= tl.load(level + channel, mask=there, other=0.0)[None, :]
-    gradient -= centered * tl.load(slope + channel, mask=there, other=0.0)[None, :]
-    tl.store(inner + at, (gradient * factor[None, :]).to(inner.dtype.element_ty), mask=mask)
+    at = row[:, None] * channels + channel[None, :]
+    value = tl.load(x + at, mask=mask, other=0.0)
+    gradient = tl.load(outer + at, mask=mask, other=0.0).to(tl.float32)
+    gradient = behind_norm(gradient, value, mean, factor, shift, level, slope, RELU)
+    tl.store(inner + at, gradient.to(inner.dtype.element_ty), mask=mask)

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from clove_ssl.layers.fused_norm import kernels
+from clove_ssl.layers.fused_norm import kernels, pooled_kernels
 
 TILE = 4096  # values of one program at a time; larger ones run out of registers
 SUMMED_TILE = 2048  # two running sums take room beside them
-POOLED_TILE = 1024  # nine times as many are read
+POOLED_TILE = 512  # each stands for a window with four cells of its own
 PROGRAMS = 528  # four for each of 132 multiprocessors; sums are split among so many
+SHAFT_PROGRAMS = 4224  # 32 for each; windows are split among at least so many
+LEAST_LINES = 4  # of windows that a program goes down, since it has to be started for them
 TILES_AT_ONCE = 4  # one that is added and those on their way, while sums are taken
 PARTS_AT_ONCE = 256  # of sums that are added up, so that few loads wait for each other
 LAST_BLOCK = 16  # channels of a program that adds up such sums
@@ -27,7 +29,7 @@ LAST_BLOCK = 16  # channels of a program that adds up such sums
 class Shape:
     """How a map lies in memory and is cut into tiles."""
 
-    rows: int
+    images: int
     channels: int
     height: int
     width: int
@@ -35,7 +37,12 @@ class Shape:
     @classmethod
     def of(cls, features: Tensor) -> Shape:
         images, channels, height, width = features.shape
-        return cls(images * height * width, channels, height, width)
+        return cls(images, channels, height, width)
+
+    @property
+    def rows(self) -> int:
+        """Cells of all maps."""
+        return self.images * self.height * self.width
 
     @property
     def block(self) -> int:
@@ -66,6 +73,25 @@ class Shape:
     def pooled(self) -> tuple[int, int]:
         """Height and width behind the pooling."""
         return (self.height + 1) // 2, (self.width + 1) // 2
+
+    @property
+    def chunks(self) -> int:
+        """Programs that share a shaft of windows."""
+        height, width = self.pooled
+        shafts = _parts(self.images * width, self.rows_of(POOLED_TILE)) * self.blocks
+        lines = max(LEAST_LINES, shafts * height // SHAFT_PROGRAMS)
+        return _parts(height, lines)
+
+    @property
+    def lines(self) -> int:
+        """Lines of windows that one program goes down: as many as others do, and never none."""
+        return _parts(self.pooled[0], self.chunks)
+
+    @property
+    def shafts(self) -> tuple[int, int]:
+        """The grid of a kernel that goes down shafts of windows."""
+        tiles = _parts(self.images * self.pooled[1], self.rows_of(POOLED_TILE))
+        return tiles * self.chunks, self.blocks
 
     def tiles(self, rows: int) -> tuple[int, int]:
         """The grid of a kernel that goes over so many rows in tiles."""
@@ -141,12 +167,18 @@ class NormActivation(torch.autograd.Function):
             channels=shape.channels, P=PARTS_AT_ONCE, C=LAST_BLOCK,
         )  # fmt: skip
         inner = torch.empty_like(features)
-        kernels.input_gradients[shape.tiles(shape.rows)](
-            features, side_gradients, winners if pools else outer, inner, mean, scale, *affine,
-            level, slope, shape.rows, shape.height, shape.width, *shape.pooled, **options,
-            # With a side the ReLU was taken into account already.
-            POOL=pools, RELU=relu and not has_side, R=shape.rows_of(TILE),
-        )  # fmt: skip
+        if pools:
+            pooled_kernels.pooled_input_gradients[shape.shafts](
+                features, outer, winners, inner, mean, scale, *affine, level, slope, shape.images,
+                shape.height, shape.width, shape.chunks, shape.lines, **options,
+                R=shape.rows_of(POOLED_TILE),
+            )  # fmt: skip
+        else:
+            kernels.input_gradients[shape.tiles(shape.rows)](
+                features, side_gradients, inner, mean, scale, *affine, level, slope, shape.rows,
+                # With a side the ReLU was taken into account already.
+                **options, RELU=relu and not has_side, R=shape.rows_of(TILE),
+            )  # fmt: skip
         side_gradient = side_gradients if has_side else None
         if weight is None:
             for_weight = for_bias = None
@@ -188,11 +220,9 @@ def _pool(
         memory_format=torch.channels_last,
     )
     winners = torch.empty_like(out, dtype=torch.uint8)
-    cells = out[:, 0].numel()
-    rows = shape.rows_of(POOLED_TILE)
-    kernels.pool[(_parts(cells, rows), shape.blocks)](
-        features, out, winners, mean, scale, *affine, cells, shape.height, shape.width,
-        *shape.pooled, **options, R=rows,
+    pooled_kernels.pool[shape.shafts](
+        features, out, winners, mean, scale, *affine, shape.images, shape.height, shape.width,
+        shape.chunks, shape.lines, **options, R=shape.rows_of(POOLED_TILE),
     )  # fmt: skip
     return out, winners
 
@@ -204,9 +234,9 @@ def _pooled_sums(
     cells = out[:, 0].numel()
     parts = shape.parts(cells)
     table = mean.new_empty(parts, 2, shape.channels)
-    kernels.pooled_gradient_sums[(parts, shape.blocks)](
+    pooled_kernels.pooled_gradient_sums[(parts, shape.blocks)](
         features, outer, out, winners, table, mean, cells, shape.stretch(cells), shape.height,
         shape.width, *shape.pooled, channels=shape.channels, R=shape.rows_of(SUMMED_TILE),
-        C=shape.block,
+        C=shape.block, STAGES=TILES_AT_ONCE,
     )  # fmt: skip
     return table
