@@ -14,13 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from itertools import groupby, pairwise
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
-from clove_ssl.backbones.stem import convolve_by_depth, is_stem_convolution
+from clove_ssl.backbones.stem import (
+    convolve_by_depth,
+    convolve_normalize_pool,
+    is_stem_convolution,
+)
 from clove_ssl.layers.fused_norm.activation import (
     normalize,
     normalize_relu,
@@ -48,22 +52,20 @@ class Chain(nn.Module):
         running = images
         modules = list(self.chain)
         while modules:
-            if _is_norm_relu_pool(modules[:3]):
-                running = normalize_relu_pool(modules[0], running)
+            first = modules[0]
+            if _goes_by_depth(first, running) and _is_norm_relu_pool(modules[1:4]):
+                running = convolve_normalize_pool(running, first.weight, modules[1])
+                del modules[:4]
+            elif _is_norm_relu_pool(modules[:3]):
+                running = normalize_relu_pool(first, running)
                 del modules[:3]
+            elif _goes_by_depth(first, running):
+                running = convolve_by_depth(running, first.weight)
+                del modules[0]
             else:
-                running = self._step(modules.pop(0), running)
+                running = first(running)
+                del modules[0]
         return running
-
-    def _step(self, module: nn.Module, running: Tensor) -> Tensor:
-        even = running.shape[2] % 2 == running.shape[3] % 2 == 0
-        # By depth, the seven by seven convolution of three channels fills the matrix units of a
-        # GPU, which it leaves empty as it is; odd sides cannot be folded by two. One on the ladder
-        # is left alone, since it knows sizes that are planned already.
-        if even and is_stem_convolution(module) and not isinstance(module, LadderConv2d):
-            return convolve_by_depth(running, module.weight)
-        result: Tensor = module(running)
-        return result
 
 
 class Start(nn.Module):
@@ -223,6 +225,18 @@ def close_block(block: Block, main: Tensor, side: Tensor) -> Tensor:
     if block.downsample is not None:
         side = normalize(block.downsample[1], side)
     return normalize_relu(norm, main, side)
+
+
+def _goes_by_depth(module: nn.Module, images: Tensor) -> TypeGuard[nn.Conv2d]:
+    """Whether a module is a stem's convolution that can be done in another form."""
+    # By depth, the seven by seven convolution of three channels fills the matrix units of a GPU,
+    # which it leaves empty as it is; odd sides cannot be folded by two. One on the ladder is left
+    # alone, since it knows sizes that are planned already.
+    return (
+        is_stem_convolution(module)
+        and not isinstance(module, LadderConv2d)
+        and images.shape[2] % 2 == images.shape[3] % 2 == 0
+    )
 
 
 def _is_norm_relu_pool(modules: list[nn.Module]) -> bool:

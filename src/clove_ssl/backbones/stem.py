@@ -14,7 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from clove_ssl.layers.fused_norm.activation import has_triton
+from clove_ssl.layers.fused_norm.activation import (
+    Sums,
+    has_triton,
+    is_fused,
+    normalize_relu_pool,
+)
 
 STEM_KERNEL = 7
 CHANNELS = 16  # three colours of 2 x 2 pixels, and four empty channels to align them
@@ -43,12 +48,26 @@ def convolve_by_depth(images: Tensor, weight: Tensor) -> Tensor:
         images: (B, 3, H, W) with even sides.
         weight: (D, 3, 7, 7).
     """
+    return _by_depth(images, weight, norm=None)[0]
+
+
+def convolve_normalize_pool(images: Tensor, weight: Tensor, norm: nn.Module) -> Tensor:
+    """All that a ResNet does before its first block: also the norm, ReLU and pooling behind it."""
+    out, sums = _by_depth(images, weight, norm)
+    return normalize_relu_pool(norm, out, sums)
+
+
+def _by_depth(images: Tensor, weight: Tensor, norm: nn.Module | None) -> tuple[Tensor, Sums | None]:
+    """(B, D, H / 2, W / 2), and its sums if our kernels make it and ``norm`` has a use for them."""
     taps = F.pixel_unshuffle(F.pad(weight, (1, 0, 1, 0)), 2)  # (D, 12, 4, 4)
     taps = F.pad(taps, (0, 0, 0, 0, 0, CHANNELS - taps.shape[1]))
     if not _has_kernel(images):
-        return F.conv2d(deep_pixels(images), taps)  # (B, D, H / 2, W / 2)
+        return F.conv2d(deep_pixels(images), taps), None
     pixels = _by_kernel(images)
-    return _convolve(pixels, taps) if _has_convolution(pixels, taps) else F.conv2d(pixels, taps)
+    if not _has_convolution(pixels, taps):
+        return F.conv2d(pixels, taps), None
+    # What the convolution makes of pixels lies as they do, in the same dtype.
+    return _convolve(pixels, taps, takes_sums=norm is not None and is_fused(norm, pixels))
 
 
 def deep_pixels(images: Tensor) -> Tensor:
@@ -75,12 +94,12 @@ def _has_kernel(images: Tensor) -> bool:
     )
 
 
-def _convolve(pixels: Tensor, taps: Tensor) -> Tensor:
+def _convolve(pixels: Tensor, taps: Tensor, *, takes_sums: bool) -> tuple[Tensor, Sums | None]:
     """The convolution by our kernels, which read pixels less often than torch's."""
     from clove_ssl.backbones.stem_convolution import StemConvolution
 
-    out: Tensor = StemConvolution.apply(pixels, taps)
-    return out
+    out, sums = StemConvolution.apply(pixels, taps, takes_sums)
+    return out, sums
 
 
 def _has_convolution(pixels: Tensor, taps: Tensor) -> bool:

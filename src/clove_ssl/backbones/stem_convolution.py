@@ -6,6 +6,9 @@ matrices, one for each row of taps. A tile has a cell of the same line in each o
 (an image and a place along x), and goes down its columns: a line of pixels is then read once for
 the four lines of output that it has a part in, and places are divided by sizes only once.
 
+Where a batch norm follows, its sums are taken while values are still in registers, which saves it a
+pass over the map. They are those of ``sums`` in ``fused_norm.kernels``, which explains the table.
+
 The gradient of the taps is summed by parts into a table, which is added up in a fixed order: the
 same pixels always give the same bits. Pixels get no gradient.
 
@@ -24,15 +27,17 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from clove_ssl.backbones.stem import CHANNELS
+from clove_ssl.layers.fused_norm.activation import Sums
 
 TAPS = 4  # along each side
-REACH = TAPS * CHANNELS  # values that one row of taps meets; also channels of output of a program
+REACH = TAPS * CHANNELS  # values that one row of taps meets; channels of output come in such blocks
 BEYOND = TAPS - 1  # lines and columns that pixels have more than the output
 
 COLUMNS = 64  # of a tile: the least that the tensor cores of Hopper take at once
+DEPTH = 32  # channels of a program: as few as leave registers for three programs at once
 SEGMENT = 40  # lines of a program at most; each begins with three that finish nothing
 WARPS = 4
-STAGES = 2  # of lines on their way: three would leave room for one program, instead of two
+STAGES = 4  # lines that are multiplied or on their way: with two, each would be waited for
 
 GRADIENT_COLUMNS = 32
 GRADIENT_LINES = 2  # of output of a tile; the kernel has them written out
@@ -55,25 +60,49 @@ def _line(at, line, step, lines):
 
 
 @triton.jit
-def _keep(at, line, step, lines, value):
-    """Store a line of a tile, where columns have not ended."""
-    value = value.to(at.dtype.element_ty)
-    tl.store(at + line * step, value, mask=(line < lines)[:, None])
-
-
-@triton.jit
 def _plus(cells, taps, total):
     # Without TF32: floats are only given to test the kernels, and to the last digit.
     return tl.dot(cells, taps, total, input_precision="ieee")
 
 
+@triton.jit(do_not_specialize=["height", "width"])
+def _lay_out(
+    pixels,
+    taps,  # (D, 16, 4, 4)
+    rows,  # (4, 64, D), in the dtype of pixels: what autocast does for torch's convolution
+    level,  # (D,)
+    height,
+    width,
+    D: tl.constexpr,
+    TAPS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    BEYOND: tl.constexpr,
+    N: tl.constexpr,
+):
+    """N channels of the taps as ``_convolve`` wants them, and their value at one cell as level."""
+    place = tl.arange(0, TAPS * TAPS * CHANNELS)
+    line, across, depth = place // (TAPS * CHANNELS), place // CHANNELS % TAPS, place % CHANNELS
+    channel = tl.program_id(0) * N + tl.arange(0, N)
+    within = (depth * TAPS + line) * TAPS + across
+    tap = tl.load(taps + channel[None, :] * (TAPS * TAPS * CHANNELS) + within[:, None])
+    tap = tap.to(rows.dtype.element_ty)
+    tl.store(rows + place[:, None] * D + channel[None, :], tap)
+    # In the middle of the first image: at its corner most taps would meet the border.
+    cell = (height // 2 + line) * (width + BEYOND) + width // 2 + across
+    cell = tl.load(pixels + cell * CHANNELS + depth).to(tl.float32)
+    tl.store(level + channel, tl.sum(tap.to(tl.float32) * cell[:, None], 0))
+
+
 @triton.jit
-def _turn(cells, taps_0, taps_1, taps_2, taps_3, oldest, older, newer, none):
-    """What a line of pixels gives to the four lines of output that look at it."""
-    oldest = _plus(cells, taps_3, oldest)
-    older = _plus(cells, taps_2, older)
-    newer = _plus(cells, taps_1, newer)
-    return oldest, older, newer, _plus(cells, taps_0, none)
+def _products(cells, taps, M: tl.constexpr, N: tl.constexpr):
+    """A line of pixels times each row of taps, of which ``taps`` has four side by side."""
+    # In one product: the tensor cores then read the cells once for all rows of taps.
+    product = _plus(cells, taps, tl.zeros([M, 4 * N], tl.float32))
+    # A thread has the same columns of all four, so nothing moves between threads.
+    even, odd = tl.split(tl.permute(tl.reshape(product, (M, 2, 2, N)), (0, 3, 1, 2)))
+    row_0, row_2 = tl.split(even)
+    row_1, row_3 = tl.split(odd)
+    return row_0, row_1, row_2, row_3
 
 
 @triton.jit(do_not_specialize=["columns", "height", "width", "segment"])
@@ -81,6 +110,8 @@ def _convolve(
     pixels,
     taps,  # (4, 64, D)
     out,
+    level,  # (D,), near the mean of each channel: without it, squares would drown the variance
+    table,  # (parts, 2, D), written where SUMS
     columns,
     height,
     width,
@@ -89,63 +120,54 @@ def _convolve(
     CHANNELS: tl.constexpr,
     REACH: tl.constexpr,
     BEYOND: tl.constexpr,
+    SUMS: tl.constexpr,
     M: tl.constexpr,
+    N: tl.constexpr,
 ):
-    """``segment`` lines of output of M columns, a multiple of four."""
-    column = tl.program_id(0) * M + tl.arange(0, M)
+    """``segment`` lines of N channels of M columns, and sums of them for the norm that follows."""
+    # Programs of the same cells follow each other, so that one finds pixels where another had them.
+    block, tile = tl.program_id(0) % (D // N), tl.program_id(0) // (D // N)
+    column = tile * M + tl.arange(0, M)
     reached = tl.arange(0, REACH)
-    channel = tl.program_id(2) * REACH + tl.arange(0, REACH)
+    channel = block * N + tl.arange(0, N)
     first = tl.program_id(1) * segment
     wide, tall = width + BEYOND, height + BEYOND
-    at = pixels + _places(column, width, tall, first, wide, CHANNELS)[:, None]
-    at += reached[None, :]
+    at = pixels + _places(column, width, tall, first, wide, CHANNELS)[:, None] + reached[None, :]
     to = out + _places(column, width, height, first, width, D)[:, None] + channel[None, :]
     # Lines are counted from the first of this segment; within an image, offsets fit 32 bits.
-    there = column < columns
-    pixel_lines = tl.where(there, tall - first, 0)
-    lines = tl.where(there, height - first, 0)
     step, stride = wide * CHANNELS, width * D
-    tap = taps + reached[:, None] * D + channel[None, :]
-    taps_0 = tl.load(tap)
-    taps_1 = tl.load(tap + REACH * D)
-    taps_2 = tl.load(tap + 2 * REACH * D)
-    taps_3 = tl.load(tap + 3 * REACH * D)
-    none = tl.zeros([M, REACH], tl.float32)
-    # Lines of output have a sum each, four of which are under way. The first three lines of pixels
-    # finish none of them.
-    cells = _line(at, 0, step, pixel_lines)
-    sum_0 = _plus(cells, taps_0, none)
-    cells = _line(at, 1, step, pixel_lines)
-    sum_0 = _plus(cells, taps_1, sum_0)
-    sum_1 = _plus(cells, taps_0, none)
-    cells = _line(at, 2, step, pixel_lines)
-    sum_0 = _plus(cells, taps_2, sum_0)
-    sum_1 = _plus(cells, taps_1, sum_1)
-    sum_2 = _plus(cells, taps_0, none)
-    # From now on every line of pixels finishes a line of output and begins another. Four turns are
-    # written out, after which every sum is in its own place again: sums that changed places in
-    # every turn would make the assembler wait for each single instruction of a product.
-    for line in range(0, tl.minimum(segment, height - first), 4):
-        cells = _line(at, line + 3, step, pixel_lines)
-        sum_0, sum_1, sum_2, sum_3 = _turn(
-            cells, taps_0, taps_1, taps_2, taps_3, sum_0, sum_1, sum_2, none
-        )
-        _keep(to, line, stride, lines, sum_0)
-        cells = _line(at, line + 4, step, pixel_lines)
-        sum_1, sum_2, sum_3, sum_0 = _turn(
-            cells, taps_0, taps_1, taps_2, taps_3, sum_1, sum_2, sum_3, none
-        )
-        _keep(to, line + 1, stride, lines, sum_1)
-        cells = _line(at, line + 5, step, pixel_lines)
-        sum_2, sum_3, sum_0, sum_1 = _turn(
-            cells, taps_0, taps_1, taps_2, taps_3, sum_2, sum_3, sum_0, none
-        )
-        _keep(to, line + 2, stride, lines, sum_2)
-        cells = _line(at, line + 6, step, pixel_lines)
-        sum_3, sum_0, sum_1, sum_2 = _turn(
-            cells, taps_0, taps_1, taps_2, taps_3, sum_3, sum_0, sum_1, none
-        )
-        _keep(to, line + 3, stride, lines, sum_3)
+    there = column < columns
+    each = tl.arange(0, 4 * N)
+    each = each // N * (REACH * D) + block * N + each % N
+    taps = tl.load(taps + reached[:, None] * D + each[None, :])
+    level = tl.load(level + channel)
+    # Of the two rows of sixteen that a thread of the tensor cores has: sums of whole tiles would
+    # not fit in registers beside the products.
+    total = tl.zeros([M // 16, 8, N], tl.float32)
+    squares = tl.zeros([M // 16, 8, N], tl.float32)
+    # Three lines of output are under way. Every line of pixels finishes one and begins another; the
+    # first three lines only begin.
+    oldest = tl.zeros([M, N], tl.float32)
+    older = tl.zeros([M, N], tl.float32)
+    newest = tl.zeros([M, N], tl.float32)
+    for line in range(-BEYOND, tl.minimum(segment, height - first)):
+        cells = tl.load(at + (line + BEYOND) * step, mask=there[:, None], other=0.0)
+        row_0, row_1, row_2, row_3 = _products(cells, taps, M, N)
+        value = (oldest + row_3).to(out.dtype.element_ty)
+        real = (there & (line >= 0))[:, None]
+        tl.store(to + line * stride, value, mask=real)
+        if SUMS:
+            # Of what was stored, since that is what the norm will read.
+            value = tl.where(real, value.to(tl.float32) - level[None, :], 0.0)
+            total += tl.sum(tl.reshape(value, (M // 16, 2, 8, N)), 1)
+            squares += tl.sum(tl.reshape(value * value, (M // 16, 2, 8, N)), 1)
+        oldest, older, newest = older + row_2, newest + row_1, row_0
+    if SUMS:
+        part = tl.program_id(1) * (tl.num_programs(0) // (D // N)) + tile
+        total = tl.sum(tl.reshape(total, (M // 2, N)), 0)
+        squares = tl.sum(tl.reshape(squares, (M // 2, N)), 0)
+        tl.store(table + part * 2 * D + channel, total)
+        tl.store(table + part * 2 * D + D + channel, squares)
 
 
 @triton.jit(do_not_specialize=["columns", "height", "width", "blocks", "tiles", "share"])
@@ -210,10 +232,29 @@ def _tap_gradients(
 
 def convolve(pixels: Tensor, taps: Tensor, *, segment: int = SEGMENT) -> Tensor:
     """(B, 16, H + 3, W + 3) and (D, 16, 4, 4) -> (B, D, H, W), both channels last, in one dtype."""
+    return _launch(pixels, taps, segment, takes_sums=False)[0]
+
+
+def convolve_and_sum(
+    pixels: Tensor, taps: Tensor, *, segment: int = SEGMENT
+) -> tuple[Tensor, Sums]:
+    """The same, and sums over all cells for the norm that follows."""
+    out, table, level = _launch(pixels, taps, segment, takes_sums=True)
+    return out, Sums(table, level)
+
+
+def _launch(
+    pixels: Tensor, taps: Tensor, segment: int, *, takes_sums: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The output, and the sums with their level; without sums the table is never written."""
     count, _, tall, wide = pixels.shape
     height, width, depth = tall - BEYOND, wide - BEYOND, len(taps)
-    # (4, 64, D), as the kernel wants them; the cast is what autocast does for torch's convolution.
-    rows = taps.permute(2, 3, 1, 0).to(pixels.dtype).contiguous()
+    rows = pixels.new_empty((TAPS, REACH, depth))
+    level = pixels.new_empty(depth, dtype=torch.float32)
+    _lay_out[(depth // DEPTH,)](
+        pixels, taps.contiguous(), rows, level, height, width, D=depth, TAPS=TAPS,
+        CHANNELS=CHANNELS, BEYOND=BEYOND, N=DEPTH,
+    )  # fmt: skip
     out = torch.empty(
         (count, depth, height, width),
         dtype=pixels.dtype,
@@ -221,13 +262,16 @@ def convolve(pixels: Tensor, taps: Tensor, *, segment: int = SEGMENT) -> Tensor:
         memory_format=torch.channels_last,
     )
     # Segments of about the same length, so that none is left over with a few lines.
-    lines = triton.cdiv(triton.cdiv(height, triton.cdiv(height, segment)), 4) * 4
-    grid = (triton.cdiv(count * width, COLUMNS), triton.cdiv(height, lines), depth // REACH)
-    _convolve[grid](
-        pixels, rows, out, count * width, height, width, lines, D=depth, CHANNELS=CHANNELS,
-        REACH=REACH, BEYOND=BEYOND, M=COLUMNS, num_warps=WARPS, num_stages=STAGES,
+    segments = triton.cdiv(height, segment)
+    tiles = triton.cdiv(count * width, COLUMNS)
+    # Uninitialised: every program writes its sums. From the shapes alone, as in ``tap_gradients``.
+    table = level.new_empty((tiles * segments, 2, depth) if takes_sums else (0, 2, depth))
+    _convolve[(tiles * (depth // DEPTH), segments)](
+        pixels, rows, out, level, table, count * width, height, width,
+        triton.cdiv(height, segments), D=depth, CHANNELS=CHANNELS, REACH=REACH, BEYOND=BEYOND,
+        SUMS=takes_sums, M=COLUMNS, N=DEPTH, num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip
-    return out
+    return out, table, level
 
 
 def tap_gradients(pixels: Tensor, outer: Tensor, *, parts: int = PARTS) -> Tensor:
@@ -253,16 +297,20 @@ class StemConvolution(torch.autograd.Function):
     """The convolution of pixels, which need no gradient, with taps, which get one."""
 
     @staticmethod
-    def forward(ctx: Any, pixels: Tensor, taps: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, pixels: Tensor, taps: Tensor, takes_sums: bool
+    ) -> tuple[Tensor, Sums | None]:
         ctx.save_for_backward(pixels)
         ctx.dtype = taps.dtype
-        return convolve(pixels, taps)
+        # Autograd passes sums by, as they come in no plain tensors: the norm that they are for has
+        # their gradients in those of the map.
+        return convolve_and_sum(pixels, taps) if takes_sums else (convolve(pixels, taps), None)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, outer: Tensor) -> tuple[None, Tensor]:
+    def backward(ctx: Any, outer: Tensor, _: None) -> tuple[None, Tensor, None]:
         (pixels,) = ctx.saved_tensors
         # Autograd may hand over a gradient that is expanded or laid out otherwise, such as that of
         # a mean.
         outer = outer.contiguous(memory_format=torch.channels_last)
-        return None, tap_gradients(pixels, outer).to(ctx.dtype)
+        return None, tap_gradients(pixels, outer).to(ctx.dtype), None

@@ -73,7 +73,7 @@ def by_kernels(norm: nn.BatchNorm2d, case: Case, features: Tensor, side: Tensor 
     from clove_ssl.layers.fused_norm.launches import NormActivation
 
     out: Tensor = NormActivation.apply(
-        features, side, norm.weight, norm.bias, norm, case.relu, case.pools
+        features, side, norm.weight, norm.bias, norm, case.relu, case.pools, None
     )
     return out
 

@@ -8,15 +8,23 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.util import find_spec
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 
+class Sums(NamedTuple):
+    """Sums over all cells of a map, which the kernel that made the map took by the way."""
+
+    table: Tensor  # (parts, 2, C) of values less a level, and of their squares
+    level: Tensor  # (C,), some value near the mean of each channel
+
+
 def normalize(norm: nn.Module, features: Tensor) -> Tensor:
     """norm(features)."""
-    if _is_fused(norm, features):
+    if is_fused(norm, features):
         return _fused(norm, features, None, relu=False)
     normalized: Tensor = norm(features)
     return normalized
@@ -24,20 +32,24 @@ def normalize(norm: nn.Module, features: Tensor) -> Tensor:
 
 def normalize_relu(norm: nn.Module, features: Tensor, side: Tensor | None = None) -> Tensor:
     """relu(norm(features) + side), where there is something to add."""
-    if _is_fused(norm, features) and _fits_beside(side, features):
+    if is_fused(norm, features) and _fits_beside(side, features):
         return _fused(norm, features, side, relu=True)
     normalized = norm(features)
     return F.relu(normalized if side is None else normalized + side)
 
 
-def normalize_relu_pool(norm: nn.Module, features: Tensor) -> Tensor:
-    """The largest of 3 x 3 values of relu(norm(features)), every two cells."""
-    if _is_fused(norm, features):
-        return _fused(norm, features, None, relu=True, pools=True)
+def normalize_relu_pool(norm: nn.Module, features: Tensor, sums: Sums | None = None) -> Tensor:
+    """The largest of 3 x 3 values of relu(norm(features)), every two cells.
+
+    Args:
+        sums: Of ``features``, where there are any; without them, the map is read once more.
+    """
+    if is_fused(norm, features):
+        return _fused(norm, features, None, relu=True, pools=True, sums=sums)
     return F.max_pool2d(F.relu(norm(features)), 3, stride=2, padding=1)
 
 
-def _is_fused(norm: nn.Module, features: Tensor) -> bool:
+def is_fused(norm: nn.Module, features: Tensor) -> bool:
     """Whether the kernels do all that a layer does."""
     return (
         not torch.compiler.is_compiling()
@@ -71,10 +83,18 @@ def _fits_beside(side: Tensor | None, features: Tensor) -> bool:
 
 
 def _fused(
-    norm: nn.Module, features: Tensor, side: Tensor | None, *, relu: bool, pools: bool = False
+    norm: nn.Module,
+    features: Tensor,
+    side: Tensor | None,
+    *,
+    relu: bool,
+    pools: bool = False,
+    sums: Sums | None = None,
 ) -> Tensor:
     # Here, since importing the kernels needs Triton, which a CPU installation does not have.
     from clove_ssl.layers.fused_norm.launches import NormActivation
 
-    result: Tensor = NormActivation.apply(features, side, norm.weight, norm.bias, norm, relu, pools)
+    result: Tensor = NormActivation.apply(
+        features, side, norm.weight, norm.bias, norm, relu, pools, sums
+    )
     return result

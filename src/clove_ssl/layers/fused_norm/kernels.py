@@ -6,7 +6,8 @@ one of them carries the whole map through memory. Here each map is read as rarel
     forward    sums (read)        -> moments  -> normalize (read, write)
     backward   gradient_sums (read, read)  -> slopes  -> input_gradients (read, read, write)
 
-Where a pooling follows, ``pooled_kernels`` has the first and last steps of both.
+Where a pooling follows, ``pooled_kernels`` has the first and last steps of both. The stem's
+convolution, which is a kernel of ours as well, takes the sums itself.
 
 Maps lie channels last, so they are tables of rows (one cell each) and channels. A program takes a
 stretch of rows and a block of channels; what it sums goes into a table, which ``moments``
@@ -81,7 +82,7 @@ def _summed(table, parts, channel, there, channels, P: tl.constexpr, C: tl.const
 
 @triton.jit(do_not_specialize=["parts", "rows"])
 def moments(
-    x,
+    level,  # what was taken off all values before they were summed
     table,
     mean_out,
     scale_out,
@@ -105,7 +106,7 @@ def moments(
     # Rounding may take a channel that is constant to a tiny negative variance. What is no number
     # stays, so that one value that is not finite shows in all of its channel, as in torch.
     variance = tl.maximum(variance, 0.0, propagate_nan=tl.PropagateNan.ALL)
-    mean = tl.load(x + channel, mask=there, other=0.0).to(tl.float32) + offset
+    mean = tl.load(level + channel, mask=there, other=0.0).to(tl.float32) + offset
     tl.store(mean_out + channel, mean, mask=there)
     tl.store(scale_out + channel, 1.0 / tl.sqrt(variance + eps), mask=there)
     old = tl.load(running_mean + channel, mask=there, other=0.0)

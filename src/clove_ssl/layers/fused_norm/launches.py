@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clove_ssl.layers.fused_norm import kernels, pooled_kernels
+from clove_ssl.layers.fused_norm.activation import Sums
 
 TILE = 4096  # values of one program at a time; larger ones run out of registers
 SUMMED_TILE = 2048  # two running sums take room beside them
@@ -116,9 +117,10 @@ class NormActivation(torch.autograd.Function):
         norm: _BatchNorm,  # whose running statistics follow
         relu: bool,
         pools: bool,
+        sums: Sums | None,  # of features; taken here if nobody has them
     ) -> Tensor:
         shape = Shape.of(features)
-        mean, scale = _moments(features, shape, norm)
+        mean, scale = _moments(_sums(features, shape) if sums is None else sums, shape, norm)
         # A kernel needs some pointer where there is no weight; it is not read unless AFFINE.
         affine = (weight, bias) if weight is not None and bias is not None else (mean, mean)
         options = {"channels": shape.channels, "AFFINE": weight is not None, "C": shape.block}
@@ -182,23 +184,28 @@ class NormActivation(torch.autograd.Function):
         side_gradient = side_gradients if has_side else None
         if weight is None:
             for_weight = for_bias = None
-        return inner, side_gradient, for_weight, for_bias, None, None, None
+        return inner, side_gradient, for_weight, for_bias, None, None, None, None
 
 
-def _moments(features: Tensor, shape: Shape, norm: _BatchNorm) -> tuple[Tensor, Tensor]:
-    """Mean and 1 / standard deviation of every channel, (C,) each."""
-    assert norm.running_mean is not None, "the caller has looked"
+def _sums(features: Tensor, shape: Shape) -> Sums:
+    """Sums of values and of their squares, by programs that share them out."""
     parts = shape.parts(shape.rows)
     # Uninitialised: every part writes all of its channels.
-    table = norm.running_mean.new_empty(parts, 2, shape.channels)
+    table = features.new_empty((parts, 2, shape.channels), dtype=torch.float32)
     kernels.sums[(parts, shape.blocks)](
         features, table, shape.rows, shape.stretch(shape.rows), channels=shape.channels,
         R=shape.rows_of(SUMMED_TILE), C=shape.block, STAGES=TILES_AT_ONCE,
     )  # fmt: skip
+    return Sums(table, level=features)  # whose first row the kernels read
+
+
+def _moments(sums: Sums, shape: Shape, norm: _BatchNorm) -> tuple[Tensor, Tensor]:
+    """Mean and 1 / standard deviation of every channel, (C,) each."""
+    assert norm.running_mean is not None, "the caller has looked"
     mean, scale = norm.running_mean.new_empty(2, shape.channels)
     kernels.moments[(_parts(shape.channels, LAST_BLOCK),)](
-        features, table, mean, scale, norm.running_mean, norm.running_var,
-        norm.num_batches_tracked, parts, shape.rows, norm.eps, norm.momentum,
+        sums.level, sums.table, mean, scale, norm.running_mean, norm.running_var,
+        norm.num_batches_tracked, len(sums.table), shape.rows, norm.eps, norm.momentum,
         channels=shape.channels, P=PARTS_AT_ONCE, C=LAST_BLOCK,
     )  # fmt: skip
     return mean, scale
