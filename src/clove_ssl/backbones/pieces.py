@@ -27,6 +27,7 @@ from clove_ssl.backbones.stem import (
 )
 from clove_ssl.layers.fused_norm.activation import (
     normalize,
+    normalize_add_relu,
     normalize_relu,
     normalize_relu_pool,
 )
@@ -78,7 +79,8 @@ class Start(nn.Module):
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """(B, 3, H, W) -> what the block adds up, before its norms."""
-        return open_block(self.block, self.stem(images))
+        feature_map = self.stem(images)
+        return open_block(self.block, feature_map, feature_map)
 
 
 class Joint(nn.Module):
@@ -91,7 +93,7 @@ class Joint(nn.Module):
 
     def forward(self, main: Tensor, side: Tensor) -> tuple[Tensor, Tensor]:
         """What the one block adds up -> what the next one does, both before their norms."""
-        return open_block(self.after, close_block(self.before, main, side))
+        return open_block(self.after, *close_block(self.before, main, side))
 
 
 class Opening(nn.Module):
@@ -103,7 +105,7 @@ class Opening(nn.Module):
 
     def forward(self, feature_map: Tensor) -> tuple[Tensor, Tensor]:
         """(B, D, h, w) -> what the block adds up, before its norms."""
-        return open_block(self.block, feature_map)
+        return open_block(self.block, feature_map, feature_map)
 
 
 class End(nn.Module):
@@ -115,7 +117,9 @@ class End(nn.Module):
 
     def forward(self, main: Tensor, side: Tensor) -> Tensor:
         """What the block adds up -> (B, D, h, w)."""
-        return close_block(self.block, main, side)
+        # All users take the same one: who asks for the gradients of a map wants them whole.
+        feature_map, _ = close_block(self.block, main, side)
+        return feature_map
 
 
 class Stretch:
@@ -197,14 +201,20 @@ def recut(modules: Iterable[nn.Module], wanted: Iterable[nn.Module] = ()) -> Rec
     return RecutResNet(stem, blocks, ends) if fits else None
 
 
-def open_block(block: Block, inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """A block up to its last convolution, and its shortcut up to where that has a norm."""
+def open_block(block: Block, inputs: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
+    """A block up to its last convolution, and its shortcut up to where that has a norm.
+
+    Args:
+        block: The block.
+        inputs: What its convolutions see.
+        same: The same map for its shortcut; maybe with gradients of its own.
+    """
     running = normalize_relu(block.bn1, block.conv1(inputs))
     running = block.conv2(running)
     if isinstance(block, Bottleneck):
         running = block.conv3(normalize_relu(block.bn2, running))
     # Without its norm yet: what crosses the cut are maps that a backward pass keeps anyway.
-    side = inputs if block.downsample is None else _project(block.downsample[0], inputs)
+    side = same if block.downsample is None else _project(block.downsample[0], same)
     return running, side
 
 
@@ -219,12 +229,12 @@ def _project(convolution: nn.Conv2d, inputs: Tensor) -> Tensor:
     return projected
 
 
-def close_block(block: Block, main: Tensor, side: Tensor) -> Tensor:
-    """The rest of a block: norms, sum and ReLU."""
+def close_block(block: Block, main: Tensor, side: Tensor) -> tuple[Tensor, Tensor]:
+    """The rest of a block: norms, sum and ReLU. Twice, as the next block has two uses for it."""
     norm = block.bn3 if isinstance(block, Bottleneck) else block.bn2
     if block.downsample is not None:
         side = normalize(block.downsample[1], side)
-    return normalize_relu(norm, main, side)
+    return normalize_add_relu(norm, main, side)
 
 
 def _goes_by_depth(module: nn.Module, images: Tensor) -> TypeGuard[nn.Conv2d]:

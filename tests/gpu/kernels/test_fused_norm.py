@@ -72,9 +72,10 @@ def by_torch(norm: nn.BatchNorm2d, case: Case, features: Tensor, side: Tensor | 
 def by_kernels(norm: nn.BatchNorm2d, case: Case, features: Tensor, side: Tensor | None) -> Tensor:
     from clove_ssl.layers.fused_norm.launches import NormActivation
 
-    out: Tensor = NormActivation.apply(
+    made = NormActivation.apply(
         features, side, norm.weight, norm.bias, norm, case.relu, case.pools, None
     )
+    out: Tensor = made if side is None else made[0]
     return out
 
 

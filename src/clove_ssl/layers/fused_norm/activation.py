@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -25,17 +25,29 @@ class Sums(NamedTuple):
 def normalize(norm: nn.Module, features: Tensor) -> Tensor:
     """norm(features)."""
     if is_fused(norm, features):
-        return _fused(norm, features, None, relu=False)
+        return _fused(norm, features, relu=False)
     normalized: Tensor = norm(features)
     return normalized
 
 
-def normalize_relu(norm: nn.Module, features: Tensor, side: Tensor | None = None) -> Tensor:
-    """relu(norm(features) + side), where there is something to add."""
+def normalize_relu(norm: nn.Module, features: Tensor) -> Tensor:
+    """relu(norm(features))."""
+    if is_fused(norm, features):
+        return _fused(norm, features, relu=True)
+    return F.relu(norm(features))
+
+
+def normalize_add_relu(norm: nn.Module, features: Tensor, side: Tensor) -> tuple[Tensor, Tensor]:
+    """relu(norm(features) + side), twice: one for each of two users, or one for all of them.
+
+    Both are the same map in the same memory, but for our kernels they have gradients of their own,
+    which are added where they are read anyway.
+    """
     if is_fused(norm, features) and _fits_beside(side, features):
-        return _fused(norm, features, side, relu=True)
-    normalized = norm(features)
-    return F.relu(normalized if side is None else normalized + side)
+        first, second = _applied(norm, features, side, relu=True)
+        return first, second
+    out = F.relu(norm(features) + side)
+    return out, out
 
 
 def normalize_relu_pool(norm: nn.Module, features: Tensor, sums: Sums | None = None) -> Tensor:
@@ -45,7 +57,7 @@ def normalize_relu_pool(norm: nn.Module, features: Tensor, sums: Sums | None = N
         sums: Of ``features``, where there are any; without them, the map is read once more.
     """
     if is_fused(norm, features):
-        return _fused(norm, features, None, relu=True, pools=True, sums=sums)
+        return _fused(norm, features, relu=True, pools=True, sums=sums)
     return F.max_pool2d(F.relu(norm(features)), 3, stride=2, padding=1)
 
 
@@ -76,13 +88,23 @@ def has_triton() -> bool:
     return find_spec("triton") is not None
 
 
-def _fits_beside(side: Tensor | None, features: Tensor) -> bool:
-    if side is None:
-        return True
+def _fits_beside(side: Tensor, features: Tensor) -> bool:
     return side.shape == features.shape and side.is_contiguous(memory_format=torch.channels_last)
 
 
 def _fused(
+    norm: nn.Module,
+    features: Tensor,
+    *,
+    relu: bool,
+    pools: bool = False,
+    sums: Sums | None = None,
+) -> Tensor:
+    out: Tensor = _applied(norm, features, None, relu=relu, pools=pools, sums=sums)
+    return out
+
+
+def _applied(
     norm: nn.Module,
     features: Tensor,
     side: Tensor | None,
@@ -90,11 +112,9 @@ def _fused(
     relu: bool,
     pools: bool = False,
     sums: Sums | None = None,
-) -> Tensor:
+) -> Any:
+    """A map, or two that share their memory where there is a side."""
     # Here, since importing the kernels needs Triton, which a CPU installation does not have.
     from clove_ssl.layers.fused_norm.launches import NormActivation
 
-    result: Tensor = NormActivation.apply(
-        features, side, norm.weight, norm.bias, norm, relu, pools, sums
-    )
-    return result
+    return NormActivation.apply(features, side, norm.weight, norm.bias, norm, relu, pools, sums)

@@ -15,6 +15,9 @@ and ``slopes`` add up in a fixed order: the same map always gives the same bits.
 
 ``SIDE`` says that something is added before the ReLU. Where nothing is, the ReLU's mask is computed
 again from the input in the backward pass, which is cheaper than to read the output.
+
+``TWO`` says that what came out had two users, whose gradients are added here. Autograd would add
+them in a kernel of its own, which reads both and writes a sum that only ``gradient_sums`` reads.
 """
 # mypy: ignore-errors
 
@@ -174,6 +177,7 @@ def normalize(
 def gradient_sums(
     x,
     outer,  # gradients of what came out
+    other,  # those of its second user, if it had TWO
     out,  # what came out, where something was added
     side_gradients,  # written where something was added
     table,
@@ -186,6 +190,7 @@ def gradient_sums(
     channels,
     AFFINE: tl.constexpr,
     SIDE: tl.constexpr,
+    TWO: tl.constexpr,
     RELU: tl.constexpr,
     R: tl.constexpr,
     C: tl.constexpr,
@@ -205,6 +210,10 @@ def gradient_sums(
         at = row[:, None] * channels + channel[None, :]
         centered = tl.load(x + at, mask=mask, other=0.0).to(tl.float32) - middle[None, :]
         gradient = tl.load(outer + at, mask=mask, other=0.0).to(tl.float32)
+        if TWO:
+            gradient += tl.load(other + at, mask=mask, other=0.0).to(tl.float32)
+            # Rounded as a sum in memory would be: the same bits as without TWO.
+            gradient = gradient.to(outer.dtype.element_ty).to(tl.float32)
         if SIDE:
             if RELU:
                 # From the output, as the side that was added is not kept for the backward pass.

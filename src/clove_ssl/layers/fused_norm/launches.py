@@ -105,7 +105,12 @@ def _parts(whole: int, size: int) -> int:
 
 
 class NormActivation(torch.autograd.Function):
-    """Batch norm by the statistics of the batch, then a sum, a ReLU or a pooling of it."""
+    """Batch norm by the statistics of the batch, then a sum, a ReLU or a pooling of it.
+
+    Behind a sum the map is handed over twice, in the same memory, since a block ends there: the
+    next one's convolution takes the one and its shortcut the other, and their gradients come apart.
+    Either may go unused.
+    """
 
     @staticmethod
     def forward(
@@ -118,7 +123,7 @@ class NormActivation(torch.autograd.Function):
         relu: bool,
         pools: bool,
         sums: Sums | None,  # of features; taken here if nobody has them
-    ) -> Tensor:
+    ) -> Tensor | tuple[Tensor, Tensor]:
         shape = Shape.of(features)
         mean, scale = _moments(_sums(features, shape) if sums is None else sums, shape, norm)
         # A kernel needs some pointer where there is no weight; it is not read unless AFFINE.
@@ -138,16 +143,20 @@ class NormActivation(torch.autograd.Function):
             needed = out if side is not None and relu else None
             ctx.save_for_backward(features, weight, bias, mean, scale, needed, None)
         ctx.kind = (side is not None, relu, pools)
-        return out
+        # Whoever does not use a map gives no gradient, rather than a map of zeros to be added.
+        ctx.set_materialize_grads(False)
+        return out if side is None else (out, out.detach())
 
     @staticmethod
-    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *outer_gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         features, weight, bias, mean, scale, out, winners = ctx.saved_tensors
         has_side, relu, pools = ctx.kind
         shape = Shape.of(features)
-        # Autograd may hand over a gradient that is expanded or laid out otherwise, such as that of
-        # a mean.
-        outer = outer.contiguous(memory_format=torch.channels_last)
+        given = _given(outer_gradients)
+        if not given:
+            return (None,) * 8
+        # The same one unless there are two: a kernel needs some pointer, and reads it only if TWO.
+        outer, other = given[0], given[-1]
         affine = (weight, bias) if weight is not None else (mean, mean)
         options = {"channels": shape.channels, "AFFINE": weight is not None, "C": shape.block}
         # The names of two steps in one: with a side ``input_gradients`` reads what
@@ -159,9 +168,10 @@ class NormActivation(torch.autograd.Function):
             parts = shape.parts(shape.rows)
             table = mean.new_empty(parts, 2, shape.channels)
             kernels.gradient_sums[(parts, shape.blocks)](
-                features, outer, out if out is not None else outer, side_gradients, table, mean,
-                scale, *affine, shape.rows, shape.stretch(shape.rows), **options, SIDE=has_side,
-                RELU=relu, R=shape.rows_of(SUMMED_TILE), STAGES=TILES_AT_ONCE,
+                features, outer, other, out if out is not None else outer, side_gradients, table,
+                mean, scale, *affine, shape.rows, shape.stretch(shape.rows), **options,
+                SIDE=has_side, TWO=len(given) == 2, RELU=relu, R=shape.rows_of(SUMMED_TILE),
+                STAGES=TILES_AT_ONCE,
             )  # fmt: skip
         for_weight, for_bias, level, slope = mean.new_empty(4, shape.channels)
         kernels.slopes[(_parts(shape.channels, LAST_BLOCK),)](
@@ -185,6 +195,13 @@ class NormActivation(torch.autograd.Function):
         if weight is None:
             for_weight = for_bias = None
         return inner, side_gradient, for_weight, for_bias, None, None, None, None
+
+
+def _given(gradients: tuple[Tensor | None, ...]) -> list[Tensor]:
+    """The gradients that users of a map gave, channels last."""
+    # Autograd may hand over one that is expanded or laid out otherwise, such as that of a mean.
+    there = [each for each in gradients if each is not None]
+    return [each.contiguous(memory_format=torch.channels_last) for each in there]
 
 
 def _sums(features: Tensor, shape: Shape) -> Sums:
