@@ -149,7 +149,7 @@ def _fuses_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     def lies_channels_last(norm: nn.Module, maps: Tensor) -> bool:
         return maps.is_contiguous(memory_format=torch.channels_last)
 
-    monkeypatch.setattr(activation, "_is_fused", lies_channels_last)
+    monkeypatch.setattr(activation, "is_fused", lies_channels_last)
 
 
 @pytest.mark.usefixtures("_fuses_anywhere")
