@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from builders.batches.view_batches import assert_close, draw, grey_levels, made_up_photos
 from builders.gpu_marks import DEVICE, NEEDS_KERNELS, full_size
 
 from clove_ssl.config.views import ViewsConfig, ViewSpec
+from clove_ssl.views.render.blur_bands import blur_bands, blur_reaches
 from clove_ssl.views.render.cpu import render_unrounded
 from clove_ssl.views.render.gpu import render_batch
 from clove_ssl.views.render.packing import PackedImages
 
 pytest.importorskip("triton")
+from clove_ssl.views.render.triton.blur_kernels import blur_weights  # noqa: E402
+from clove_ssl.views.render.triton.parts import COUNTS, REACH  # noqa: E402
 
 pytestmark = NEEDS_KERNELS
 
@@ -62,6 +66,42 @@ def test_tiny_views_of_odd_sizes(channels_last: bool) -> None:
     )
     sizes = [(8, 8), (30, 21)] if channels_last else [(13, 40)]
     compare(sizes, (busy, other), channels_last=channels_last)
+
+
+def test_tiny_crops_that_are_smaller_than_a_filter() -> None:
+    colourful = replace(
+        SPECS[0], size=9, jitter_probability=1.0, jitter_strength=(0.8, 0.8, 0.8, 0.5)
+    )
+    small = replace(colourful, size=5, interpolation="bilinear", vertical_flip_probability=0.5)
+    compare([(1, 1), (1, 9), (3, 2), (70, 50)], (colourful, small))
+
+
+@pytest.mark.parametrize(("size", "sigma"), [(7, (1.5, 4.0)), (66, (5.0, 9.0))])
+@pytest.mark.parametrize("kernel", ["pil", "gaussian"])
+def test_tiny_views_with_blurs_as_wide_as_they_are(kernel, size, sigma) -> None:
+    """A blur matrix too large for one program is made by torch."""
+    wide = replace(SPECS[0], size=size, blur_probability=1.0, blur_sigma=sigma, blur_kernel=kernel)
+    compare([(9, 8)], (wide,))
+
+
+@pytest.mark.parametrize("size", [1, 4, 20, 60])
+@pytest.mark.parametrize("kernel", ["pil", "gaussian"])
+def test_tiny_blur_matrices_are_those_of_torch(kernel, size: int) -> None:
+    sigma = np.array([0.1, 1e-6, 2.0, 0.5, 2**0.5, 1.4, 3**0.5, 1.9999])
+    reaches = blur_reaches(sigma, kernel)
+    reach = int(reaches.max())
+    expected = blur_bands(torch.from_numpy(sigma), size, reach=reach, kernel=kernel)
+    side = expected.shape[-1]
+    counts = torch.zeros(len(sigma) + 1, COUNTS.value, dtype=torch.int32)
+    blurred = torch.arange(1, len(sigma) + 1, dtype=torch.int32)
+    counts[1:, REACH.value] = torch.from_numpy(reaches)
+    bands = torch.empty(expected.shape, device=DEVICE)
+    blur_weights[(len(sigma),)](
+        *(bands, torch.from_numpy(sigma).to(DEVICE), blurred.to(DEVICE), counts.to(DEVICE), side),
+        GAUSSIAN=kernel == "gaussian",
+        SIDE=64,
+    )
+    torch.testing.assert_close(bands.cpu(), expected, rtol=0, atol=5e-7)
 
 
 @full_size

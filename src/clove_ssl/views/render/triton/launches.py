@@ -18,15 +18,23 @@ from torch import Tensor
 from clove_ssl.views.render.blur_bands import band_side, blur_bands, blur_reaches
 from clove_ssl.views.render.groups import ViewGroup
 from clove_ssl.views.render.packing import PackedImages, send_together
-from clove_ssl.views.render.triton import kernels
+from clove_ssl.views.render.triton import blur_kernels, kernels
 from clove_ssl.views.render.triton.tables import KernelTables, kernel_tables, middle_elements
 
-# Rows and columns of a tile. Weights change along one axis only, and a thread computes each
-# weight once for all its pixels, so tiles are long along the other axis.
-_ACROSS = {"ROWS": 16, "COLUMNS": 32}
-_DOWN = {"ROWS": 4, "COLUMNS": 128}
+# Rows and columns of a tile: common sizes of views are multiples of both, so that few threads have
+# nothing to do. 64 threads share a tile, 8 pixels each, and what is the same for all pixels of a
+# thread is computed once.
+_TILE = {"ROWS": 16, "COLUMNS": 32}
 _PIXELS = 512
-_OPTIONS = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": True}
+_OPTIONS = {"num_warps": 2, "num_stages": 1, "enable_fp_fusion": True}
+
+# Pixels that a thread asks for before it waits for the first: the taps of a filter that enlarges,
+# and all but one of a box blur.
+_TAPS = {"bicubic": 4, "bilinear": 2}
+_BLUR_TAPS = 6
+
+_LARGEST_SIDE = 64  # of a blur matrix that one program can hold
+_SMALLEST_SIDE = 16  # of a matrix that Triton multiplies
 
 
 def render_groups(
@@ -79,9 +87,13 @@ class GroupRendering:
         self._source = source
         self._group = group
         self._size = group.size
-        self._is_bicubic = group.interpolation == "bicubic"
+        self._filter = {
+            "BICUBIC": group.interpolation == "bicubic",
+            "TAPS": _TAPS[group.interpolation],
+        }
         self._places, self._counts, self._amounts, self._blurred, self._sigma = tables
         self._reach = int(blur_reaches(group.sigma, group.blur_kernel).max())
+        self._side = band_side(group.size, self._reach)
         shape = (len(group), 3, group.size, group.size)
         self.views = torch.empty(shape, dtype=dtype, device=source.device, memory_format=layout)
         self._steps = (3, 1) if layout == torch.channels_last else (1, group.size**2)
@@ -89,79 +101,93 @@ class GroupRendering:
         # still resolves an eighth of a level, with half the traffic of float32.
         self._middle = self._room(middle_elements(group), torch.uint8)
         self._resized = self._room(self.views.numel(), torch.uint8)
-        self._sums = self._room(len(group) * self._tiles(_DOWN), torch.float32)
+        self._sums = self._room(len(group) * self._tiles(), torch.float32)
         blurred_pixels = 3 * len(self._blurred) * group.size**2
         self._coloured = self._room(blurred_pixels, torch.float16)
         self._across = self._room(blurred_pixels, torch.float16)
-        self._bands = self._room(0, torch.float32)
+        self._bands = self._sigma.new_empty(
+            (len(self._blurred), self._side, self._side), dtype=torch.float32
+        )
 
     def resize_across(self) -> None:
         """Source pixels to crops as wide as the views."""
         # Programs for the highest crop are started for all; those below a lower one end at once.
         highest = int(self._group.crop[:, 2].max())
-        row_tiles = _tiles_over(highest, _ACROSS["ROWS"])
+        row_tiles = _tiles_over(highest, _TILE["ROWS"])
         _launch(
             kernels.resize_across,
-            len(self._group) * row_tiles * _tiles_over(self._size, _ACROSS["COLUMNS"]),
+            len(self._group) * row_tiles * _tiles_over(self._size, _TILE["COLUMNS"]),
             *(self._source, self._middle, self._places, self._counts, self._amounts),
             *(self._size, row_tiles),
-            BICUBIC=self._is_bicubic,
-            **_ACROSS,
+            **self._filter,
+            **_TILE,
         )
 
     def resize_down(self) -> None:
         """Those to views, and the sums of brightness that contrast needs."""
         _launch(
             kernels.resize_down,
-            len(self._group) * self._tiles(_DOWN),
+            len(self._group) * self._tiles(),
             *(self._middle, self._resized, self._sums),
             *(self._places, self._counts, self._amounts, self._size),
-            BICUBIC=self._is_bicubic,
-            **_DOWN,
+            **self._filter,
+            **_TILE,
         )
 
     def colour(self) -> None:
         """Jitter and grey; views that are not blurred are complete after this."""
-        sums = self._tiles(_DOWN)
+        sums = self._tiles()
         _launch(
             kernels.colour,
             len(self._group) * _tiles_over(self._size**2, _PIXELS),
             *(self._resized, self._sums, self._coloured, self.views),
             *(self._counts, self._amounts, self._size, sums, *self._steps),
             PIXELS=_PIXELS,
-            SUMS=1 << (sums - 1).bit_length(),  # Triton wants a power of 2
+            SUMS=_power_of_two(sums),
         )
 
     def blur_matrices(self) -> None:
         """The weights of the blurs."""
-        if len(self._blurred):
-            kernel = self._group.blur_kernel
+        kernel = self._group.blur_kernel
+        if self._side > _LARGEST_SIDE:  # a blur that reaches further than anybody's augmentation
             bands = blur_bands(self._sigma, self._size, reach=self._reach, kernel=kernel)
             self._bands = bands.contiguous()
+            return
+        side = max(_SMALLEST_SIDE, _power_of_two(self._side))
+        _launch(
+            blur_kernels.blur_weights,
+            len(self._blurred),
+            *(self._bands, self._sigma, self._blurred, self._counts, self._side),
+            GAUSSIAN=kernel == "gaussian",
+            SIDE=side,
+            num_warps=side // 8,  # a product keeps many numbers per thread; more would be spilled
+        )
 
     def blur_across(self) -> None:
         """Blur the rows of the views that are blurred."""
         _launch(
-            kernels.blur_across,
-            len(self._blurred) * self._tiles(_ACROSS),
+            blur_kernels.blur_across,
+            len(self._blurred) * self._tiles(),
             *(self._coloured, self._across, self._bands, self._blurred, self._counts),
-            *(self._size, band_side(self._size, self._reach)),
-            **_ACROSS,
+            *(self._size, self._side),
+            TAPS=_BLUR_TAPS,
+            **_TILE,
         )
 
     def blur_down(self) -> None:
         """Blur their columns, which completes them."""
         _launch(
-            kernels.blur_down,
-            len(self._blurred) * self._tiles(_DOWN),
+            blur_kernels.blur_down,
+            len(self._blurred) * self._tiles(),
             *(self._across, self.views, self._bands, self._blurred, self._counts, self._amounts),
-            *(self._size, band_side(self._size, self._reach), *self._steps),
-            **_DOWN,
+            *(self._size, self._side, *self._steps),
+            TAPS=_BLUR_TAPS,
+            **_TILE,
         )
 
-    def _tiles(self, tile: dict[str, int]) -> int:
+    def _tiles(self) -> int:
         """Tiles of one view."""
-        return _tiles_over(self._size, tile["ROWS"]) * _tiles_over(self._size, tile["COLUMNS"])
+        return _tiles_over(self._size, _TILE["ROWS"]) * _tiles_over(self._size, _TILE["COLUMNS"])
 
     def _room(self, elements: int, dtype: torch.dtype) -> Tensor:
         # The last tile may read beyond the last view, and that memory has to exist.
@@ -175,9 +201,14 @@ def _current_device(device: torch.device) -> AbstractContextManager[object]:
 
 def _launch(kernel: Any, programs: int, *arguments: Tensor | int, **constants: int) -> None:
     if programs:  # of a group in which no view is blurred there are none
-        kernel[(programs,)](*arguments, **constants, **_OPTIONS)
+        kernel[(programs,)](*arguments, **{**_OPTIONS, **constants})
 
 
 def _tiles_over(length: int, tile: int) -> int:
     """Tiles that cover a length."""
     return -(-length // tile)
+
+
+def _power_of_two(length: int) -> int:
+    """The next one that is no smaller; blocks of Triton are so long."""
+    return 1 << (length - 1).bit_length()
