@@ -261,6 +261,6 @@ def _pooled_sums(
     pooled_kernels.pooled_gradient_sums[(parts, shape.blocks)](
         features, outer, out, winners, table, mean, cells, shape.stretch(cells), shape.height,
         shape.width, *shape.pooled, channels=shape.channels, R=shape.rows_of(SUMMED_TILE),
-        C=shape.block, STAGES=TILES_AT_ONCE,
+        C=shape.block,
     )  # fmt: skip
     return table
