@@ -11,7 +11,7 @@ from clove_ssl.methods.clove import recipes as clove
 from clove_ssl.methods.clove.config import CLoVEConfig
 from clove_ssl.methods.clove_plus.config import CLoVEPlusConfig
 
-STEM_SCALE = 4.0
+STEM_SCALE = 16.0
 """Fine-tuning then turns the stem no faster than DenseCL's: docs/results/clove-plus.md."""
 
 
