@@ -81,7 +81,9 @@ def start_repeatably(
         # cuBLAS reads this when its first handle is made and is not repeatable without it.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # Warnings, not errors: an operation without a deterministic kernel would end a run for a bit.
-    torch.use_deterministic_algorithms(deterministic, warn_only=deterministic)
+    # By this name torch does not tell its compiler, which takes seconds to import; whoever compiles
+    # does (``pretraining/compile/method.py``).
+    torch.set_deterministic_debug_mode("warn" if deterministic else "default")
     # New memory would be filled by a kernel of the current stream. nvJPEG waits for no stream, so
     # pictures that it had written already would be filled as well.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
