@@ -16,6 +16,8 @@ from torch import Tensor, nn
 pytestmark = NEEDS_KERNELS
 
 TINY = (3, 5, 6, 7)  # an odd side, channels that fill no tile
+# Odd and even sides, lines of one cell, more lines than a program takes, two blocks of channels.
+POOLED = [(7, 3, 1, 1), (5, 4, 1, 6), (2, 4, 21, 1), (3, 8, 2, 2), (2, 64, 9, 11), (1, 70, 18, 4)]
 LARGE = [(64, 64, 80, 80), (128, 512, 5, 5), (512, 2048, 3, 3), (16, 96, 33, 31)]
 
 
@@ -81,6 +83,13 @@ def step(shape: tuple[int, ...], case: Case, way: str, dtype: torch.dtype) -> Re
     norm = layer(shape[1], case)
     values = (3.0 + 2.0 * torch.randn(shape)).to(dtype)  # far from 0, where squares lose digits
     beside = torch.randn(shape).to(dtype) if case.adds else None
+    return step_of(norm, values, beside, case, way)
+
+
+def step_of(
+    norm: nn.BatchNorm2d, values: Tensor, beside: Tensor | None, case: Case, way: str
+) -> Results:
+    dtype = values.dtype
     wide = torch.float64 if way == "torch" else dtype  # the truth has more digits than either
     if way == "torch":
         norm = norm.double()
@@ -122,6 +131,42 @@ def test_tiny_maps_are_normalised_as_by_torch(name: str) -> None:
     case = CASES[name]
     found = step(TINY, case, "kernels", torch.float32)
     assert_near(found, step(TINY, case, "torch", torch.float32), tolerance=2e-5)
+
+
+@pytest.mark.parametrize("shape", POOLED, ids=str)
+def test_tiny_maps_of_any_sides_are_pooled_as_by_torch(shape: tuple[int, ...]) -> None:
+    found = step(shape, CASES["pooled"], "kernels", torch.float32)
+    assert_near(found, step(shape, CASES["pooled"], "torch", torch.float32), tolerance=2e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_tiny_maps_of_few_values_give_their_gradient_to_the_first_of_equal_ones(
+    dtype: torch.dtype,
+) -> None:
+    torch.manual_seed(0)
+    values = torch.randn(3, 4, 9, 8).round().to(dtype)
+    results = []
+    for way in ("kernels", "torch"):
+        norm = nn.BatchNorm2d(4)
+        with torch.no_grad():
+            # A factor of 0 makes all values equal; the last channel has none above 0.
+            norm.weight.copy_(torch.tensor([1.0, -1.0, 0.0, 0.1]))
+            norm.bias.copy_(torch.tensor([0.0, 0.0, 1.0, -9.0]))
+        results.append(step_of(norm, values, None, CASES["pooled"], way))
+    assert_near(*results, tolerance=2e-5 if dtype == torch.float32 else 5e-3)
+    assert not results[0].out[:, 3].any()
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("name", ["relu", "pooled"])
+def test_tiny_maps_show_what_is_not_finite(name: str, broken: float) -> None:
+    torch.manual_seed(0)
+    values = torch.randn(2, 3, 6, 5)
+    values[0, 1, 2, 3] = broken
+    found = step_of(nn.BatchNorm2d(3), values, None, CASES[name], "kernels")
+    for tensor in (found.out, found.inner):
+        assert tensor[:, 1].isnan().all()
+        assert tensor[:, ::2].isfinite().all()
 
 
 @full_size

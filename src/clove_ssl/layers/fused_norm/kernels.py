@@ -78,6 +78,12 @@ def _summed(table, parts, channel, there, channels, P: tl.constexpr, C: tl.const
     return tl.sum(one, 0), tl.sum(two, 0)
 
 
+@triton.jit
+def _at_least_zero(value):
+    """A ReLU that hides nothing: what is no number stays so, and reaches the loss."""
+    return tl.maximum(value, 0.0, propagate_nan=tl.PropagateNan.ALL)
+
+
 @triton.jit(do_not_specialize=["parts", "rows"])
 def moments(
     x,
@@ -101,7 +107,7 @@ def moments(
     total, squares = _summed(table, parts, channel, there, channels, P, C)
     offset = total / rows
     # Rounding may take a channel that is constant to a tiny negative variance.
-    variance = tl.maximum(squares / rows - offset * offset, 0.0)
+    variance = _at_least_zero(squares / rows - offset * offset)
     mean = tl.load(x + channel, mask=there, other=0.0).to(tl.float32) + offset
     tl.store(mean_out + channel, mean, mask=there)
     tl.store(scale_out + channel, 1.0 / tl.sqrt(variance + eps), mask=there)
@@ -161,7 +167,7 @@ def normalize(
     if SIDE:
         value += tl.load(side + at, mask=mask, other=0.0).to(tl.float32)
     if RELU:
-        value = tl.maximum(value, 0.0)
+        value = _at_least_zero(value)
     tl.store(out + at, value.to(out.dtype.element_ty), mask=mask)
 
 
@@ -202,10 +208,10 @@ def pool(
         at += channel[None, :]
         mask = inside[:, None] & there[None, :]
         value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
-        value = tl.maximum((value - middle[None, :]) * factor[None, :] + shift[None, :], 0.0)
+        value = _at_least_zero((value - middle[None, :]) * factor[None, :] + shift[None, :])
         # Strictly, so of equal values the first tap wins, as in torch; behind a ReLU ties of 0 are
-        # common.
-        better = mask & (value > best)
+        # common. What is no number wins against all that are.
+        better = mask & ((value > best) | (value != value))
         best = tl.where(better, value, best)
         winner = tl.where(better, tap, winner)
     mask = (cell < cells)[:, None] & there[None, :]
