@@ -1,7 +1,6 @@
 """Time of rendering all views of a batch of decoded images on the device, stage by stage.
 
 Run:  python -m benchmarks.bench_render [--images 256] [--height 320] [--width 427] [--rounds 20]
-          [--global-size 224] [--local-size 96] [--local-count 6]
 Prints one JSON line per case: the whole call from a list of images and from packed
 ones, every stage of the kernels for every group of views, the plain torch version,
 and decoding by nvJPEG. Times are milliseconds per batch, medians over the rounds;
@@ -25,7 +24,7 @@ import torch
 from PIL import Image, ImageFilter
 from torch import Tensor
 
-from clove_ssl.config.views import ViewsConfig, ViewSpec
+from clove_ssl.config.views import ViewsConfig
 from clove_ssl.data.decode import decode, find_batch_decoder
 from clove_ssl.views.draw.crops import UNIFORMS_PER_VIEW
 from clove_ssl.views.draw.parameters import ViewParameters, draw_views
@@ -33,7 +32,7 @@ from clove_ssl.views.render.gpu import Backend, has_kernels, render_batch
 from clove_ssl.views.render.groups import group_views
 from clove_ssl.views.render.packing import PackedImages
 
-Specs = tuple[ViewSpec, ...]
+SPECS = ViewsConfig().specs()
 Times = dict[str, dict[str, float]]  # milliseconds, by case
 
 
@@ -60,11 +59,11 @@ def made_up_files(count: int, *, height: int, width: int) -> list[bytes]:
     return [some[number % len(some)] for number in range(count)]
 
 
-def draw(images: list[Tensor], specs: Specs, seed: int) -> ViewParameters:
+def draw(images: list[Tensor], seed: int) -> ViewParameters:
     """Fresh parameters of all views."""
-    uniforms = np.random.default_rng(seed).random((len(images), len(specs), UNIFORMS_PER_VIEW))
+    uniforms = np.random.default_rng(seed).random((len(images), len(SPECS), UNIFORMS_PER_VIEW))
     heights, widths = np.array([image.shape[1:] for image in images]).T
-    return draw_views(uniforms, heights, widths, specs)
+    return draw_views(uniforms, heights, widths, SPECS)
 
 
 class Clock:
@@ -111,32 +110,32 @@ class Clock:
         }
 
 
-def bench_whole(images: list[Tensor], specs: Specs, rounds: int, *, backend: Backend) -> Times:
+def bench_whole(images: list[Tensor], rounds: int, *, backend: Backend) -> Times:
     """The calls a training loop makes."""
     packed = PackedImages.from_images(images)
     clock = Clock(images[0].device)
     for number in range(-2, rounds):
         if number == 0:
             clock = Clock(images[0].device)  # the first rounds compile and fill the allocator
-        parameters = draw(images, specs, number + 2)
+        parameters = draw(images, number + 2)
         clock.occupy()
         with clock.time("pack"):
             PackedImages.from_images(images)
         for name, given in (("from list", images), ("from packed", packed)):
             clock.occupy()
             with clock.time(f"{backend} {name}"):
-                render_batch(given, parameters, specs, dtype=torch.bfloat16, backend=backend)
+                render_batch(given, parameters, SPECS, dtype=torch.bfloat16, backend=backend)
     return clock.medians()
 
 
-def bench_stages(images: list[Tensor], specs: Specs, rounds: int) -> Times:
+def bench_stages(images: list[Tensor], rounds: int) -> Times:
     """Every kernel by itself, for every group of views."""
     from clove_ssl.views.render.triton.launches import GroupRendering, plan
 
     packed = PackedImages.from_images(images)
     clock = Clock(images[0].device)
     for number in range(rounds):
-        groups = group_views(draw(images, specs, number), specs)
+        groups = group_views(draw(images, number), SPECS)
         clock.occupy()
         with clock.time("plan"):
             renderings = plan(packed, groups, dtype=torch.bfloat16, channels_last=True)
@@ -168,24 +167,16 @@ def main() -> None:
     parser.add_argument("--height", type=int, default=320)
     parser.add_argument("--width", type=int, default=427)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--global-size", type=int, default=224)
-    parser.add_argument("--local-size", type=int, default=96)
-    parser.add_argument("--local-count", type=int, default=6)
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    specs = ViewsConfig(
-        global_size=options.global_size,
-        local_size=options.local_size,
-        local_count=options.local_count,
-    ).specs()
     count = options.images or (256 if device.type == "cuda" else 8)
     files = made_up_files(count, height=options.height, width=options.width)
     images = [decode(data).contiguous().to(device) for data in files]
     report = partial(_print, images=count, device=_name(device), torch=torch.__version__)
     if has_kernels(device):
-        report(bench_whole(images, specs, options.rounds, backend="triton"))
-        report(bench_stages(images, specs, options.rounds))
-    report(bench_whole(images, specs, min(options.rounds, 3), backend="torch"))
+        report(bench_whole(images, options.rounds, backend="triton"))
+        report(bench_stages(images, options.rounds))
+    report(bench_whole(images, min(options.rounds, 3), backend="torch"))
     if device.type == "cuda":
         report(bench_decoding(files, device, min(options.rounds, 5)))
 

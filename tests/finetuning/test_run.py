@@ -244,6 +244,20 @@ def test_scores_that_were_written_and_not_logged_are_logged_later(
         assert figures(config.out) == figures(tmp_path / "whole")
 
 
+def test_a_run_without_checkpoints_finds_its_backbone_from_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = tmp_path / "started"
+    started.mkdir()
+    torch.save(torchvision.models.resnet18().state_dict(), started / "backbone.pt")
+    config = tiny_finetuning("voc-semantic", Path("run"))
+    monkeypatch.chdir(started)
+    config = replace(config, backbone="backbone.pt")
+    crash_after(0, monkeypatch, config, finetuning.finetune)
+    monkeypatch.chdir(tmp_path)
+    assert finetuning.resume(Path("started/run")).finished
+
+
 def _interrupt(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from clove_ssl.backbones.build import build_backbone, fuse_norms
 from clove_ssl.config.pretraining import BackboneConfig
+from clove_ssl.layers.captured import Recorder
 from clove_ssl.methods.base import Method, Progress
 from clove_ssl.optimizers import LARS
 from clove_ssl.training.captured import STEPS_BEFORE, CapturedPasses, why_not_captured
@@ -102,3 +104,28 @@ def test_captured_micro_batches_have_the_same_bits(name: str) -> None:
     assert replayed >= 3 * (STEPS - 2 * STEPS_BEFORE)
     assert losses == plain_losses
     assert [key for key in plain if not torch.equal(plain[key], state[key])] == []
+
+
+def test_page_locked_garbage_does_not_end_up_in_a_graph() -> None:
+    """Whoever needs such memory afterwards would be told of an invalid argument."""
+    recorder, graph = Recorder(torch.device("cuda")), torch.cuda.CUDAGraph()
+    value, before = torch.zeros(4, device="cuda"), gc.get_threshold()
+    gc.collect()
+    with recorder.own_stream():
+        _drop_a_cycle_around(torch.ones(4).pin_memory(), value)
+        gc.set_threshold(1)
+        try:
+            with recorder.recorded(graph):
+                value += len([[number] for number in range(1000)])
+        finally:
+            gc.set_threshold(*before)
+        graph.replay()
+    gc.collect()
+    assert torch.ones(4).pin_memory().is_pinned()
+    assert value.tolist() == [1001.0] * 4
+
+
+def _drop_a_cycle_around(pinned: Tensor, value: Tensor) -> None:
+    value.copy_(pinned, non_blocking=True)
+    cycle: list[object] = [pinned]
+    cycle.append(cycle)

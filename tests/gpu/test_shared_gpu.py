@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from builders.gpu_marks import NEEDS_GPU
+from builders.paired_processes import free_port
 from builders.runs.interruptions import final_state
 from builders.runs.tiny_runs import tiny_config
 
@@ -24,7 +25,6 @@ from clove_ssl.runs.metrics import read_metrics
 from clove_ssl.training.numerics import Precision
 
 pytestmark = NEEDS_GPU
-PORTS = {"never": 29611, "always": 29612}
 
 
 def config_for(out: Path, **changes: Any) -> PretrainConfig:
@@ -44,7 +44,7 @@ def test_two_processes_on_one_gpu_equal_one(tmp_path: Path, compiled: Any) -> No
     two = config_for(tmp_path / "two", share_gpus=True, compile=compiled)
     files.save(two, tmp_path / "two.yaml")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    command += ["--master-port", str(PORTS[compiled]), "-m", "clove_ssl", "pretrain"]
+    command += ["--master-port", str(free_port()), "-m", "clove_ssl", "pretrain"]
     command += ["--config", str(tmp_path / "two.yaml"), "--out", str(two.out)]
     done = subprocess.run(command, env={**os.environ}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]

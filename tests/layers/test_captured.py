@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from clove_ssl.layers.captured import (
     Recording,
     Sightings,
     kind_of,
+    no_garbage_collected,
     with_gradients_in_layout,
 )
 
@@ -54,6 +56,43 @@ def test_after_a_failure_nothing_is_tried_again() -> None:
     sightings = Sightings(room=10)
     sightings.give_up()
     assert not due(sightings, "a")
+
+
+def test_garbage_waits_until_a_recording_has_ended() -> None:
+    before, freed = gc.get_threshold(), list[bool]()
+    gc.set_threshold(1)
+    try:
+        with no_garbage_collected():
+            _drop_a_cycle(freed)
+            made = [[number] for number in range(1000)]  # which would have it collected
+            assert not freed
+            assert len(made) == 1000
+    finally:
+        gc.set_threshold(*before)
+    gc.collect()
+    assert freed
+
+
+def _drop_a_cycle(freed: list[bool]) -> None:
+    class Cycle:
+        def __init__(self) -> None:
+            self.own = self
+
+        def __del__(self) -> None:
+            freed.append(True)
+
+    Cycle()
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_a_recording_that_fails_leaves_the_collector_as_it_was(is_on: bool) -> None:
+    (gc.enable if is_on else gc.disable)()
+    try:
+        with pytest.raises(ZeroDivisionError), no_garbage_collected():
+            1 / 0  # noqa: B018
+        assert gc.isenabled() is is_on
+    finally:
+        gc.enable()
 
 
 def test_kinds_differ_in_shape_layout_and_number_format() -> None:

@@ -47,6 +47,7 @@ class Agreement:
         )
 
 
+@torch.no_grad()
 def compare_detections(
     boxes: Tensor,  # (N, 4)
     scores: Tensor,  # (N,)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clove_ssl.config import files
-from clove_ssl.config.finetuning import FinetuneConfig, LabelledDataConfig
+from clove_ssl.config.finetuning import RANDOM, FinetuneConfig, LabelledDataConfig
 from clove_ssl.config.resuming import ResumeChanges
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError
@@ -19,6 +19,7 @@ from clove_ssl.finetuning.score import summarize_runs
 from clove_ssl.report.page import write_report
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
+from clove_ssl.runs.provenance import starting_folder
 from clove_ssl.tasks.base import TaskData
 from clove_ssl.training.processes import Process, joined
 
@@ -67,12 +68,23 @@ def resume(path: str | Path, changes: ResumeChanges | None = None) -> FinetuneRe
     """Continue a run, or several, from their last good checkpoints."""
     run = directory.find(Path(path))
     changes = changes or ResumeChanges()
-    config = _changed(replace(files.load(FinetuneConfig, run.config), out=run.path), changes)
+    config = _changed(_found_again(run), changes)
     with joined(config.device) as process:
         parts = prepare(config, process)
         if changes.data and process.is_first:
             _keep_place(run, config.data)
         return _go_on(config, process, parts)
+
+
+def _found_again(run: RunDirectory) -> FinetuneConfig:
+    """The config of a run, whose backbone may lie below the folder that it was started in."""
+    config = files.load(FinetuneConfig, run.config)
+    folder, backbone = starting_folder(run, config.out), config.backbone
+    # Before its first checkpoint a run still needs the backbone, by the name that was typed there.
+    if folder is not None and backbone != RANDOM and not os.path.exists(backbone):
+        there = folder / os.path.expanduser(backbone)
+        backbone = str(there) if there.exists() else backbone
+    return replace(config, out=run.path, backbone=backbone)
 
 
 def _changed(config: FinetuneConfig, changes: ResumeChanges) -> FinetuneConfig:

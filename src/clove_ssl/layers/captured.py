@@ -11,6 +11,7 @@ afterwards. So a forward pass is followed by its backward pass before another fo
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -57,10 +58,28 @@ class Recorder:
         """What is queued inside becomes part of a graph, and is not run."""
         # Another thread pins batches meanwhile, which only this mode of the check allows.
         mode = "thread_local"
-        with torch.cuda.graph(
-            graph, pool=self._memory, stream=self._stream, capture_error_mode=mode
+        with (
+            no_garbage_collected(),
+            torch.cuda.graph(
+                graph, pool=self._memory, stream=self._stream, capture_error_mode=mode
+            ),
         ):
             yield
+
+
+@contextmanager
+def no_garbage_collected() -> Iterator[None]:
+    """Python frees only what nobody refers to; cycles wait until afterwards."""
+    # Page-locked memory that was used on a stream is given back with an event on that stream. One
+    # that becomes part of a graph can never be asked whether it is over, and torch asks whenever it
+    # needs such memory: the process could pin nothing any more.
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class Sightings:

@@ -21,7 +21,7 @@ from clove_ssl.config.resuming import ResumeChanges
 from clove_ssl.errors import UserError
 from clove_ssl.methods.base import Method
 from clove_ssl.runs.directory import RunDirectory, newest_intact
-from clove_ssl.runs.provenance import read_starts
+from clove_ssl.runs.provenance import starting_folder
 from clove_ssl.training.checkpoints import fitting, load_state
 from clove_ssl.training.loop import TrainingLoop
 from clove_ssl.training.plan import RunPlan
@@ -59,21 +59,10 @@ def _check_still_there(run: RunDirectory, config: PretrainConfig) -> None:
 
 def _found_again(run: RunDirectory, config: PretrainConfig) -> PretrainConfig:
     """Paths of a run of an earlier version are relative to the folder it was started in."""
-    folder = _starting_folder(run, config)
+    folder = starting_folder(run, config.out)
     named = [_below(folder, each) for each in (config.data.source, *config.data.more)]
     data = replace(config.data, source=named[0], more=tuple(named[1:]))
     return replace(config, data=data, out=run.path)
-
-
-def _starting_folder(run: RunDirectory, config: PretrainConfig) -> Path | None:
-    """Where the run was started: as it was written down, or as its place tells."""
-    first = next(iter(read_starts(run)), {})
-    if "folder" in first:
-        return Path(first["folder"])
-    place, out = run.path.absolute(), config.out
-    if not out.is_absolute() and place.parts[-len(out.parts) :] == out.parts and out.parts:
-        return Path(*place.parts[: -len(out.parts)])
-    return None
 
 
 def _below(folder: Path | None, source: str) -> str:

@@ -116,6 +116,17 @@ def last_start(run: RunDirectory) -> dict[str, Any]:
     return next(reversed(read_starts(run)), {})
 
 
+def starting_folder(run: RunDirectory, out: Path) -> Path | None:
+    """Where a run was started: as it was written down, or as its place and its ``out`` tell."""
+    first = next(iter(read_starts(run)), {})
+    if "folder" in first:
+        return Path(first["folder"])
+    place = run.path.absolute()
+    if not out.is_absolute() and place.parts[-len(out.parts) :] == out.parts and out.parts:
+        return Path(*place.parts[: -len(out.parts)])
+    return None
+
+
 def recorded_side(run: RunDirectory) -> int | None:
     """The typical shorter side of the images of a run; runs of earlier versions do not know it."""
     made = last_start(run).get("choices", {}).get(SHORTER_SIDE)

@@ -21,7 +21,7 @@ from clove_ssl.views.render.gpu import render_batch
 from clove_ssl.views.render.packing import PackedImages
 
 pytest.importorskip("triton")
-from clove_ssl.views.render.triton.blur_kernels import blur_weights  # noqa: E402
+from clove_ssl.views.render.triton.blur_weights import blur_weights  # noqa: E402
 from clove_ssl.views.render.triton.parts import COUNTS, REACH  # noqa: E402
 
 pytestmark = NEEDS_KERNELS

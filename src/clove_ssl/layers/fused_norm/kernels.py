@@ -83,6 +83,12 @@ def _summed(table, parts, channel, there, channels, P: tl.constexpr, C: tl.const
     return tl.sum(one, 0), tl.sum(two, 0)
 
 
+@triton.jit
+def at_least_zero(value):
+    """A ReLU that hides nothing: what is no number stays so, and reaches the loss."""
+    return tl.maximum(value, 0.0, propagate_nan=tl.PropagateNan.ALL)
+
+
 @triton.jit(do_not_specialize=["parts", "rows"])
 def moments(
     level,  # what was taken off all values before they were summed
@@ -105,10 +111,8 @@ def moments(
     there = channel < channels
     total, squares = _summed(table, parts, channel, there, channels, P, C)
     offset = total / rows
-    variance = squares / rows - offset * offset
-    # Rounding may take a channel that is constant to a tiny negative variance. What is no number
-    # stays, so that one value that is not finite shows in all of its channel, as in torch.
-    variance = tl.maximum(variance, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    # Rounding may take a channel that is constant to a tiny negative variance.
+    variance = at_least_zero(squares / rows - offset * offset)
     mean = tl.load(level + channel, mask=there, other=0.0).to(tl.float32) + offset
     tl.store(mean_out + channel, mean, mask=there)
     tl.store(scale_out + channel, 1.0 / tl.sqrt(variance + eps), mask=there)
@@ -168,8 +172,7 @@ def normalize(
     if SIDE:
         value += tl.load(side + at, mask=mask, other=0.0).to(tl.float32)
     if RELU:
-        # What is no number stays as well: a ReLU of 0 would hide it from the loss.
-        value = tl.maximum(value, 0.0, propagate_nan=tl.PropagateNan.ALL)
+        value = at_least_zero(value)
     tl.store(out + at, value.to(out.dtype.element_ty), mask=mask)
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from clove_ssl.layers.fused_norm.kernels import affine, behind_norm
+from clove_ssl.layers.fused_norm.kernels import affine, at_least_zero, behind_norm
 
 
 @triton.jit
@@ -110,9 +110,9 @@ def pool(
         better = (best_above > best) & (y + 1 < height)
         best = tl.where(better, best_above, best) * direction
         winner = tl.where(better, 6 + winner_above, winner)
-        # As in ``normalize``, so what is no number stays.
+        # As in ``normalize``.
         value = (best - mean[None, :]) * factor[None, :] + shift[None, :]
-        value = tl.maximum(value, 0.0, propagate_nan=tl.PropagateNan.ALL)
+        value = at_least_zero(value)
         tl.store(out + window, value.to(out.dtype.element_ty), mask=real)
         # Also where no value is above 0: the backward pass asks the ReLU before it asks who won.
         tl.store(winners + window, winner.to(tl.uint8), mask=real)
@@ -149,8 +149,8 @@ def pooled_gradient_sums(
     total = tl.zeros([R, C], tl.float32)
     along = tl.zeros([R, C], tl.float32)
     last = tl.minimum(first + stretch, cells)
-    # Not with tiles on their way, as in ``gradient_sums``: which values are read follows from others
-    # that are read, and it took twice as long.
+    # Not with tiles on their way, as in ``gradient_sums``: which values are read follows from
+    # others that are read, and it took twice as long.
     for start in range(first, last, R):
         cell = start + tl.arange(0, R)
         mask = (cell < last)[:, None] & there[None, :]

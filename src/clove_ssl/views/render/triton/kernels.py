@@ -1,17 +1,17 @@
 """Triton kernels that render a group of views; import only where Triton is installed.
 
-Three kernels, each over all views of a group at once:
+Five kernels, each over all views of a group at once:
 
     resize_across   source pixels -> crops as wide as the view         uint8
     resize_down     -> crops as views, and sums of their brightness    uint8
     colour          -> jitter and grey; views without blur are done    float16
+    blur_across     -> of blurred views only                           float16
+    blur_down       -> of blurred views only, done
 
-Those of ``blur_kernels.py`` follow for the others. A program renders one tile of one
-view, all three channels of it, and reads what is particular to the view from tables
-(see ``parts.py``). Loops over taps run as often as the program's own view needs, so
-photos of all sizes share a launch; several taps are unrolled, because a thread that
-asks for many pixels at once waits for memory only once. Sums are taken in a fixed
-order: the same batch always gives the same bits.
+A program renders one tile of one view, all three channels of it, and reads what is
+particular to the view from tables (see ``parts.py``). Loops over taps run as
+often as the program's own view needs, so photos of all sizes share a launch. Sums
+are taken in a fixed order: the same batch always gives the same bits.
 
 Tiles may be larger than what is left of a view. Rows are then kept inside it, and
 columns run on into whatever comes next, so buffers that are read in tiles end with
@@ -39,6 +39,7 @@ from clove_ssl.views.render.triton.parts import (
     NEXT_CHANNEL,
     NEXT_ROW,
     PLACES,
+    REACH,
     SCALE_ACROSS,
     SCALE_DOWN,
     SOLARIZE_FROM,
@@ -63,40 +64,40 @@ def resize_across(
     size,
     row_tiles,  # of the highest crop
     BICUBIC: tl.constexpr,
-    TAPS: tl.constexpr,  # that are added up at once
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
     """Resample the rows of every crop to the width of the view, mirrored where it is flipped."""
     program = tl.program_id(0)
     view, first_row, first_column = parts.tile_of(program, size, row_tiles, ROWS, COLUMNS)
+    rows, columns = parts.flat_tile(first_row, first_column, ROWS, COLUMNS)
     counts += view * COUNTS
     places += view * PLACES
     height = tl.load(counts + HEIGHT)
     if first_row < height:  # crops have different heights
-        rows = first_row + tl.arange(0, ROWS)
-        columns = parts.lanes_along(first_column, COLUMNS)
         flip = tl.load(counts + FLIP)
-        width = tl.load(counts + WIDTH)
-        taps = tl.load(counts + TAPS_ACROSS)
-        next_channel = tl.load(counts + NEXT_CHANNEL)
         scale = tl.load(amounts + view * AMOUNTS + SCALE_ACROSS)
         # A mirrored pixel begins where its mirror image would: flips need no pass of their own.
-        start, distance, step = parts.windows(columns, flip, scale, size, width, taps, BICUBIC)
+        first, distance, step = parts.first_taps(columns, flip, scale, size, BICUBIC)
+        width = tl.load(counts + WIDTH)
+        next_channel = tl.load(counts + NEXT_CHANNEL)
         # The last row again for rows below the crop, where the source may end.
         lines = tl.minimum(rows, height - 1) * tl.load(counts + NEXT_ROW)
-        pixels = source + tl.load(places + SOURCE) + (lines[:, None] + start[None, :])
-        red, green, blue, total = parts.weighted_sums(
-            pixels, 1, next_channel, distance, step, taps, 0, TAPS, BICUBIC
-        )
+        crop = source + tl.load(places + SOURCE)
+        total = tl.zeros((ROWS * COLUMNS,), dtype=tl.float32)
+        red, green, blue = total, total, total
+        for tap in range(0, tl.load(counts + TAPS_ACROSS)):
+            x, weight = parts.tap_weights(first, distance, step, tap, width, BICUBIC)
+            pixels = crop + (lines + x)
+            red, green, blue = parts.add_weighted(red, green, blue, weight, pixels, next_channel)
+            total += weight
 
-        # Weights inside the crop make up for what the filter would have reached outside. Rounded
-        # to whole levels between the two passes, as on the CPU and in Pillow.
-        red, green, blue = parts.levels(red, green, blue, (1.0 / total)[None, :])
+        # Taps outside the crop weigh 0, and the sum of the others makes up for them. Rounded to
+        # whole levels between the two passes, as on the CPU and in Pillow.
+        red, green, blue = parts.levels(red, green, blue, 1.0 / total)
         into = middle + tl.multiple_of(tl.load(places + MIDDLE), 16)
-        into += rows[:, None] * size + columns[None, :]
-        inside = (rows < height)[:, None] & (columns < size)[None, :]
-        parts.store(into, height * size, red, green, blue, inside)
+        into += rows * size + columns
+        parts.store(into, height * size, red, green, blue, (rows < height) & (columns < size))
 
 
 @triton.jit
@@ -109,7 +110,6 @@ def resize_down(
     amounts,
     size,
     BICUBIC: tl.constexpr,
-    TAPS: tl.constexpr,  # that are added up at once
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
@@ -117,21 +117,28 @@ def resize_down(
     program = tl.program_id(0)
     row_tiles = tl.cdiv(size, ROWS)
     view, first_row, first_column = parts.tile_of(program, size, row_tiles, ROWS, COLUMNS)
+    # Two axes, not one as in ``resize_across``: here a weight belongs to a whole row of the tile,
+    # and pixels that are read together lie side by side in any case.
     rows = first_row + tl.arange(0, ROWS)
     columns = first_column + tl.arange(0, COLUMNS)
     counts += view * COUNTS
     amounts += view * AMOUNTS
     height = tl.load(counts + HEIGHT)
     flip = tl.load(counts + VERTICAL_FLIP)
-    taps = tl.load(counts + TAPS_DOWN)
     scale = tl.load(amounts + SCALE_DOWN)
-    start, distance, step = parts.windows(rows, flip, scale, size, height, taps, BICUBIC)
+    first, distance, step = parts.first_taps(rows, flip, scale, size, BICUBIC)
     # Aligned, as ``tables.py`` sees to, so that Triton may load several bytes at once.
     crop = middle + tl.multiple_of(tl.load(places + view * PLACES + MIDDLE), 16)
-    pixels = crop + (start[:, None] * size + columns[None, :])
-    red, green, blue, total = parts.weighted_sums(
-        pixels, size, height * size, distance, step, taps, 1, TAPS, BICUBIC
-    )
+    black = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
+    red, green, blue = black, black, black
+    total = tl.zeros((ROWS,), dtype=tl.float32)
+    for tap in range(0, tl.load(counts + TAPS_DOWN)):
+        y, weight = parts.tap_weights(first, distance, step, tap, height, BICUBIC)
+        pixels = crop + (y[:, None] * size + columns[None, :])
+        red, green, blue = parts.add_weighted(
+            red, green, blue, weight[:, None], pixels, height * size
+        )
+        total += weight
 
     red, green, blue = parts.levels(red, green, blue, (1.0 / total)[:, None])
     inside = (rows < size)[:, None] & (columns < size)[None, :]
@@ -197,4 +204,88 @@ def colour(
     else:
         into = views + view.to(tl.int64) * (3 * area) + pixels * next_pixel
         solarize_from = tl.load(amounts + SOLARIZE_FROM)
-        parts.store_view(into, next_channel, red, green, blue, solarize_from, inside)
+        _store_view(into, next_channel, red, green, blue, solarize_from, inside)
+
+
+@triton.jit(do_not_specialize=["side"])
+def blur_across(
+    coloured,
+    across,  # (blurred views, 3, size, size)
+    bands,  # (blurred views, side, side)
+    blurred,  # (blurred views,) their places among all views
+    counts,
+    size,
+    side,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Blur the rows of the views that are blurred."""
+    program = tl.program_id(0)
+    row_tiles = tl.cdiv(size, ROWS)
+    blur_row, first_row, first_column = parts.tile_of(program, size, row_tiles, ROWS, COLUMNS)
+    rows, columns = parts.flat_tile(first_row, first_column, ROWS, COLUMNS)
+    area = size * size
+    start = blur_row.to(tl.int64) * (3 * area)
+    reach = tl.load(counts + tl.load(blurred + blur_row) * COUNTS + REACH)
+    band = bands + blur_row.to(tl.int64) * (side * side)
+    lines = tl.minimum(rows, size - 1) * size
+    black = tl.zeros((ROWS * COLUMNS,), dtype=tl.float32)
+    red, green, blue = black, black, black
+    # As far as this view's blur reaches, however wide the others of the group are.
+    for tap in range(0, 2 * reach + 1):
+        x, weight = parts.band_weights(band, columns, tap - reach, size, side)
+        pixels = coloured + start + (lines + x)
+        red, green, blue = parts.add_weighted(red, green, blue, weight, pixels, area)
+    into = across + start + (rows * size + columns)
+    parts.store(into, area, red, green, blue, (rows < size) & (columns < size))
+
+
+@triton.jit(do_not_specialize=["side"])
+def blur_down(
+    across,
+    views,  # (views, 3, size, size) with steps of their own
+    bands,
+    blurred,
+    counts,
+    amounts,
+    size,
+    side,
+    next_pixel,
+    next_channel,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Blur the columns of the views that are blurred, solarise and normalise them."""
+    program = tl.program_id(0)
+    row_tiles = tl.cdiv(size, ROWS)
+    blur_row, first_row, first_column = parts.tile_of(program, size, row_tiles, ROWS, COLUMNS)
+    rows = first_row + tl.arange(0, ROWS)
+    columns = first_column + tl.arange(0, COLUMNS)
+    area = size * size
+    view = tl.load(blurred + blur_row)
+    reach = tl.load(counts + view * COUNTS + REACH)
+    band = bands + blur_row.to(tl.int64) * (side * side)
+    start = across + blur_row.to(tl.int64) * (3 * area)
+    black = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
+    red, green, blue = black, black, black
+    for tap in range(0, 2 * reach + 1):
+        y, weight = parts.band_weights(band, rows, tap - reach, size, side)
+        pixels = start + (y[:, None] * size + columns[None, :])
+        red, green, blue = parts.add_weighted(red, green, blue, weight[:, None], pixels, area)
+    inside = (rows < size)[:, None] & (columns < size)[None, :]
+    solarize_from = tl.load(amounts + view * AMOUNTS + SOLARIZE_FROM)
+    pixels = rows[:, None] * size + columns[None, :]
+    into = views + view.to(tl.int64) * (3 * area) + pixels * next_pixel
+    _store_view(into, next_channel, red, green, blue, solarize_from, inside)
+
+
+@triton.jit
+def _store_view(into, next_channel, red, green, blue, solarize_from, inside):
+    """The last steps of every view: solarise, normalise, store."""
+    # In this order: the threshold of solarisation is a grey level.
+    red, green, blue = parts.normalized(
+        parts.solarized(red, solarize_from),
+        parts.solarized(green, solarize_from),
+        parts.solarized(blue, solarize_from),
+    )
+    parts.store(into, next_channel, red, green, blue, inside)

@@ -18,23 +18,18 @@ from torch import Tensor
 from clove_ssl.views.render.blur_bands import band_side, blur_bands, blur_reaches
 from clove_ssl.views.render.groups import ViewGroup
 from clove_ssl.views.render.packing import PackedImages, send_together
-from clove_ssl.views.render.triton import blur_kernels, kernels
+from clove_ssl.views.render.triton import kernels
+from clove_ssl.views.render.triton.blur_weights import blur_weights
 from clove_ssl.views.render.triton.tables import KernelTables, kernel_tables, middle_elements
 
-# Rows and columns of a tile: common sizes of views are multiples of both, so that few threads have
-# nothing to do. 64 threads share a tile, 8 pixels each, and what is the same for all pixels of a
-# thread is computed once.
-_TILE = {"ROWS": 16, "COLUMNS": 32}
+# Rows and columns of a tile. Weights change along one axis only, and a thread computes each
+# weight once for all its pixels, so tiles are long along the other axis.
+_ACROSS = {"ROWS": 16, "COLUMNS": 32}
+_DOWN = {"ROWS": 4, "COLUMNS": 128}
 _PIXELS = 512
-_OPTIONS = {"num_warps": 2, "num_stages": 1, "enable_fp_fusion": True}
-
-# Pixels that a thread asks for before it waits for the first: the taps of a filter that enlarges,
-# and all but one of a box blur.
-_TAPS = {"bicubic": 4, "bilinear": 2}
-_BLUR_TAPS = 6
-
-_LARGEST_SIDE = 64  # of a blur matrix that one program can hold
-_SMALLEST_SIDE = 16  # of a matrix that Triton multiplies
+# Of blur matrices that one program makes: products need 16 rows at least, and registers hold 64.
+_SMALLEST_SIDE, _LARGEST_SIDE = 16, 64
+_OPTIONS = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": True}
 
 
 def render_groups(
@@ -87,10 +82,7 @@ class GroupRendering:
         self._source = source
         self._group = group
         self._size = group.size
-        self._filter = {
-            "BICUBIC": group.interpolation == "bicubic",
-            "TAPS": _TAPS[group.interpolation],
-        }
+        self._is_bicubic = group.interpolation == "bicubic"
         self._places, self._counts, self._amounts, self._blurred, self._sigma = tables
         self._reach = int(blur_reaches(group.sigma, group.blur_kernel).max())
         self._side = band_side(group.size, self._reach)
@@ -101,7 +93,7 @@ class GroupRendering:
         # still resolves an eighth of a level, with half the traffic of float32.
         self._middle = self._room(middle_elements(group), torch.uint8)
         self._resized = self._room(self.views.numel(), torch.uint8)
-        self._sums = self._room(len(group) * self._tiles(), torch.float32)
+        self._sums = self._room(len(group) * self._tiles(_DOWN), torch.float32)
         blurred_pixels = 3 * len(self._blurred) * group.size**2
         self._coloured = self._room(blurred_pixels, torch.float16)
         self._across = self._room(blurred_pixels, torch.float16)
@@ -113,30 +105,30 @@ class GroupRendering:
         """Source pixels to crops as wide as the views."""
         # Programs for the highest crop are started for all; those below a lower one end at once.
         highest = int(self._group.crop[:, 2].max())
-        row_tiles = _tiles_over(highest, _TILE["ROWS"])
+        row_tiles = _tiles_over(highest, _ACROSS["ROWS"])
         _launch(
             kernels.resize_across,
-            len(self._group) * row_tiles * _tiles_over(self._size, _TILE["COLUMNS"]),
+            len(self._group) * row_tiles * _tiles_over(self._size, _ACROSS["COLUMNS"]),
             *(self._source, self._middle, self._places, self._counts, self._amounts),
             *(self._size, row_tiles),
-            **self._filter,
-            **_TILE,
+            BICUBIC=self._is_bicubic,
+            **_ACROSS,
         )
 
     def resize_down(self) -> None:
         """Those to views, and the sums of brightness that contrast needs."""
         _launch(
             kernels.resize_down,
-            len(self._group) * self._tiles(),
+            len(self._group) * self._tiles(_DOWN),
             *(self._middle, self._resized, self._sums),
             *(self._places, self._counts, self._amounts, self._size),
-            **self._filter,
-            **_TILE,
+            BICUBIC=self._is_bicubic,
+            **_DOWN,
         )
 
     def colour(self) -> None:
         """Jitter and grey; views that are not blurred are complete after this."""
-        sums = self._tiles()
+        sums = self._tiles(_DOWN)
         _launch(
             kernels.colour,
             len(self._group) * _tiles_over(self._size**2, _PIXELS),
@@ -155,7 +147,7 @@ class GroupRendering:
             return
         side = max(_SMALLEST_SIDE, _power_of_two(self._side))
         _launch(
-            blur_kernels.blur_weights,
+            blur_weights,
             len(self._blurred),
             *(self._bands, self._sigma, self._blurred, self._counts, self._side),
             GAUSSIAN=kernel == "gaussian",
@@ -166,28 +158,26 @@ class GroupRendering:
     def blur_across(self) -> None:
         """Blur the rows of the views that are blurred."""
         _launch(
-            blur_kernels.blur_across,
-            len(self._blurred) * self._tiles(),
+            kernels.blur_across,
+            len(self._blurred) * self._tiles(_ACROSS),
             *(self._coloured, self._across, self._bands, self._blurred, self._counts),
             *(self._size, self._side),
-            TAPS=_BLUR_TAPS,
-            **_TILE,
+            **_ACROSS,
         )
 
     def blur_down(self) -> None:
         """Blur their columns, which completes them."""
         _launch(
-            blur_kernels.blur_down,
-            len(self._blurred) * self._tiles(),
+            kernels.blur_down,
+            len(self._blurred) * self._tiles(_DOWN),
             *(self._across, self.views, self._bands, self._blurred, self._counts, self._amounts),
             *(self._size, self._side, *self._steps),
-            TAPS=_BLUR_TAPS,
-            **_TILE,
+            **_DOWN,
         )
 
-    def _tiles(self) -> int:
+    def _tiles(self, tile: dict[str, int]) -> int:
         """Tiles of one view."""
-        return _tiles_over(self._size, _TILE["ROWS"]) * _tiles_over(self._size, _TILE["COLUMNS"])
+        return _tiles_over(self._size, tile["ROWS"]) * _tiles_over(self._size, tile["COLUMNS"])
 
     def _room(self, elements: int, dtype: torch.dtype) -> Tensor:
         # The last tile may read beyond the last view, and that memory has to exist.

@@ -24,7 +24,7 @@ HEIGHT = tl.constexpr(0)  # of the crop
 WIDTH = tl.constexpr(1)
 NEXT_ROW = tl.constexpr(2)  # steps between rows and between channels of the source image
 NEXT_CHANNEL = tl.constexpr(3)
-TAPS_ACROSS = tl.constexpr(4)  # source pixels that one pixel of the view is made of, at most all
+TAPS_ACROSS = tl.constexpr(4)  # source pixels that one pixel of the view is made of
 TAPS_DOWN = tl.constexpr(5)
 FLIP = tl.constexpr(6)
 VERTICAL_FLIP = tl.constexpr(7)
@@ -60,9 +60,6 @@ _RED_SCALE = tl.constexpr(1 / (255 * IMAGENET_STD[0]))
 _GREEN_SCALE = tl.constexpr(1 / (255 * IMAGENET_STD[1]))
 _BLUE_SCALE = tl.constexpr(1 / (255 * IMAGENET_STD[2]))
 
-_WHOLE_FROM = tl.constexpr(2.0**23)  # float32 has no fractions from here on
-_HALF_WAY_UP = tl.constexpr(2.0**-16)  # the last digit of pixels from 128; sums are no better
-
 
 # --- tiles
 
@@ -78,21 +75,14 @@ def tile_of(program, size, row_tiles, ROWS: tl.constexpr, COLUMNS: tl.constexpr)
 
 
 @triton.jit
-def lanes_along(first, LENGTH: tl.constexpr):
-    """Columns of a tile of which neighbouring threads shall take one each.
+def flat_tile(first_row, first_column, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Row and column of every pixel of a tile, row by row in one line.
 
-    Triton gives several columns that lie side by side to one thread. Where places to read
-    are computed for every column, threads then read far from each other, and each has to
-    compute as many weights as it has columns.
+    Neighbouring threads then take neighbouring columns, which Triton cannot know to be
+    the better choice where the columns that a pixel is made of are computed.
     """
-    return first + tl.max_contiguous(tl.arange(0, LENGTH), 1)
-
-
-@triton.jit
-def black(pixels):
-    """Three channels of a tile of pixels to which nothing has been added yet."""
-    zeros = tl.zeros(pixels.shape, dtype=tl.float32)
-    return zeros, zeros, zeros
+    pixel = tl.max_contiguous(tl.arange(0, ROWS * COLUMNS), 1)
+    return first_row + pixel // COLUMNS, first_column + pixel % COLUMNS
 
 
 @triton.jit
@@ -116,9 +106,7 @@ def store(pixels, next_channel, red, green, blue, inside):
 @triton.jit
 def _as_stored(values, pixels):
     if pixels.dtype.element_ty == tl.uint8:
-        # The last byte of such a sum is the whole level itself. Conversions from float to integer
-        # run at an eighth of the speed of additions.
-        values = (values + _WHOLE_FROM).to(tl.int32, bitcast=True)
+        values = values.to(tl.int32)  # not every version converts floats to bytes directly
     return values.to(pixels.dtype.element_ty)
 
 
@@ -126,11 +114,11 @@ def _as_stored(values, pixels):
 
 
 @triton.jit
-def windows(view_pixels, flip, scale, size, length, taps, BICUBIC: tl.constexpr):
-    """Stretches of ``taps`` source pixels that some pixels of a view are made of.
+def first_taps(view_pixels, flip, scale, size, BICUBIC: tl.constexpr):
+    """Source pixels with which the sums of some pixels of a view begin.
 
-    Returns where they start, the distances of these first pixels from the middle of the
-    filter in its own units, and how much a step adds to a distance.
+    Returns their places, which may lie before the crop, their distances from the
+    middle of the filter in its own units, and how much a step adds to a distance.
     """
     view_pixels = tl.minimum(view_pixels, size - 1)  # a tile may be larger than the view
     seen = tl.where(flip != 0, size - 1 - view_pixels, view_pixels)
@@ -141,67 +129,44 @@ def windows(view_pixels, flip, scale, size, length, taps, BICUBIC: tl.constexpr)
     support = shrinks_by
     if BICUBIC:
         support = 2.0 * shrinks_by
-    first = tl.floor(center - support + 0.5).to(tl.int32)  # whose middle lies under the filter
-    start = moved_inside(first, length, taps)
+    first = tl.floor(center - support + 0.5)  # the first whose middle lies under the filter
     # The loop over taps then needs one multiplication for a distance, and no division.
-    return start, (start.to(tl.float32) + 0.5 - center) / shrinks_by, 1.0 / shrinks_by
+    return first.to(tl.int32), (first + 0.5 - center) / shrinks_by, 1.0 / shrinks_by
 
 
 @triton.jit
-def moved_inside(first, length, taps):
-    """Starts of windows of ``taps`` pixels on an axis that is at least as long.
-
-    Beyond a crop there are other pixels of the photo, or no memory at all. A window that
-    was moved also holds pixels that the filter does not reach; they weigh 0, and no place
-    has to be corrected tap by tap.
-    """
-    return tl.minimum(tl.maximum(first, 0), length - taps)
-
-
-@triton.jit
-def weighted_sums(
-    pixels,  # the first of every window
-    next_tap,  # steps between the pixels of a window, and between channels
-    next_channel,
-    distance,  # as ``windows`` has it
-    step,
-    taps,
-    AXIS: tl.constexpr,  # along which all pixels of a tile have the same weights
-    TAPS: tl.constexpr,  # that are added up at once
-    BICUBIC: tl.constexpr,
-):
-    """Add up the pixels of every window, weighted, and the weights alone."""
-    red, green, blue = black(pixels)
-    total = tl.zeros_like(distance)
-    whole = taps // TAPS * TAPS
-    for first_tap in range(0, whole, TAPS):
-        for tap in tl.static_range(TAPS):
-            weight = _filter(distance + (first_tap + tap) * step, BICUBIC)
-            total += weight
-            weight = tl.expand_dims(weight, AXIS)
-            at = pixels + tap * next_tap
-            red, green, blue = add_weighted(red, green, blue, weight, at, next_channel)
-        pixels += TAPS * next_tap
-    for tap in range(whole, taps):
-        weight = _filter(distance + tap * step, BICUBIC)
-        total += weight
-        weight = tl.expand_dims(weight, AXIS)
-        red, green, blue = add_weighted(red, green, blue, weight, pixels, next_channel)
-        pixels += next_tap
-    return red, green, blue, total
-
-
-@triton.jit
-def _filter(distance, BICUBIC: tl.constexpr):
-    """Weights of pixels at a distance from the middle of the filter."""
-    distance = tl.abs(distance)
+def tap_weights(first, distance, step, tap, length, BICUBIC: tl.constexpr):
+    """Source pixels of one tap, kept inside the crop, and their weights: 0 if they had to be."""
+    wanted = first + tap
+    # Beyond the crop there are other pixels of the photo, or no memory at all.
+    place = tl.minimum(tl.maximum(wanted, 0), length - 1)
+    distance = tl.abs(distance + tap * step)
     if BICUBIC:  # Keys' cubic with a = -0.5, which Pillow uses
         near = (1.5 * distance - 2.5) * distance * distance + 1.0
         far = ((-0.5 * distance + 2.5) * distance - 4.0) * distance + 2.0
         weight = tl.where(distance < 1.0, near, tl.where(distance < 2.0, far, 0.0))
     else:
         weight = tl.maximum(1.0 - distance, 0.0)
-    return weight
+    return place, tl.where(place == wanted, weight, 0.0)
+
+
+@triton.jit
+def band_weights(band, pixels, offset, size, side):
+    """Pixels that lie ``offset`` away, kept inside the view, and their weights in the blur.
+
+    ``band`` is a small matrix (side, side) that stands for (size, size): between its
+    first and last rows, those of the borders, its middle row repeats.
+    """
+    # Pixels up to the middle row have a row of their own, and so have the last ones, counted from
+    # the end; all between them use the middle row.
+    shift = tl.minimum(tl.maximum(pixels - side // 2, 0), size - side)
+    row = tl.minimum(pixels - shift, side - 1)  # a tile may be larger than the view
+    # Beyond the small matrix weights are 0: what would lie outside the view is part of the weight
+    # of its border pixels already.
+    column = row + offset
+    known = (column >= 0) & (column < side)
+    weight = tl.load(band + row * side + column, mask=known, other=0.0)
+    return tl.minimum(tl.maximum(pixels + offset, 0), size - 1), weight
 
 
 # --- pixel by pixel
@@ -211,17 +176,10 @@ def _filter(distance, BICUBIC: tl.constexpr):
 def levels(red, green, blue, factor):
     """The 8-bit values that are nearest after scaling, still as floats."""
     return (
-        clamped(_nearest(red * factor)),
-        clamped(_nearest(green * factor)),
-        clamped(_nearest(blue * factor)),
+        clamped(tl.floor(red * factor + 0.5)),
+        clamped(tl.floor(green * factor + 0.5)),
+        clamped(tl.floor(blue * factor + 0.5)),
     )
-
-
-@triton.jit
-def _nearest(pixels):
-    """Whole numbers next to pixels, upwards from half way; below 0 only nearly whole."""
-    # Two additions, because rounding instructions run at an eighth of their speed.
-    return (pixels + _HALF_WAY_UP) + _WHOLE_FROM - _WHOLE_FROM
 
 
 @triton.jit
@@ -276,27 +234,25 @@ def jittered(red, green, blue, mean, counts, amounts, step: tl.constexpr):
 def hue_turned(red, green, blue, thirds, sixths):
     """Turn the colour circle; ``photometry.adjust_hue_`` says how and why."""
     # Whole thirds exchange channels; what is left to turn is a sixth of the circle at most.
-    if thirds == 1:
-        red, green, blue = blue, red, green
-    if thirds == 2:
-        red, green, blue = green, blue, red
-    larger = tl.maximum(red, green)
-    smaller = tl.minimum(red, green)
-    high = tl.maximum(larger, blue)
-    low = tl.minimum(smaller, blue)
-    median = tl.maximum(smaller, tl.minimum(larger, blue))
+    first = tl.where(thirds == 1, blue, tl.where(thirds == 2, green, red))
+    second = tl.where(thirds == 1, red, tl.where(thirds == 2, blue, green))
+    third = tl.where(thirds == 1, green, tl.where(thirds == 2, red, blue))
+    larger = tl.maximum(first, second)
+    smaller = tl.minimum(first, second)
+    high = tl.maximum(larger, third)
+    low = tl.minimum(smaller, third)
+    median = tl.maximum(smaller, tl.minimum(larger, third))
     way = (high - low) * sixths
-    turned_red = _moved(red, green > blue, way, low, median, high)
-    turned_green = _moved(green, blue > red, way, low, median, high)
-    turned_blue = _moved(blue, red > green, way, low, median, high)
+    turned_red = _moved(first, second - third, way, low, median, high)
+    turned_green = _moved(second, third - first, way, low, median, high)
+    turned_blue = _moved(third, first - second, way, low, median, high)
     return turned_red, turned_green, turned_blue
 
 
 @triton.jit
-def _moved(channel, is_behind, way, low, median, high):
-    """A channel after the turn; ``is_behind`` if the colour lies beyond the channel's hue."""
-    # Between two equal channels the third is the highest or the lowest, and stays so either way.
-    signed_way = tl.where(is_behind, way, -way)
+def _moved(channel, side, way, low, median, high):
+    """A channel after the turn; ``side`` says which way the colour has left the channel's hue."""
+    signed_way = tl.where(side > 0.0, way, tl.where(side < 0.0, -way, 0.0))
     return tl.minimum(tl.maximum(2.0 * channel - median - signed_way, low), high)
 
 
@@ -314,15 +270,3 @@ def normalized(red, green, blue):
         (green - _GREEN_MEAN) * _GREEN_SCALE,
         (blue - _BLUE_MEAN) * _BLUE_SCALE,
     )
-
-
-@triton.jit
-def store_view(into, next_channel, red, green, blue, solarize_from, inside):
-    """The last steps of every view: solarise, normalise, store."""
-    # In this order: the threshold of solarisation is a grey level.
-    red, green, blue = normalized(
-        solarized(red, solarize_from),
-        solarized(green, solarize_from),
-        solarized(blue, solarize_from),
-    )
-    store(into, next_channel, red, green, blue, inside)

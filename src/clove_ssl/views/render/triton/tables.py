@@ -83,9 +83,8 @@ def _fill_resizing(
     counts[:, parts.WIDTH.value] = width
     counts[:, parts.NEXT_ROW.value] = source_width
     counts[:, parts.NEXT_CHANNEL.value] = source_width * images.heights[group.image]
-    support = _SUPPORT[group.interpolation]
-    counts[:, parts.TAPS_ACROSS.value] = np.minimum(_taps(scale_across, support), width)
-    counts[:, parts.TAPS_DOWN.value] = np.minimum(_taps(scale_down, support), height)
+    counts[:, parts.TAPS_ACROSS.value] = _taps(scale_across, _SUPPORT[group.interpolation])
+    counts[:, parts.TAPS_DOWN.value] = _taps(scale_down, _SUPPORT[group.interpolation])
     counts[:, parts.FLIP.value] = group.flip
     counts[:, parts.VERTICAL_FLIP.value] = group.vertical_flip
     amounts[:, parts.SCALE_ACROSS.value] = scale_across
