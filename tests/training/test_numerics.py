@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -35,6 +37,19 @@ def test_new_memory_is_not_filled_behind_the_decoder(deterministic: bool) -> Non
     start_repeatably(0, torch.device("cuda"), deterministic=deterministic)
     assert torch.are_deterministic_algorithms_enabled() == deterministic
     assert not torch.utils.deterministic.fill_uninitialized_memory
+
+
+def test_a_run_on_a_gpu_starts_without_the_compiler_of_torch() -> None:
+    program = (
+        "import sys\n"
+        "from clove_ssl.command_line.importing import starting\n"
+        "with starting():\n"
+        "    import torch\n"
+        "    from clove_ssl.training.numerics import start_repeatably\n"
+        "start_repeatably(0, torch.device('cuda'), deterministic=False)\n"
+        "sys.exit('torch._inductor' in sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 @pytest.mark.usefixtures("settings_of_torch")

@@ -33,6 +33,7 @@ from clove_ssl.pretraining.choices import (
     decide_sizes,
 )
 from clove_ssl.pretraining.compile.ahead import compile_ahead
+from clove_ssl.pretraining.compile.kernels import Helper, start_helper
 from clove_ssl.pretraining.compile.method import compile_method
 from clove_ssl.pretraining.feed import open_feed
 from clove_ssl.pretraining.going_on import read_continued, take_over
@@ -81,6 +82,7 @@ class Parts:
     method: Method
     probes: RunProbes
     needs: PretrainNeeds | None  # of memory and disk, where that is known
+    kernels: Helper | None  # compiles those of a GPU meanwhile
 
 
 def pretrain(config: PretrainConfig, *, overwrite: bool = False) -> PretrainResult:
@@ -115,6 +117,10 @@ def _prepare(config: PretrainConfig, process: Process) -> Parts:
         config = replace(config, method=config.method.for_classes(len(images.class_names)))
     # Before the method takes memory: what cannot fit should be a sentence, not a killed process.
     sizes = decide_sizes(config, process, images=len(images))
+    kernels = None
+    if process.device.type == "cuda":
+        # As soon as it is known what to compile: networks, workers and a first batch take time.
+        kernels = start_helper(config, process, images=sizes.plan.micro_batch)
     needs = check_needs(config, process, sizes)
     method = _build_method(config, process)
     choices = decide(config, process, sizes, method=method, source=images.source)
@@ -127,7 +133,7 @@ def _prepare(config: PretrainConfig, process: Process) -> Parts:
         fuse_norms(method)
     largest = max((spec.size for spec in method.views()), default=224)
     probes = RunProbes(config, choices.plan, images.source, size=largest)
-    return Parts(config, images, choices, method, probes, needs)
+    return Parts(config, images, choices, method, probes, needs, kernels)
 
 
 def _build_method(config: PretrainConfig, process: Process) -> Method:
@@ -290,6 +296,8 @@ def _train_and_probe(
         start_step=loop.step,
     )
     with closing(feed):
+        if parts.kernels is not None:
+            parts.kernels.wait()
         return probe.train(feed)
 
 

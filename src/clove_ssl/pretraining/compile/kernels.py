@@ -1,0 +1,185 @@
+"""Have our kernels compiled by several processes, while a run still gets ready.
+
+Triton compiles a kernel when it is first launched, one after the other, which takes most of the
+time to the first step of a first run. A helper finds out which kernels there will be
+(``launches.py``), and leaves them in Triton's cache before anybody asks for them. It is a copy of
+this process, which has imported all it needs, and never touches the GPU. Whatever becomes of it,
+the run goes on and compiles what is missing, as it would without a helper.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+
+import clove_ssl
+from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.cores import available_cores
+from clove_ssl.layers.fused_norm.activation import has_triton
+from clove_ssl.pretraining.compile.helpers import end_with_parent
+from clove_ssl.pretraining.compile.launches import (
+    compile_driver,
+    noted,
+    outline,
+    pretend_gpu,
+    render_unseen,
+    step_unseen,
+)
+from clove_ssl.training.numerics import Precision, choose_precision
+from clove_ssl.training.processes import Process
+
+FEWEST_CORES = 4  # with fewer, the helper would take the time of the run that it is to save
+MOST_PROCESSES = 16
+LONGEST_WAIT = 30.0  # seconds; all kernels take a few
+_WITH_KERNELS = ("backbones", "layers", "methods", "views")  # folders
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the kernels of a run depend on."""
+
+    config: PretrainConfig
+    images: int  # of a pass
+    precision: Precision
+    capability: tuple[int, int]  # of the GPU
+
+    @property
+    def renders(self) -> bool:
+        """Whether views are rendered by kernels, too."""
+        return self.config.data.render != "cpu"
+
+    @property
+    def mark(self) -> Path:
+        """The file beside Triton's kernels that says that these are among them."""
+        from triton import __version__, knobs
+
+        config = self.config
+        parts = (config.method, config.backbone, config.data.render, config.deterministic)
+        facts = (parts, self.images, self.precision.name, self.capability)
+        versions = (torch.__version__, __version__, _code())
+        name = hashlib.sha256(repr((facts, versions)).encode()).hexdigest()
+        return Path(knobs.cache.dir, f"clove-{name[:32]}")
+
+
+def _code() -> str:
+    """A hash of all files that launch kernels or have some."""
+    digest = hashlib.sha256()
+    for folder in _WITH_KERNELS:
+        for path in sorted(Path(clove_ssl.__path__[0], folder).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+class Helper:
+    """The process that has kernels compiled."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._mark = wanted.mark
+        # Forked, as imports alone would take longer than what is to be saved.
+        context = multiprocessing.get_context("fork")
+        self._process = context.Process(target=_help, args=[wanted], daemon=True)
+        self._process.start()
+
+    def wait(self) -> None:
+        """Return when it has ended, so that nothing is compiled twice."""
+        self._process.join(LONGEST_WAIT)
+        if self._process.is_alive():  # something is wrong: do without it, and the next time, too
+            self._process.kill()
+            self._process.join()
+            with suppress(OSError):
+                self._mark.touch()
+
+
+def start_helper(config: PretrainConfig, process: Process, *, images: int) -> Helper | None:
+    """Start to compile the kernels of a run on a GPU, unless they are there already.
+
+    Args:
+        config: Of the run.
+        process: Its only one; several would do the same work several times.
+        images: Of a pass.
+    """
+    alone = process.world_size == 1 and available_cores() >= FEWEST_CORES
+    # Compiled networks have other kernels, and processes of their own for them (``ahead.py``).
+    if not alone or not has_triton() or config.compile == "always":
+        return None
+    precision = choose_precision(config.precision, process.device)
+    capability = torch.cuda.get_device_capability(process.device)
+    wanted = Wanted(config, images, precision, capability)
+    try:
+        return None if wanted.mark.exists() else Helper(wanted)
+    # Never a reason to end a run: there is no room for a process, or another version of Triton.
+    except (OSError, ImportError, AttributeError):
+        return None
+
+
+def _help(wanted: Wanted) -> None:
+    """What the helper does."""
+    _leave_the_run_alone()
+    with suppress(Exception):  # nobody would know what to do about it
+        compile_wanted(wanted)
+        # Even if a step was not taken to its end: another helper would come as far.
+        wanted.mark.touch()
+
+
+def _leave_the_run_alone() -> None:
+    end_with_parent()
+    signal.set_wakeup_fd(-1)  # the pipe through which the run is told of signals
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by which the run ends it
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    gc.disable()  # looking through objects would copy the memory that they share with the run
+    torch.set_num_threads(1)  # the threads of the run are not in the copy
+
+
+def compile_wanted(wanted: Wanted) -> None:
+    """Compile with all cores; rendering comes first, in a run as well."""
+    pretend_gpu(wanted.capability)
+    processes = _share_out([compile_driver])
+    method = outline(wanted.config)
+    dtype = wanted.precision.dtype if wanted.renders else torch.float32
+    if wanted.renders:
+        with noted() as launches:
+            render_unseen(method.views(), dtype)
+        processes += _share_out([launch.compile for launch in launches])
+    # A method may decide by values, of which there are none; what was seen so far counts.
+    with noted() as launches, suppress(Exception):
+        step_unseen(method, wanted.images, wanted.precision, dtype=dtype)
+    processes += _share_out([launch.compile for launch in launches])
+    for process in processes:
+        os.waitpid(process, 0)
+
+
+def _share_out(jobs: Sequence[Callable[[], None]]) -> list[int]:
+    """The numbers of processes that do these."""
+    count = min(MOST_PROCESSES, available_cores(), len(jobs))
+    started = []
+    for number in range(count):
+        process = os.fork()
+        if process == 0:
+            _do(jobs[number::count])
+        started.append(process)
+    return started
+
+
+def _do(jobs: Sequence[Callable[[], None]]) -> NoReturn:
+    """In a process of its own, which ends here."""
+    try:
+        end_with_parent()
+        for job in jobs:
+            with suppress(Exception):  # the run will meet the same, and say so
+                job()
+    finally:
+        os._exit(0)
