@@ -39,14 +39,15 @@ def test_new_memory_is_not_filled_behind_the_decoder(deterministic: bool) -> Non
     assert not torch.utils.deterministic.fill_uninitialized_memory
 
 
-def test_a_run_on_a_gpu_starts_without_the_compiler_of_torch() -> None:
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_run_on_a_gpu_starts_without_the_compiler_of_torch(deterministic: bool) -> None:
     program = (
         "import sys\n"
         "from clove_ssl.command_line.importing import starting\n"
         "with starting():\n"
         "    import torch\n"
         "    from clove_ssl.training.numerics import start_repeatably\n"
-        "start_repeatably(0, torch.device('cuda'), deterministic=False)\n"
+        f"start_repeatably(0, torch.device('cuda'), deterministic={deterministic})\n"
         "sys.exit('torch._inductor' in sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

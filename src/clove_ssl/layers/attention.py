@@ -108,9 +108,9 @@ class _RepeatableFlash(torch.autograd.Function):
 @contextmanager
 def _without_exceptions() -> Iterator[None]:
     """Operations that cannot repeat themselves fail inside, where a run only warns of them."""
-    only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=False)
+    before = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("error")
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(True, warn_only=only_warns)
+        torch.set_deterministic_debug_mode(before)

@@ -80,11 +80,10 @@ def start_repeatably(
     if deterministic:
         # cuBLAS reads this when its first handle is made and is not repeatable without it.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    # Not to say what is so anyway: torch tells its compiler, too, which takes seconds to import.
-    if deterministic or torch.are_deterministic_algorithms_enabled():
-        # Warnings, not errors: an operation without a deterministic kernel would end a run for a
-        # bit.
-        torch.use_deterministic_algorithms(deterministic, warn_only=deterministic)
+    # Warnings, not errors: an operation without a deterministic kernel would end a run for a bit.
+    # By this name torch does not tell its compiler, which takes seconds to import; whoever compiles
+    # does (``pretraining/compile/method.py``).
+    torch.set_deterministic_debug_mode("warn" if deterministic else "default")
     # New memory would be filled by a kernel of the current stream. nvJPEG waits for no stream, so
     # pictures that it had written already would be filled as well.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
