@@ -33,7 +33,7 @@ from clove_ssl.pretraining.choices import (
     decide_sizes,
 )
 from clove_ssl.pretraining.compile.ahead import compile_ahead
-from clove_ssl.pretraining.compile.kernels import Helper, start_helper
+from clove_ssl.pretraining.compile.kernels import Helper, waiting_helper
 from clove_ssl.pretraining.compile.method import compile_method
 from clove_ssl.pretraining.feed import open_feed
 from clove_ssl.pretraining.going_on import read_continued, take_over
@@ -87,12 +87,13 @@ class Parts:
 
 def pretrain(config: PretrainConfig, *, overwrite: bool = False) -> PretrainResult:
     """Pre-train a backbone; ``config.out`` must be new, or a run if it may be overwritten."""
+    kernels = _compiling_helper(config)
     with joined(config.device, share_gpus=config.share_gpus) as process:
         # Checked twice: here for a quick answer, and by ``begin`` when everything else is known to
         # work.
         if process.is_first:  # before minutes of looking through the data
             directory.check_is_free(config.out, overwrite=overwrite)
-        parts = _prepare(config.located(), process)
+        parts = _prepare(config.located(), process, kernels)
         if process.is_first:
             directory.begin(parts.config, overwrite=overwrite)
         return _train(RunDirectory(config.out), process, parts)
@@ -103,11 +104,17 @@ def resume(path: str | Path, changes: ResumeChanges | None = None) -> PretrainRe
     run = directory.find(Path(path))
     changes = changes or ResumeChanges()
     config = read_continued(run, changes)
+    kernels = _compiling_helper(config)
     with joined(config.device, share_gpus=config.share_gpus) as process:
-        return _train(run, process, _prepare(config, process), changes)
+        return _train(run, process, _prepare(config, process, kernels), changes)
 
 
-def _prepare(config: PretrainConfig, process: Process) -> Parts:
+def _compiling_helper(config: PretrainConfig) -> Helper | None:
+    """Before anything else: whatever uses a GPU can have no such helper any more."""
+    return None if config.device == "cpu" else waiting_helper(config)
+
+
+def _prepare(config: PretrainConfig, process: Process, kernels: Helper | None) -> Parts:
     """Open the data, make all choices, and build the method."""
     # Before anything draws a number: weights, queues and prototypes all come from this generator.
     start_repeatably(config.seed, process.device, deterministic=config.deterministic)
@@ -117,10 +124,9 @@ def _prepare(config: PretrainConfig, process: Process) -> Parts:
         config = replace(config, method=config.method.for_classes(len(images.class_names)))
     # Before the method takes memory: what cannot fit should be a sentence, not a killed process.
     sizes = decide_sizes(config, process, images=len(images))
-    kernels = None
-    if process.device.type == "cuda":
-        # As soon as it is known what to compile: networks, workers and a first batch take time.
-        kernels = start_helper(config, process, images=sizes.plan.micro_batch)
+    # As soon as it is known what to compile: networks, workers and a first batch take time.
+    if kernels is not None:
+        kernels.start(config, process, images=sizes.plan.micro_batch)
     needs = check_needs(config, process, sizes)
     method = _build_method(config, process)
     choices = decide(config, process, sizes, method=method, source=images.source)

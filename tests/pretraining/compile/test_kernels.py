@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,7 +21,7 @@ import torch
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.methods.recipes import recipe
 from clove_ssl.pretraining.compile import kernels
-from clove_ssl.pretraining.compile.kernels import Helper, Wanted, start_helper
+from clove_ssl.pretraining.compile.kernels import Helper, Wanted, waiting_helper
 from clove_ssl.training.numerics import Precision
 from clove_ssl.training.processes import Process
 
@@ -77,6 +78,14 @@ def wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wanted:
     return Wanted(bf16_run(tmp_path), 32, BF16, HOPPER)
 
 
+def ordered(wanted: Wanted) -> Helper:
+    """A helper that has been told what to do."""
+    helper = Helper()
+    with helper._orders:
+        helper._order(wanted)
+    return helper
+
+
 def bf16_run(folder: Path) -> PretrainConfig:
     return replace(recipe("clove-r18-small", folder / "out"), precision="bf16")
 
@@ -111,12 +120,12 @@ def test_what_was_seen_of_a_step_is_compiled_even_if_it_does_not_come_to_its_end
         found.append(SimpleNamespace(compile=made.touch))
         raise RuntimeError("decided by a value")
 
-    for name in ("pretend_gpu", "compile_driver", "render_unseen"):
-        monkeypatch.setattr(kernels, name, lambda *_: None)
+    for name in ("start_repeatably", "pretend_gpu", "compile_driver", "render_unseen"):
+        monkeypatch.setattr(kernels, name, lambda *_, **__: None)
     monkeypatch.setattr(kernels, "outline", lambda _: SimpleNamespace(views=tuple))
     monkeypatch.setattr(kernels, "noted", lambda: nullcontext(found))
     monkeypatch.setattr(kernels, "step_unseen", step)
-    Helper(wanted).wait()
+    ordered(wanted).wait()
     assert made.exists()
     assert wanted.mark.exists()
 
@@ -130,7 +139,7 @@ def test_a_helper_that_fails_says_nothing_and_may_try_again(
     wanted: Wanted, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(kernels, "compile_wanted", _raise)
-    Helper(wanted).wait()
+    ordered(wanted).wait()
     assert capfd.readouterr() == ("", "")
     assert not wanted.mark.exists()
 
@@ -141,7 +150,7 @@ def test_a_helper_that_hangs_is_ended_and_not_waited_for_again(
 ) -> None:
     monkeypatch.setattr(kernels, "compile_wanted", lambda _: time.sleep(600))
     monkeypatch.setattr(kernels, "LONGEST_WAIT", 0.2)
-    helper = Helper(wanted)
+    helper = ordered(wanted)
     helper.wait()
     assert not helper._process.is_alive()
     assert wanted.mark.exists()
@@ -162,9 +171,12 @@ def work(_):
     time.sleep(600)
 kernels.compile_wanted = work
 config = recipe("clove-r18-small", Path("out"))
-kernels.Helper(kernels.Wanted(config, 32, Precision("bf16", "", "cuda"), (9, 0))).wait()
+helper = kernels.Helper()
+helper._order(kernels.Wanted(config, 32, Precision("bf16", "", "cuda"), (9, 0)))
+helper.wait()
 """
-    run = subprocess.Popen([sys.executable, "-c", program])
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
+    run = subprocess.Popen([sys.executable, "-c", program], env=environment)
     try:
         _wait_until(lambda: numbers.exists() and numbers.read_text().endswith("\n"))
     finally:
@@ -190,49 +202,86 @@ def _runs(number: int) -> bool:
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[Wanted]:
-    """What helpers were started for, on a machine with a GPU."""
-    found: list[Wanted] = []
-
-    def start(wanted: Wanted) -> Wanted:
-        found.append(wanted)
-        return wanted
-
-    monkeypatch.setattr(kernels, "Helper", start)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One with a GPU and many cores, as far as one can tell before the GPU is used."""
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.setattr(kernels, "DRIVERS", (str(tmp_path),))
     monkeypatch.setattr(kernels, "available_cores", lambda: 16)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: HOPPER)
-    return found
 
 
-def test_kernels_that_are_there_need_no_helper(wanted: Wanted, started: list[Wanted]) -> None:
-    assert start_helper(wanted.config, GPU, images=32)
-    assert started == [wanted]
-    wanted.mark.touch()
-    assert start_helper(wanted.config, GPU, images=32) is None
-    # Another run may need others.
-    assert start_helper(wanted.config, GPU, images=48)
-    assert start_helper(replace(wanted.config, precision="fp32"), GPU, images=32)
+def compiles(wanted: Wanted, process: Process = GPU, *, images: int = 32) -> bool:
+    """Whether the helper of a run has something to do."""
+    helper = waiting_helper(wanted.config)
+    assert helper is not None
+    helper.start(wanted.config, process, images=images)
+    helper.wait()
+    done = wanted.mark.parent / "done"
+    compiled = done.exists()
+    done.unlink(missing_ok=True)
+    return compiled
 
 
-def test_a_run_with_few_cores_or_several_processes_compiles_by_itself(
-    wanted: Wanted, started: list[Wanted], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.forks
+@pytest.mark.usefixtures("machine")
+def test_kernels_that_are_there_are_not_compiled_again(
+    wanted: Wanted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert start_helper(wanted.config, replace(GPU, world_size=2), images=32) is None
-    assert start_helper(replace(wanted.config, compile="always"), GPU, images=32) is None
-    monkeypatch.setattr(kernels, "available_cores", lambda: 2)
-    assert start_helper(wanted.config, GPU, images=32) is None
-    assert started == []
+    done = wanted.mark.parent / "done"
+    monkeypatch.setattr(kernels, "compile_wanted", lambda _: done.touch())
+    assert compiles(wanted)
+    assert wanted.mark.exists()
+    assert not compiles(wanted)
+    assert compiles(wanted, images=48)  # another run may need others
+    assert compiles(replace(wanted, config=replace(wanted.config, precision="fp32")))
+    assert not compiles(wanted, replace(GPU, device=torch.device("cpu")), images=64)
 
 
-@pytest.mark.parametrize("error", [OSError, ImportError, AttributeError])
+@pytest.mark.forks
+@pytest.mark.usefixtures("machine")
+def test_a_helper_sees_no_gpu_and_ends_when_it_is_forgotten(
+    wanted: Wanted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = wanted.mark.parent / "seen"
+    look = partial(os.environ.get, "CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr(kernels, "compile_wanted", lambda _: seen.write_text(str(look())))
+    ordered(wanted).wait()
+    assert seen.read_text() == ""
+    forgotten = waiting_helper(wanted.config)
+    assert forgotten is not None
+    process = forgotten._process
+    del forgotten
+    process.join(60)
+    assert process.exitcode == 0
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_run_without_use_for_a_helper_has_none(
+    wanted: Wanted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert waiting_helper(replace(wanted.config, compile="always")) is None
+    for name, value in {
+        "available_cores": lambda: 2,
+        "has_triton": lambda: False,
+        "DRIVERS": ("/dev/no-such-driver",),
+    }.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(kernels, name, value)
+            assert waiting_helper(wanted.config) is None
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "is_initialized", lambda: True)
+        assert waiting_helper(wanted.config) is None
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert waiting_helper(wanted.config) is None
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize("error", [OSError, AssertionError])
 def test_a_helper_that_cannot_be_started_is_done_without(
-    error: type[Exception],
-    wanted: Wanted,
-    started: list[Wanted],
-    monkeypatch: pytest.MonkeyPatch,
+    error: type[Exception], wanted: Wanted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: Wanted) -> None:
+    def fail() -> None:
         raise error
 
     monkeypatch.setattr(kernels, "Helper", fail)
-    assert start_helper(wanted.config, GPU, images=32) is None
+    assert waiting_helper(wanted.config) is None

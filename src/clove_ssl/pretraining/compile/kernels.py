@@ -3,8 +3,8 @@
 Triton compiles a kernel when it is first launched, one after the other, which takes most of the
 time to the first step of a first run. A helper finds out which kernels there will be
 (``launches.py``), and leaves them in Triton's cache before anybody asks for them. It is a copy of
-this process, which has imported all it needs, and never touches the GPU. Whatever becomes of it,
-the run goes on and compiles what is missing, as it would without a helper.
+this process, which has imported all it needs, and sees no GPU. Whatever becomes of it, the run goes
+on and compiles what is missing, as it would without a helper.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import gc
 import hashlib
 import multiprocessing
 import os
+import resource
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
@@ -35,12 +37,13 @@ from clove_ssl.pretraining.compile.launches import (
     render_unseen,
     step_unseen,
 )
-from clove_ssl.training.numerics import Precision, choose_precision
+from clove_ssl.training.numerics import Precision, choose_precision, start_repeatably
 from clove_ssl.training.processes import Process
 
 FEWEST_CORES = 4  # with fewer, the helper would take the time of the run that it is to save
 MOST_PROCESSES = 16
 LONGEST_WAIT = 30.0  # seconds; all kernels take a few
+DRIVERS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")  # where there is a GPU, one of these is
 _WITH_KERNELS = ("backbones", "layers", "methods", "views")  # folders
 
 
@@ -80,15 +83,55 @@ def _code() -> str:
     return digest.hexdigest()
 
 
-class Helper:
-    """The process that has kernels compiled."""
+def waiting_helper(config: PretrainConfig) -> Helper | None:
+    """A helper for a run that may need one, or nothing; before this process uses the GPU."""
+    # Several processes would do the same work several times.
+    alone = int(os.environ.get("WORLD_SIZE", 1)) == 1 and available_cores() >= FEWEST_CORES
+    used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    # Asked without torch, which would use the driver.
+    on_gpu = not used and any(os.path.exists(place) for place in DRIVERS)
+    # Compiled networks have other kernels, and processes of their own for them (``ahead.py``).
+    if not (alone and on_gpu and has_triton()) or config.compile == "always":
+        return None
+    try:
+        return Helper()
+    # No reason to end a run: there is no room for a process, or this one may have no children.
+    except (OSError, AssertionError):
+        return None
 
-    def __init__(self, wanted: Wanted) -> None:
-        self._mark = wanted.mark
-        # Forked, as imports alone would take longer than what is to be saved.
+
+class Helper:
+    """A process that waits until it is told which kernels to compile."""
+
+    def __init__(self) -> None:
+        # Forked, as imports alone would take longer than what is to be saved. And now: a copy of a
+        # process that has used a GPU cannot compute gradients, not even on the CPU.
         context = multiprocessing.get_context("fork")
-        self._process = context.Process(target=_help, args=[wanted], daemon=True)
+        orders, self._orders = context.Pipe(duplex=False)
+        self._process = context.Process(target=_help, args=[orders, self._orders], daemon=True)
         self._process.start()
+        orders.close()
+        self._mark: Path | None = None
+
+    def start(self, config: PretrainConfig, process: Process, *, images: int) -> None:
+        """Have it compile the kernels of a run, or end if they are there already.
+
+        Args:
+            config: Of the run.
+            process: Its only one.
+            images: Of a pass.
+        """
+        # Never a reason to end a run: the helper is gone, or Triton is of another version.
+        with self._orders, suppress(OSError, ImportError, AttributeError):
+            if process.device.type == "cuda":
+                precision = choose_precision(config.precision, process.device)
+                capability = torch.cuda.get_device_capability(process.device)
+                self._order(Wanted(config, images, precision, capability))
+
+    def _order(self, wanted: Wanted) -> None:
+        self._mark = wanted.mark
+        if not self._mark.exists():
+            self._orders.send(wanted)
 
     def wait(self) -> None:
         """Return when it has ended, so that nothing is compiled twice."""
@@ -96,36 +139,17 @@ class Helper:
         if self._process.is_alive():  # something is wrong: do without it, and the next time, too
             self._process.kill()
             self._process.join()
-            with suppress(OSError):
-                self._mark.touch()
+            if self._mark is not None:
+                with suppress(OSError):
+                    self._mark.touch()
 
 
-def start_helper(config: PretrainConfig, process: Process, *, images: int) -> Helper | None:
-    """Start to compile the kernels of a run on a GPU, unless they are there already.
-
-    Args:
-        config: Of the run.
-        process: Its only one; several would do the same work several times.
-        images: Of a pass.
-    """
-    alone = process.world_size == 1 and available_cores() >= FEWEST_CORES
-    # Compiled networks have other kernels, and processes of their own for them (``ahead.py``).
-    if not alone or not has_triton() or config.compile == "always":
-        return None
-    precision = choose_precision(config.precision, process.device)
-    capability = torch.cuda.get_device_capability(process.device)
-    wanted = Wanted(config, images, precision, capability)
-    try:
-        return None if wanted.mark.exists() else Helper(wanted)
-    # Never a reason to end a run: there is no room for a process, or another version of Triton.
-    except (OSError, ImportError, AttributeError):
-        return None
-
-
-def _help(wanted: Wanted) -> None:
+def _help(orders: Connection, other_end: Connection) -> None:
     """What the helper does."""
+    other_end.close()  # or the pipe would never end for this process
     _leave_the_run_alone()
-    with suppress(Exception):  # nobody would know what to do about it
+    with suppress(Exception):  # of a pipe that ends without an order; else nobody could help it
+        wanted: Wanted = orders.recv()
         compile_wanted(wanted)
         # Even if a step was not taken to its end: another helper would come as far.
         wanted.mark.touch()
@@ -133,6 +157,8 @@ def _help(wanted: Wanted) -> None:
 
 def _leave_the_run_alone() -> None:
     end_with_parent()
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # should a library end it, nobody needs a file
     signal.set_wakeup_fd(-1)  # the pipe through which the run is told of signals
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -146,6 +172,8 @@ def _leave_the_run_alone() -> None:
 
 def compile_wanted(wanted: Wanted) -> None:
     """Compile with all cores; rendering comes first, in a run as well."""
+    # Layers ask whether they have to repeat themselves.
+    start_repeatably(0, torch.device("cuda"), deterministic=wanted.config.deterministic)
     pretend_gpu(wanted.capability)
     processes = _share_out([compile_driver])
     method = outline(wanted.config)
