@@ -33,6 +33,7 @@ from clove_ssl.pretraining.choices import (
     decide_sizes,
 )
 from clove_ssl.pretraining.compile.ahead import compile_ahead
+from clove_ssl.pretraining.compile.kernels import Helper, waiting_helper
 from clove_ssl.pretraining.compile.method import compile_method
 from clove_ssl.pretraining.feed import open_feed
 from clove_ssl.pretraining.going_on import read_continued, take_over
@@ -81,16 +82,18 @@ class Parts:
     method: Method
     probes: RunProbes
     needs: PretrainNeeds | None  # of memory and disk, where that is known
+    kernels: Helper | None  # compiles those of a GPU meanwhile
 
 
 def pretrain(config: PretrainConfig, *, overwrite: bool = False) -> PretrainResult:
     """Pre-train a backbone; ``config.out`` must be new, or a run if it may be overwritten."""
+    kernels = _compiling_helper(config)
     with joined(config.device, share_gpus=config.share_gpus) as process:
         # Checked twice: here for a quick answer, and by ``begin`` when everything else is known to
         # work.
         if process.is_first:  # before minutes of looking through the data
             directory.check_is_free(config.out, overwrite=overwrite)
-        parts = _prepare(config.located(), process)
+        parts = _prepare(config.located(), process, kernels)
         if process.is_first:
             directory.begin(parts.config, overwrite=overwrite)
         return _train(RunDirectory(config.out), process, parts)
@@ -101,11 +104,17 @@ def resume(path: str | Path, changes: ResumeChanges | None = None) -> PretrainRe
     run = directory.find(Path(path))
     changes = changes or ResumeChanges()
     config = read_continued(run, changes)
+    kernels = _compiling_helper(config)
     with joined(config.device, share_gpus=config.share_gpus) as process:
-        return _train(run, process, _prepare(config, process), changes)
+        return _train(run, process, _prepare(config, process, kernels), changes)
 
 
-def _prepare(config: PretrainConfig, process: Process) -> Parts:
+def _compiling_helper(config: PretrainConfig) -> Helper | None:
+    """Before anything else: whatever uses a GPU can have no such helper any more."""
+    return None if config.device == "cpu" else waiting_helper(config)
+
+
+def _prepare(config: PretrainConfig, process: Process, kernels: Helper | None) -> Parts:
     """Open the data, make all choices, and build the method."""
     # Before anything draws a number: weights, queues and prototypes all come from this generator.
     start_repeatably(config.seed, process.device, deterministic=config.deterministic)
@@ -115,6 +124,9 @@ def _prepare(config: PretrainConfig, process: Process) -> Parts:
         config = replace(config, method=config.method.for_classes(len(images.class_names)))
     # Before the method takes memory: what cannot fit should be a sentence, not a killed process.
     sizes = decide_sizes(config, process, images=len(images))
+    # As soon as it is known what to compile: networks, workers and a first batch take time.
+    if kernels is not None:
+        kernels.start(config, process, images=sizes.plan.micro_batch)
     needs = check_needs(config, process, sizes)
     method = _build_method(config, process)
     choices = decide(config, process, sizes, method=method, source=images.source)
@@ -127,7 +139,7 @@ def _prepare(config: PretrainConfig, process: Process) -> Parts:
         fuse_norms(method)
     largest = max((spec.size for spec in method.views()), default=224)
     probes = RunProbes(config, choices.plan, images.source, size=largest)
-    return Parts(config, images, choices, method, probes, needs)
+    return Parts(config, images, choices, method, probes, needs, kernels)
 
 
 def _build_method(config: PretrainConfig, process: Process) -> Method:
@@ -290,6 +302,8 @@ def _train_and_probe(
         start_step=loop.step,
     )
     with closing(feed):
+        if parts.kernels is not None:
+            parts.kernels.wait()
         return probe.train(feed)
 
 

@@ -135,7 +135,7 @@ def load_calls(calls: Sequence[PieceCall], around: Surroundings) -> None:
 
 def help_out(folder: str) -> None:
     """What a helper does."""
-    _end_with_parent()
+    end_with_parent()
     around: Surroundings = torch.load(Path(folder, "surroundings"), weights_only=False)
     # Determinism changes which kernels a graph may have, so it is part of what it is found by.
     start_repeatably(0, around.device, deterministic=around.deterministic)
@@ -147,7 +147,7 @@ def help_out(folder: str) -> None:
         pile.finish(number)
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """A killed run must not leave helpers behind that hold the GPU; only Linux knows how."""
     with suppress(OSError, AttributeError):
         # A callback of the parent would not do: SIGKILL and the out-of-memory killer run none.
