@@ -36,6 +36,7 @@ from clove_ssl.pretraining.compile.launches import (
     pretend_gpu,
     render_unseen,
     step_unseen,
+    update_unseen,
 )
 from clove_ssl.training.numerics import Precision, choose_precision, start_repeatably
 from clove_ssl.training.processes import Process
@@ -44,7 +45,7 @@ FEWEST_CORES = 4  # with fewer, the helper would take the time of the run that i
 MOST_PROCESSES = 16
 LONGEST_WAIT = 30.0  # seconds; all kernels take a few
 DRIVERS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")  # where there is a GPU, one of these is
-_WITH_KERNELS = ("backbones", "layers", "methods", "views")  # folders
+_WITH_KERNELS = ("backbones", "layers", "methods", "views", "lars_kernels.py")
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,8 @@ class Wanted:
         from triton import __version__, knobs
 
         config = self.config
-        parts = (config.method, config.backbone, config.data.render, config.deterministic)
-        facts = (parts, self.images, self.precision.name, self.capability)
+        parts = (config.method, config.backbone, config.optimizer, config.data.render)
+        facts = (parts, config.deterministic, self.images, self.precision.name, self.capability)
         versions = (torch.__version__, __version__, _code())
         name = hashlib.sha256(repr((facts, versions)).encode()).hexdigest()
         return Path(knobs.cache.dir, f"clove-{name[:32]}")
@@ -77,8 +78,9 @@ class Wanted:
 def _code() -> str:
     """A hash of all files that launch kernels or have some."""
     digest = hashlib.sha256()
-    for folder in _WITH_KERNELS:
-        for path in sorted(Path(clove_ssl.__path__[0], folder).rglob("*.py")):
+    for name in _WITH_KERNELS:
+        place = Path(clove_ssl.__path__[0], name)
+        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
             digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -184,6 +186,7 @@ def compile_wanted(wanted: Wanted) -> None:
         processes += _share_out([launch.compile for launch in launches])
     # A method may decide by values, of which there are none; what was seen so far counts.
     with noted() as launches, suppress(Exception):
+        update_unseen(wanted.config.optimizer)
         step_unseen(method, wanted.images, wanted.precision, dtype=dtype)
     processes += _share_out([launch.compile for launch in launches])
     for process in processes:

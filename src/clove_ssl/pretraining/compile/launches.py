@@ -1,8 +1,8 @@
 """Which kernels of ours a run will launch, seen without a GPU.
 
 Views of some made-up photos are rendered, and one step is taken on tensors that have shapes but no
-values; launches are noted instead of made. All of this is for a process of its own: what it puts in
-the place of torch's and Triton's parts is there for good.
+values; the optimizer gets others. Launches are noted instead of made. All of this is for a process
+of its own: what it puts in the place of torch's and Triton's parts is there for good.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from clove_ssl.backbones.build import build_backbone, fuse_norms, outlined
-from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.config.pretraining import OptimizerConfig, PretrainConfig
 from clove_ssl.config.views import ViewSpec
 from clove_ssl.layers.transfers import map_tensors
 from clove_ssl.methods.base import Method, Progress
@@ -164,6 +164,21 @@ def step_unseen(method: Method, images: int, precision: Precision, *, dtype: tor
             output = method(batch, Progress(0, 2))
         output.loss.backward()
         method.health(output)
+
+
+def update_unseen(config: OptimizerConfig) -> None:
+    """Launch the kernels of an optimizer that has some."""
+    if config.name != "lars":
+        return
+    from clove_ssl.lars_kernels import TensorList
+
+    one = [torch.zeros(1)]
+    buffers = one if config.momentum else []
+    for layerwise in (True, False):
+        TensorList().update(
+            one, one, buffers, layerwise=layerwise, lr=0.0, momentum=config.momentum,
+            weight_decay=config.weight_decay, trust=config.trust, eps=0.0,
+        )  # fmt: skip
 
 
 def outline(config: PretrainConfig) -> Method:
