@@ -164,6 +164,18 @@ def test_a_helper_that_hangs_is_ended_and_not_waited_for_again(
 
 
 @pytest.mark.forks
+def test_nobody_waits_for_a_helper_that_has_nothing_to_do(
+    wanted: Wanted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "_leave_the_run_alone", lambda: time.sleep(600))
+    wanted.mark.touch()
+    helper, start = ordered(wanted), time.monotonic()
+    helper.wait()
+    assert time.monotonic() - start < kernels.LONGEST_WAIT / 2
+    assert not helper._process.is_alive()
+
+
+@pytest.mark.forks
 def test_helpers_end_with_a_run_that_is_killed(tmp_path: Path) -> None:
     numbers = tmp_path / "numbers"
     program = f"""

@@ -113,7 +113,7 @@ class Helper:
         self._process = context.Process(target=_help, args=[orders, self._orders], daemon=True)
         self._process.start()
         orders.close()
-        self._mark: Path | None = None
+        self._mark: Path | None = None  # of what it was told to compile
 
     def start(self, config: PretrainConfig, process: Process, *, images: int) -> None:
         """Have it compile the kernels of a run, or end if they are there already.
@@ -131,19 +131,24 @@ class Helper:
                 self._order(Wanted(config, images, precision, capability))
 
     def _order(self, wanted: Wanted) -> None:
-        self._mark = wanted.mark
-        if not self._mark.exists():
+        if not wanted.mark.exists():
             self._orders.send(wanted)
+            self._mark = wanted.mark
 
     def wait(self) -> None:
         """Return when it has ended, so that nothing is compiled twice."""
+        if self._mark is None:  # a copy of a process with threads may hang, even with nothing to do
+            self._end()
+            return
         self._process.join(LONGEST_WAIT)
         if self._process.is_alive():  # something is wrong: do without it, and the next time, too
-            self._process.kill()
-            self._process.join()
-            if self._mark is not None:
-                with suppress(OSError):
-                    self._mark.touch()
+            self._end()
+            with suppress(OSError):
+                self._mark.touch()
+
+    def _end(self) -> None:
+        self._process.kill()
+        self._process.join()
 
 
 def _help(orders: Connection, other_end: Connection) -> None:
