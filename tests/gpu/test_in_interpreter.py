@@ -31,4 +31,4 @@ def test_kernels_agree_with_torch_in_tritons_interpreter() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "144 passed" in done.stdout, done.stdout[-3000:]
+    assert "142 passed" in done.stdout, done.stdout[-3000:]

@@ -76,12 +76,19 @@ def test_tiny_crops_that_are_smaller_than_a_filter() -> None:
     compare([(1, 1), (1, 9), (3, 2), (70, 50)], (colourful, small))
 
 
-@pytest.mark.parametrize(("size", "sigma"), [(7, (1.5, 4.0)), (66, (5.0, 9.0))])
 @pytest.mark.parametrize("kernel", ["pil", "gaussian"])
-def test_tiny_views_with_blurs_as_wide_as_they_are(kernel, size, sigma) -> None:
-    """A blur matrix too large for one program is made by torch."""
-    wide = replace(SPECS[0], size=size, blur_probability=1.0, blur_sigma=sigma, blur_kernel=kernel)
-    compare([(9, 8)], (wide,))
+def test_tiny_views_with_blurs_as_wide_as_they_are(kernel) -> None:
+    compare([(9, 8)], (blurred(kernel, 7, (1.5, 4.0)),))
+
+
+@full_size
+@pytest.mark.parametrize("kernel", ["pil", "gaussian"])
+def test_a_blur_matrix_that_is_too_large_for_one_program(kernel) -> None:
+    compare([(9, 8)], (blurred(kernel, 66, (5.0, 9.0)),))
+
+
+def blurred(kernel, size: int, sigma: tuple[float, float]) -> ViewSpec:
+    return replace(SPECS[0], size=size, blur_probability=1.0, blur_sigma=sigma, blur_kernel=kernel)
 
 
 @pytest.mark.parametrize("size", [1, 4, 20, 60])
