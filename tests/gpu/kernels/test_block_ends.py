@@ -41,9 +41,7 @@ def gradients(users: Users, dtype: torch.dtype, *, relu: bool = True) -> list[Te
     torch.manual_seed(0)
     features, side = (drawn(TINY, dtype).requires_grad_() for _ in range(2))
     norm = nn.BatchNorm2d(TINY[1]).to(DEVICE)
-    first, second = NormActivation.apply(
-        features, side, norm.weight, norm.bias, norm, relu, False, None
-    )
+    first, second = NormActivation.apply(features, side, norm.weight, norm.bias, norm, relu)
     assert first.data_ptr() == second.data_ptr()
     users(first, second).backward()
     return [each.grad for each in (features, side, norm.weight, norm.bias)]

@@ -192,12 +192,12 @@ def test_tiny_sums_show_what_is_not_finite() -> None:
 def test_tiny_norms_of_a_convolution_take_its_sums() -> None:
     """The same as from sums of their own, running statistics included."""
     from clove_ssl.backbones.stem_convolution import convolve_and_sum
-    from clove_ssl.layers.fused_norm.launches import NormActivation
+    from clove_ssl.layers.fused_norm.launches import NormPool
 
     out, sums = convolve_and_sum(*far_from_zero(Sizes(3, 64, 6, 9)))
     norms = [torch.nn.BatchNorm2d(64).to(DEVICE) for _ in range(2)]
     found, expected = (
-        NormActivation.apply(out, None, norm.weight, norm.bias, norm, True, True, given)
+        NormPool.apply(out, norm.weight, norm.bias, norm, given)
         for norm, given in zip(norms, (sums, None), strict=True)
     )
     torch.testing.assert_close(found, expected)

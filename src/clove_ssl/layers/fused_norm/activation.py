@@ -24,16 +24,16 @@ class Sums(NamedTuple):
 
 def normalize(norm: nn.Module, features: Tensor) -> Tensor:
     """norm(features)."""
-    if is_fused(norm, features):
-        return _fused(norm, features, relu=False)
-    normalized: Tensor = norm(features)
+    fused = is_fused(norm, features)
+    normalized: Tensor = _fused(norm, features, None, relu=False) if fused else norm(features)
     return normalized
 
 
 def normalize_relu(norm: nn.Module, features: Tensor) -> Tensor:
     """relu(norm(features))."""
     if is_fused(norm, features):
-        return _fused(norm, features, relu=True)
+        out: Tensor = _fused(norm, features, None, relu=True)
+        return out
     return F.relu(norm(features))
 
 
@@ -44,8 +44,8 @@ def normalize_add_relu(norm: nn.Module, features: Tensor, side: Tensor) -> tuple
     which are added where they are read anyway.
     """
     if is_fused(norm, features) and _fits_beside(side, features):
-        first, second = _applied(norm, features, side, relu=True)
-        return first, second
+        twice: tuple[Tensor, Tensor] = _fused(norm, features, side, relu=True)
+        return twice
     out = F.relu(norm(features) + side)
     return out, out
 
@@ -57,7 +57,11 @@ def normalize_relu_pool(norm: nn.Module, features: Tensor, sums: Sums | None = N
         sums: Of ``features``, where there are any; without them, the map is read once more.
     """
     if is_fused(norm, features):
-        return _fused(norm, features, relu=True, pools=True, sums=sums)
+        # Here, since importing the kernels needs Triton, which a CPU installation does not have.
+        from clove_ssl.layers.fused_norm.launches import NormPool
+
+        pooled: Tensor = NormPool.apply(features, norm.weight, norm.bias, norm, sums)
+        return pooled
     return F.max_pool2d(F.relu(norm(features)), 3, stride=2, padding=1)
 
 
@@ -92,29 +96,8 @@ def _fits_beside(side: Tensor, features: Tensor) -> bool:
     return side.shape == features.shape and side.is_contiguous(memory_format=torch.channels_last)
 
 
-def _fused(
-    norm: nn.Module,
-    features: Tensor,
-    *,
-    relu: bool,
-    pools: bool = False,
-    sums: Sums | None = None,
-) -> Tensor:
-    out: Tensor = _applied(norm, features, None, relu=relu, pools=pools, sums=sums)
-    return out
-
-
-def _applied(
-    norm: nn.Module,
-    features: Tensor,
-    side: Tensor | None,
-    *,
-    relu: bool,
-    pools: bool = False,
-    sums: Sums | None = None,
-) -> Any:
+def _fused(norm: nn.Module, features: Tensor, side: Tensor | None, *, relu: bool) -> Any:
     """A map, or two that share their memory where there is a side."""
-    # Here, since importing the kernels needs Triton, which a CPU installation does not have.
     from clove_ssl.layers.fused_norm.launches import NormActivation
 
-    return NormActivation.apply(features, side, norm.weight, norm.bias, norm, relu, pools, sums)
+    return NormActivation.apply(features, side, norm.weight, norm.bias, norm, relu)

@@ -6,7 +6,7 @@ Dimensions: B images, C channels, H x W cells, h x w cells behind the pooling.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -104,8 +104,32 @@ def _parts(whole: int, size: int) -> int:
     return -(-whole // size)
 
 
+class Channels(NamedTuple):
+    """What a norm does to each channel, (C,) all."""
+
+    mean: Tensor
+    scale: Tensor  # 1 / standard deviation
+    weight: Tensor | None
+    bias: Tensor | None
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """All four; where there is no weight, something that a kernel gets and does not read."""
+        if self.weight is None or self.bias is None:
+            return self.mean, self.scale, self.mean, self.mean
+        return self.mean, self.scale, self.weight, self.bias
+
+    def options(self, shape: Shape) -> dict[str, Any]:
+        """What kernels that read them are compiled for."""
+        return {
+            "channels": shape.channels,
+            "AFFINE": self.weight is not None and self.bias is not None,
+            "C": shape.block,
+        }
+
+
 class NormActivation(torch.autograd.Function):
-    """Batch norm by the statistics of the batch, then a sum, a ReLU or a pooling of it.
+    """Batch norm by the statistics of the batch, then a sum or a ReLU or both.
 
     Behind a sum the map is handed over twice, in the same memory, since a block ends there: the
     next one's convolution takes the one and its shortcut the other, and their gradients come apart.
@@ -121,80 +145,103 @@ class NormActivation(torch.autograd.Function):
         bias: Tensor | None,  # (C,)
         norm: _BatchNorm,  # whose running statistics follow
         relu: bool,
-        pools: bool,
-        sums: Sums | None,  # of features; taken here if nobody has them
     ) -> Tensor | tuple[Tensor, Tensor]:
         shape = Shape.of(features)
-        mean, scale = _moments(_sums(features, shape) if sums is None else sums, shape, norm)
-        # A kernel needs some pointer where there is no weight; it is not read unless AFFINE.
-        affine = (weight, bias) if weight is not None and bias is not None else (mean, mean)
-        options = {"channels": shape.channels, "AFFINE": weight is not None, "C": shape.block}
-        if pools:
-            out, winners = _pool(features, shape, mean, scale, affine, options)
-            ctx.save_for_backward(features, weight, bias, mean, scale, out, winners)
-        else:
-            out = torch.empty_like(features)
-            kernels.normalize[shape.tiles(shape.rows)](
-                features, side if side is not None else features, out, mean, scale, *affine,
-                shape.rows, **options, SIDE=side is not None, RELU=relu, R=shape.rows_of(TILE),
-            )  # fmt: skip
-            # The ReLU's mask follows from the input alone, unless something was added to it. What
-            # is not needed is not kept: it would stay in memory until the backward pass.
-            needed = out if side is not None and relu else None
-            ctx.save_for_backward(features, weight, bias, mean, scale, needed, None)
-        ctx.kind = (side is not None, relu, pools)
+        channels = Channels(*_moments(_sums(features, shape), shape, norm), weight, bias)
+        out = torch.empty_like(features)
+        kernels.normalize[shape.tiles(shape.rows)](
+            features, side if side is not None else features, out, *channels.tensors, shape.rows,
+            **channels.options(shape), SIDE=side is not None, RELU=relu, R=shape.rows_of(TILE),
+        )  # fmt: skip
+        # The ReLU's mask follows from the input alone, unless something was added to it. What is
+        # not needed is not kept: it would stay in memory until the backward pass.
+        ctx.save_for_backward(features, *channels, out if side is not None and relu else None)
+        ctx.kind = (side is not None, relu)
         # Whoever does not use a map gives no gradient, rather than a map of zeros to be added.
         ctx.set_materialize_grads(False)
         return out if side is None else (out, out.detach())
 
     @staticmethod
     def backward(ctx: Any, *outer_gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        features, weight, bias, mean, scale, out, winners = ctx.saved_tensors
-        has_side, relu, pools = ctx.kind
-        shape = Shape.of(features)
+        features, *saved, out = ctx.saved_tensors
+        shape, channels = Shape.of(features), Channels(*saved)
+        has_side, relu = ctx.kind
         given = _given(outer_gradients)
         if not given:
-            return (None,) * 8
+            return (None,) * 6
         # The same one unless there are two: a kernel needs some pointer, and reads it only if TWO.
         outer, other = given[0], given[-1]
-        affine = (weight, bias) if weight is not None else (mean, mean)
-        options = {"channels": shape.channels, "AFFINE": weight is not None, "C": shape.block}
         # The names of two steps in one: with a side ``input_gradients`` reads what
         # ``gradient_sums`` wrote.
         side_gradients = torch.empty_like(outer) if has_side else outer
-        if pools:
-            table = _pooled_sums(features, outer, out, winners, shape, mean)
-        else:
-            parts = shape.parts(shape.rows)
-            table = mean.new_empty(parts, 2, shape.channels)
-            kernels.gradient_sums[(parts, shape.blocks)](
-                features, outer, other, out if out is not None else outer, side_gradients, table,
-                mean, scale, *affine, shape.rows, shape.stretch(shape.rows), **options,
-                SIDE=has_side, TWO=len(given) == 2, RELU=relu, R=shape.rows_of(SUMMED_TILE),
-                STAGES=TILES_AT_ONCE,
-            )  # fmt: skip
-        for_weight, for_bias, level, slope = mean.new_empty(4, shape.channels)
-        kernels.slopes[(_parts(shape.channels, LAST_BLOCK),)](
-            table, scale, for_weight, for_bias, level, slope, len(table), shape.rows,
-            channels=shape.channels, P=PARTS_AT_ONCE, C=LAST_BLOCK,
+        parts = shape.parts(shape.rows)
+        table = channels.mean.new_empty(parts, 2, shape.channels)
+        kernels.gradient_sums[(parts, shape.blocks)](
+            features, outer, other, out if out is not None else outer, side_gradients, table,
+            *channels.tensors, shape.rows, shape.stretch(shape.rows), **channels.options(shape),
+            SIDE=has_side, TWO=len(given) == 2, RELU=relu, R=shape.rows_of(SUMMED_TILE),
+            STAGES=TILES_AT_ONCE,
         )  # fmt: skip
+        learned, level_and_slope = _slopes(table, shape, channels)
         inner = torch.empty_like(features)
-        if pools:
-            pooled_kernels.pooled_input_gradients[shape.shafts](
-                features, outer, winners, inner, mean, scale, *affine, level, slope, shape.images,
-                shape.height, shape.width, shape.chunks, shape.lines, **options,
-                R=shape.rows_of(POOLED_TILE),
-            )  # fmt: skip
-        else:
-            kernels.input_gradients[shape.tiles(shape.rows)](
-                features, side_gradients, inner, mean, scale, *affine, level, slope, shape.rows,
-                # With a side the ReLU was taken into account already.
-                **options, RELU=relu and not has_side, R=shape.rows_of(TILE),
-            )  # fmt: skip
-        side_gradient = side_gradients if has_side else None
-        if weight is None:
-            for_weight = for_bias = None
-        return inner, side_gradient, for_weight, for_bias, None, None, None, None
+        kernels.input_gradients[shape.tiles(shape.rows)](
+            features, side_gradients, inner, *channels.tensors, *level_and_slope, shape.rows,
+            # With a side the ReLU was taken into account already.
+            **channels.options(shape), RELU=relu and not has_side, R=shape.rows_of(TILE),
+        )  # fmt: skip
+        return inner, side_gradients if has_side else None, *learned, None, None
+
+
+class NormPool(torch.autograd.Function):
+    """Batch norm by the statistics of the batch, a ReLU, and a 3 x 3 pooling of every two cells."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        features: Tensor,  # (B, C, H, W), channels last
+        weight: Tensor | None,  # (C,)
+        bias: Tensor | None,  # (C,)
+        norm: _BatchNorm,  # whose running statistics follow
+        sums: Sums | None,  # of features; taken here if nobody has them
+    ) -> Tensor:
+        shape = Shape.of(features)
+        sums = _sums(features, shape) if sums is None else sums
+        channels = Channels(*_moments(sums, shape, norm), weight, bias)
+        out = torch.empty(
+            (len(features), shape.channels, *shape.pooled),
+            dtype=features.dtype,
+            device=features.device,
+            memory_format=torch.channels_last,
+        )
+        winners = torch.empty_like(out, dtype=torch.uint8)  # which of nine cells
+        pooled_kernels.pool[shape.shafts](
+            features, out, winners, *channels.tensors, shape.images, shape.height, shape.width,
+            shape.chunks, shape.lines, **channels.options(shape), R=shape.rows_of(POOLED_TILE),
+        )  # fmt: skip
+        ctx.save_for_backward(features, *channels, out, winners)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor | None, ...]:
+        features, *saved, out, winners = ctx.saved_tensors
+        shape, channels = Shape.of(features), Channels(*saved)
+        (outer,) = _given((outer,))
+        cells = out[:, 0].numel()
+        parts = shape.parts(cells)
+        table = channels.mean.new_empty(parts, 2, shape.channels)
+        pooled_kernels.pooled_gradient_sums[(parts, shape.blocks)](
+            features, outer, out, winners, table, channels.mean, cells, shape.stretch(cells),
+            shape.height, shape.width, *shape.pooled, channels=shape.channels,
+            R=shape.rows_of(SUMMED_TILE), C=shape.block,
+        )  # fmt: skip
+        learned, level_and_slope = _slopes(table, shape, channels)
+        inner = torch.empty_like(features)
+        pooled_kernels.pooled_input_gradients[shape.shafts](
+            features, outer, winners, inner, *channels.tensors, *level_and_slope, shape.images,
+            shape.height, shape.width, shape.chunks, shape.lines, **channels.options(shape),
+            R=shape.rows_of(POOLED_TILE),
+        )  # fmt: skip
+        return inner, *learned, None, None
 
 
 def _given(gradients: tuple[Tensor | None, ...]) -> list[Tensor]:
@@ -228,39 +275,14 @@ def _moments(sums: Sums, shape: Shape, norm: _BatchNorm) -> tuple[Tensor, Tensor
     return mean, scale
 
 
-def _pool(
-    features: Tensor,
-    shape: Shape,
-    mean: Tensor,
-    scale: Tensor,
-    affine: tuple[Tensor, Tensor],
-    options: dict[str, Any],
-) -> tuple[Tensor, Tensor]:
-    """The pooled map (B, C, h, w), and which of nine cells it took."""
-    out = torch.empty(
-        (len(features), shape.channels, *shape.pooled),
-        dtype=features.dtype,
-        device=features.device,
-        memory_format=torch.channels_last,
-    )
-    winners = torch.empty_like(out, dtype=torch.uint8)
-    pooled_kernels.pool[shape.shafts](
-        features, out, winners, mean, scale, *affine, shape.images, shape.height, shape.width,
-        shape.chunks, shape.lines, **options, R=shape.rows_of(POOLED_TILE),
+def _slopes(
+    table: Tensor, shape: Shape, channels: Channels
+) -> tuple[tuple[Tensor | None, Tensor | None], tuple[Tensor, Tensor]]:
+    """Gradients of weight and bias, and what ``behind_norm`` takes off others; (C,) each."""
+    for_weight, for_bias, level, slope = channels.mean.new_empty(4, shape.channels)
+    kernels.slopes[(_parts(shape.channels, LAST_BLOCK),)](
+        table, channels.scale, for_weight, for_bias, level, slope, len(table), shape.rows,
+        channels=shape.channels, P=PARTS_AT_ONCE, C=LAST_BLOCK,
     )  # fmt: skip
-    return out, winners
-
-
-def _pooled_sums(
-    features: Tensor, outer: Tensor, out: Tensor, winners: Tensor, shape: Shape, mean: Tensor
-) -> Tensor:
-    """Sums of gradients behind a pooling, by programs that share them out."""
-    cells = out[:, 0].numel()
-    parts = shape.parts(cells)
-    table = mean.new_empty(parts, 2, shape.channels)
-    pooled_kernels.pooled_gradient_sums[(parts, shape.blocks)](
-        features, outer, out, winners, table, mean, cells, shape.stretch(cells), shape.height,
-        shape.width, *shape.pooled, channels=shape.channels, R=shape.rows_of(SUMMED_TILE),
-        C=shape.block,
-    )  # fmt: skip
-    return table
+    learned = (None, None) if channels.weight is None else (for_weight, for_bias)
+    return learned, (level, slope)
