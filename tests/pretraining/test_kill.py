@@ -118,10 +118,15 @@ def start_in_terminal(config: Path, out: Path, *before: str) -> tuple[subprocess
         stdout=terminal,
         stderr=terminal,
         start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        preexec_fn=_take_the_terminal,
     )
     os.close(terminal)
     return process, window
+
+
+def _take_the_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, if tests have it, is inherited
 
 
 def drained_until(window: int, process: subprocess.Popen[bytes], log: Path, text: str) -> None:
