@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -191,6 +191,25 @@ def test_replays_train_like_plain_passes(
     assert moved[1] >= moved[0]  # recording by hand, other than on a GPU, makes passes of its own
     for name in ("0.weight", "0.bias", "1.weight", "1.bias"):
         assert torch.equal(plain[name], mine[name]), name
+
+
+def test_recordings_leave_gradients_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(captured.torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(captured.torch, "empty_like", torch.ones_like)  # gradients of outputs
+    weight, other = (nn.Parameter(torch.full((2,), value)) for value in (2.0, 3.0))
+    function = CapturedFunction(
+        lambda numbers: ((numbers * (weight if len(numbers) < 3 else weight * other)).sum(),),
+        [weight, other],
+        SimpleNamespace(room=1 << 30, recorded=lambda graph: nullcontext()),
+        accumulates=False,
+        warn=pytest.fail,
+    )
+    first = function._record([torch.ones(1, 2)])
+    assert [each.tolist() for each in first.inner] == [[1.0, 1.0]]
+    second = function._record([torch.ones(3, 2)])
+    assert [each.tolist() for each in second.inner] == [[9.0, 9.0], [6.0, 6.0]]
+    assert second.inner[0] is first.inner[0]
+    assert second.parameters == [weight, other]
 
 
 def test_what_cannot_be_recorded_runs_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
