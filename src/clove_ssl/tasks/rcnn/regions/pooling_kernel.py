@@ -125,16 +125,43 @@ def _extent(low, high, scale, SIZE: tl.constexpr, SAMPLING: tl.constexpr, ALIGNE
 
 
 @triton.jit
-def _level(level, m0, m1, m2, m3, h0, w0, h1, w1, h2, w2, h3, w3, scale):
+def _level(level, maps, heights, widths, scale):
     """The map of a level, its sides, and how many of its cells a pixel is."""
-    maps, height, width = m0, h0, w0
+    found, height, width = maps[0], heights[0], widths[0]
     if level == 1:
-        maps, height, width, scale = m1, h1, w1, scale * 0.5
+        found, height, width, scale = maps[1], heights[1], widths[1], scale * 0.5
     if level == 2:
-        maps, height, width, scale = m2, h2, w2, scale * 0.25
+        found, height, width, scale = maps[2], heights[2], widths[2], scale * 0.25
     if level == 3:
-        maps, height, width, scale = m3, h3, w3, scale * 0.125
-    return maps, height, width, scale
+        found, height, width, scale = maps[3], heights[3], widths[3], scale * 0.125
+    return found, height, width, scale
+
+
+@triton.jit
+def _region(
+    region,
+    maps,
+    regions,
+    levels,
+    heights,
+    widths,
+    scale,
+    CHANNELS: tl.constexpr,
+    LEVELS: tl.constexpr,
+    SIZE: tl.constexpr,
+    SAMPLING: tl.constexpr,
+    ALIGNED: tl.constexpr,
+):
+    """The map of a region's image, its sides, and the region's extents across and down on it."""
+    found, height, width = maps[0], heights[0], widths[0]
+    if LEVELS > 1:
+        level = tl.load(levels + region)
+        found, height, width, scale = _level(level, maps, heights, widths, scale)
+    box = regions + region * 5
+    found += tl.load(box).to(tl.int64) * height * width * CHANNELS
+    across = _extent(tl.load(box + 1), tl.load(box + 3), scale, SIZE, SAMPLING, ALIGNED)
+    down = _extent(tl.load(box + 2), tl.load(box + 4), scale, SIZE, SAMPLING, ALIGNED)
+    return found, height, width, across, down
 
 
 @triton.jit
@@ -172,20 +199,12 @@ def _pool(
     row = tl.program_id(0) % SIZE
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = channel < CHANNELS
-    maps, height, width = m0, h0, w0
-    if LEVELS > 1:
-        level = tl.load(levels + region)
-        maps, height, width, scale = _level(
-            level, m0, m1, m2, m3, h0, w0, h1, w1, h2, w2, h3, w3, scale
-        )
-    box = regions + region * 5
-    maps += tl.load(box).to(tl.int64) * height * width * CHANNELS
-    x, bin_width, across = _extent(
-        tl.load(box + 1), tl.load(box + 3), scale, SIZE, SAMPLING, ALIGNED
-    )
-    y, bin_height, down = _extent(
-        tl.load(box + 2), tl.load(box + 4), scale, SIZE, SAMPLING, ALIGNED
-    )
+    maps, height, width, horizontal, vertical = _region(
+        region, (m0, m1, m2, m3), regions, levels, (h0, h1, h2, h3), (w0, w1, w2, w3), scale,
+        CHANNELS, LEVELS, SIZE, SAMPLING, ALIGNED,
+    )  # fmt: skip
+    x, bin_width, across = horizontal
+    y, bin_height, down = vertical
     pooled += (region.to(tl.int64) * SIZE + row) * SIZE * CHANNELS
     for column in range(SIZE):
         total = tl.zeros([BLOCK], dtype=tl.float32)
@@ -234,20 +253,12 @@ def _spread(
     row = tl.program_id(0) % SIZE
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = channel < CHANNELS
-    maps, height, width = m0, h0, w0
-    if LEVELS > 1:
-        level = tl.load(levels + region)
-        maps, height, width, scale = _level(
-            level, m0, m1, m2, m3, h0, w0, h1, w1, h2, w2, h3, w3, scale
-        )
-    box = regions + region * 5
-    maps += tl.load(box).to(tl.int64) * height * width * CHANNELS
-    x, bin_width, across = _extent(
-        tl.load(box + 1), tl.load(box + 3), scale, SIZE, SAMPLING, ALIGNED
-    )
-    y, bin_height, down = _extent(
-        tl.load(box + 2), tl.load(box + 4), scale, SIZE, SAMPLING, ALIGNED
-    )
+    maps, height, width, horizontal, vertical = _region(
+        region, (m0, m1, m2, m3), regions, levels, (h0, h1, h2, h3), (w0, w1, w2, w3), scale,
+        CHANNELS, LEVELS, SIZE, SAMPLING, ALIGNED,
+    )  # fmt: skip
+    x, bin_width, across = horizontal
+    y, bin_height, down = vertical
     gradient += (region.to(tl.int64) * SIZE + row) * SIZE * CHANNELS
     last = width - 1
     for i in range(down):
