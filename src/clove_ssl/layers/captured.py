@@ -72,7 +72,7 @@ def no_garbage_collected() -> Iterator[None]:
     """Python frees only what nobody refers to; cycles wait until afterwards."""
     # Page-locked memory that was used on a stream is given back with an event on that stream. One
     # that becomes part of a graph can never be asked whether it is over, and torch asks whenever it
-    # needs such memory: the process could pin nothing any more.
+    # needs such memory: somebody else would be told of an invalid argument.
     was_on = gc.isenabled()
     gc.disable()
     try:
