@@ -263,16 +263,27 @@ def slopes(
 
 
 @triton.jit
-def behind_norm(gradient, x, mean, factor, shift, level, slope, RELU: tl.constexpr):
+def gradient_terms(mean, scale, weight, bias, level, slope, channel, there, AFFINE: tl.constexpr):
+    """What ``store_gradients`` has to know of a channel."""
+    middle, factor, shift = affine(mean, scale, weight, bias, channel, there, AFFINE)
+    level = tl.load(level + channel, mask=there, other=0.0)
+    slope = tl.load(slope + channel, mask=there, other=0.0)
+    return middle, factor, shift, level, slope
+
+
+@triton.jit
+def store_gradients(inner, at, gradient, x, terms, mask, RELU: tl.constexpr):
     """Gradients of the input, from those of what the norm or the ReLU made of it."""
-    centered = x.to(tl.float32) - mean[None, :]
+    middle, factor, shift, level, slope = terms
+    centered = x.to(tl.float32) - middle[None, :]
     if RELU:
         passed = centered * factor[None, :] + shift[None, :] > 0
         gradient = tl.where(passed, gradient, 0.0)
     # A shift or a stretch of a whole channel changes nothing behind the norm: both go.
     gradient -= level[None, :]
     gradient -= centered * slope[None, :]
-    return gradient * factor[None, :]
+    gradient *= factor[None, :]
+    tl.store(inner + at, gradient.to(inner.dtype.element_ty), mask=mask)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -297,12 +308,9 @@ def input_gradients(
     row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     channel = tl.program_id(1) * C + tl.arange(0, C)
     there = channel < channels
-    mean, factor, shift = affine(mean, scale, weight, bias, channel, there, AFFINE)
-    level = tl.load(level + channel, mask=there, other=0.0)
-    slope = tl.load(slope + channel, mask=there, other=0.0)
+    terms = gradient_terms(mean, scale, weight, bias, level, slope, channel, there, AFFINE)
     mask = (row < rows)[:, None] & there[None, :]
     at = row[:, None] * channels + channel[None, :]
     value = tl.load(x + at, mask=mask, other=0.0)
     gradient = tl.load(outer + at, mask=mask, other=0.0).to(tl.float32)
-    gradient = behind_norm(gradient, value, mean, factor, shift, level, slope, RELU)
-    tl.store(inner + at, gradient.to(inner.dtype.element_ty), mask=mask)
+    store_gradients(inner, at, gradient, value, terms, mask, RELU)

@@ -278,7 +278,7 @@ def _moments(sums: Sums, shape: Shape, norm: _BatchNorm) -> tuple[Tensor, Tensor
 def _slopes(
     table: Tensor, shape: Shape, channels: Channels
 ) -> tuple[tuple[Tensor | None, Tensor | None], tuple[Tensor, Tensor]]:
-    """Gradients of weight and bias, and what ``behind_norm`` takes off others; (C,) each."""
+    """Gradients of weight and bias, and what ``store_gradients`` takes off others; (C,) each."""
     for_weight, for_bias, level, slope = channels.mean.new_empty(4, shape.channels)
     kernels.slopes[(_parts(shape.channels, LAST_BLOCK),)](
         table, channels.scale, for_weight, for_bias, level, slope, len(table), shape.rows,

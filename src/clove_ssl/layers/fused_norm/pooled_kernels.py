@@ -18,7 +18,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from clove_ssl.layers.fused_norm.kernels import affine, at_least_zero, behind_norm
+from clove_ssl.layers.fused_norm.kernels import (
+    affine,
+    at_least_zero,
+    gradient_terms,
+    store_gradients,
+)
 
 
 @triton.jit
@@ -212,9 +217,7 @@ def pooled_input_gradients(
     first = tl.program_id(0) % chunks * lines
     channel = tl.program_id(1) * C + tl.arange(0, C)
     there = channel < channels
-    mean, factor, shift = affine(mean, scale, weight, bias, channel, there, AFFINE)
-    level = tl.load(level + channel, mask=there, other=0.0)
-    slope = tl.load(slope + channel, mask=there, other=0.0)
+    terms = gradient_terms(mean, scale, weight, bias, level, slope, channel, there, AFFINE)
     real, y, z, window, middle = _shafts(first, images, height, width, channels, chunks, channel, R)
     has_right, has_beside = real & (z + 1 < width), real & (z + 2 < width)
     own, own_winner = _gradient_of(window, outer, winners, real)
@@ -235,22 +238,18 @@ def pooled_input_gradients(
         far, far_winner = _gradient_of(window + channels, outer, winners, has_beside & goes_on)
 
         gradient = tl.where(own_winner == 4, own, 0.0)
-        gradient = behind_norm(gradient, x_middle, mean, factor, shift, level, slope, True)
-        tl.store(inner + middle, gradient.to(inner.dtype.element_ty), mask=real)
+        store_gradients(inner, middle, gradient, x_middle, terms, real, True)
 
         gradient = tl.where(own_winner == 5, own, 0.0) + tl.where(beside_winner == 3, beside, 0.0)
-        gradient = behind_norm(gradient, x_right, mean, factor, shift, level, slope, True)
-        tl.store(inner + right, gradient.to(inner.dtype.element_ty), mask=has_right)
+        store_gradients(inner, right, gradient, x_right, terms, has_right, True)
 
         gradient = tl.where(own_winner == 7, own, 0.0) + tl.where(under_winner == 1, under, 0.0)
-        gradient = behind_norm(gradient, x_below, mean, factor, shift, level, slope, True)
-        tl.store(inner + below, gradient.to(inner.dtype.element_ty), mask=has_below)
+        store_gradients(inner, below, gradient, x_below, terms, has_below, True)
 
         gradient = tl.where(own_winner == 8, own, 0.0) + tl.where(beside_winner == 6, beside, 0.0)
         gradient += tl.where(under_winner == 2, under, 0.0)
         gradient += tl.where(far_winner == 0, far, 0.0)
-        gradient = behind_norm(gradient, x_across, mean, factor, shift, level, slope, True)
-        tl.store(inner + across, gradient.to(inner.dtype.element_ty), mask=has_across)
+        store_gradients(inner, across, gradient, x_across, terms, has_across, True)
 
         # The windows below are the own and the one beside it of the line that follows.
         own, own_winner, beside, beside_winner = under, under_winner, far, far_winner

@@ -31,7 +31,7 @@ def clove_plus_r18_small(out: Path) -> PretrainConfig:
 
     Command: ``clove pretrain clove-plus-r18-small --data photos/ --out runs/plus``.
     Cost: about a sixth more than ``clove-r18-small``, with the same views and optimizer.
-    Expected: after 100 seconds of an H200 on 13,301 photos 21.4 mIoU on VOC's dense probe, 81.3 %
+    Expected: after 100 seconds of an H200 on 13,301 photos 21.5 mIoU on VOC's dense probe, 81.4 %
     k-NN on Imagenette; see docs/results/clove-plus.md.
     """
     return _with_plus(clove.clove_r18_small(out))

@@ -131,9 +131,10 @@ class Helper:
                 self._order(Wanted(config, images, precision, capability))
 
     def _order(self, wanted: Wanted) -> None:
-        if not wanted.mark.exists():
+        mark = wanted.mark  # found from many files
+        if not mark.exists():
             self._orders.send(wanted)
-            self._mark = wanted.mark
+            self._mark = mark
 
     def wait(self) -> None:
         """Return when it has ended, so that nothing is compiled twice."""

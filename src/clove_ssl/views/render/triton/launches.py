@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+import triton
 from torch import Tensor
 
 from clove_ssl.views.render.blur_bands import band_side, blur_bands, blur_reaches
@@ -135,7 +136,7 @@ class GroupRendering:
             *(self._resized, self._sums, self._coloured, self.views),
             *(self._counts, self._amounts, self._size, sums, *self._steps),
             PIXELS=_PIXELS,
-            SUMS=_power_of_two(sums),
+            SUMS=triton.next_power_of_2(sums),
         )
 
     def blur_matrices(self) -> None:
@@ -145,7 +146,7 @@ class GroupRendering:
             bands = blur_bands(self._sigma, self._size, reach=self._reach, kernel=kernel)
             self._bands = bands.contiguous()
             return
-        side = max(_SMALLEST_SIDE, _power_of_two(self._side))
+        side = max(_SMALLEST_SIDE, triton.next_power_of_2(self._side))
         _launch(
             blur_weights,
             len(self._blurred),
@@ -197,8 +198,3 @@ def _launch(kernel: Any, programs: int, *arguments: Tensor | int, **constants: i
 def _tiles_over(length: int, tile: int) -> int:
     """Tiles that cover a length."""
     return -(-length // tile)
-
-
-def _power_of_two(length: int) -> int:
-    """The next one that is no smaller; blocks of Triton are so long."""
-    return 1 << (length - 1).bit_length()
