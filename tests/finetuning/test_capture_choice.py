@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from builders.runs.tiny_finetuning import tiny_finetuning
 from builders.tasks.tiny_detectors import tiny_batch, tiny_detector
+from torch import Tensor
 
 from clove_ssl.errors import UserError
-from clove_ssl.finetuning.learner import choose_capture
+from clove_ssl.finetuning.learner import TaskLearner, choose_capture
+from clove_ssl.finetuning.plan import plan_finetuning
+from clove_ssl.methods.base import Progress
 from clove_ssl.tasks.base import TaskModel
 from clove_ssl.tasks.detection.model import DetectionNetwork
 from clove_ssl.tasks.labels.samples import DetectionDataset
@@ -30,6 +34,12 @@ def network() -> DetectionNetwork:
     return DetectionNetwork(tiny_detector("c4"), test)
 
 
+def chosen(place: Process, model: TaskModel, **changes: Any) -> tuple[bool, str]:
+    config = replace(CONFIG, **changes)
+    plan = plan_finetuning(config, images=100, processes=place.world_size)
+    return choose_capture(config, plan, place, model)
+
+
 @pytest.mark.parametrize(
     ("asked", "place", "decided"),
     [
@@ -43,18 +53,49 @@ def network() -> DetectionNetwork:
 def test_detectors_are_captured_where_they_can_be(
     asked: str, place: Process, decided: tuple[bool, str]
 ) -> None:
-    assert choose_capture(replace(CONFIG, capture=asked), place, network()) == decided
+    assert chosen(place, network(), capture=asked) == decided
+
+
+@pytest.mark.parametrize(
+    ("asked", "images", "captures"), [("auto", 16, False), ("always", 16, True), ("auto", 4, True)]
+)
+def test_large_batches_are_captured_only_if_asked_for(
+    asked: str, images: int, captures: bool
+) -> None:
+    task = replace(CONFIG.task, train_sides=(640, 800), longest=1333)
+    changes = {"capture": asked, "task": task, "batch_size": 16, "micro_batch": images}
+    found, reason = chosen(process("cuda"), network(), **changes)
+    assert found is captures
+    if not found:
+        assert "17 million pixels" in reason
+
+
+def test_terms_of_a_micro_batch_outlast_the_next_replay() -> None:
+    kept = torch.tensor(1.0)
+
+    class Replaying(TaskModel):
+        def losses(self, batch: Any, *, step: int) -> dict[str, Tensor]:
+            kept.fill_(batch)
+            return {"loss_first": kept.detach(), "loss_second": kept * 2}
+
+    learner = TaskLearner(Replaying())
+    first, second = (learner(number, Progress(0, 1)) for number in (1.0, 5.0))
+    assert {name: float(value) for name, value in first.metrics.items()} == {
+        "loss_first": 1.0,
+        "loss_second": 2.0,
+    }
+    assert (float(first.loss), float(second.loss)) == (3.0, 15.0)
 
 
 def test_other_tasks_say_why_they_are_not() -> None:
-    captures, reason = choose_capture(CONFIG, process("cuda"), TaskModel())
+    captures, reason = chosen(process("cuda"), TaskModel())
     assert not captures
     assert "this task" in reason
 
 
 def test_a_capture_that_cannot_be_is_refused() -> None:
     with pytest.raises(UserError, match="--capture always cannot be done here: on a CPU"):
-        choose_capture(replace(CONFIG, capture="always"), process("cpu"), network())
+        chosen(process("cpu"), network(), capture="always")
 
 
 @pytest.mark.parametrize("kind", ["c4", "c4-masks", "fpn", "keypoints"])

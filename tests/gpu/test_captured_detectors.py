@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from clove_ssl.backbones.build import fuse_norms
 from clove_ssl.finetuning import seeds as finetuning
 from clove_ssl.layers import captured
-from clove_ssl.layers.captured import SEEN_BEFORE, CapturedFunction, Recorder
+from clove_ssl.layers.captured import SEEN_BEFORE, CapturedFunction, Recorder, borrowed
 from clove_ssl.layers.fused_norm.activation import normalize_relu
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.provenance import read_starts
@@ -193,6 +193,43 @@ def test_a_part_that_cannot_be_recorded_is_left_alone() -> None:
     assert len(told) == 1
     assert "no room for this" in told[0]
     assert function.kinds == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int64, torch.bool])
+def test_borrowed_tensors_lie_where_the_others_do(dtype: torch.dtype) -> None:
+    numbers = torch.arange(2 * 3 * 4 * 5, device=GPU).view(2, 3, 4, 5).to(dtype)
+    last = numbers.contiguous(memory_format=torch.channels_last)
+    for each in (numbers, last, numbers[:, 1:, ::2], numbers[0, 0, 0, 1], numbers[:0]):
+        mine = borrowed(each)
+        assert (mine.dtype, mine.stride()) == (dtype, each.stride())
+        assert torch.equal(mine, each)
+        assert each.numel() == 0 or mine.data_ptr() == each.data_ptr()
+
+
+def test_kinds_of_passes_share_their_memory() -> None:
+    weight = nn.Parameter(torch.full((1,), 2.0, device=GPU))
+    recorder = Recorder(GPU)
+    function = CapturedFunction(
+        lambda numbers: ((numbers * weight).relu(),),
+        [weight],
+        recorder,
+        accumulates=False,
+        warn=pytest.fail,
+    )
+    lengths = [(8 + kind) << 20 for kind in range(4)]  # of at least 32 MB
+    with recorder.own_stream():
+        taken = []
+        for number in range(4 * (SEEN_BEFORE + 2)):
+            weight.grad = None
+            length = lengths[number % 4]
+            (out,) = function(torch.full((length,), float(number), device=GPU))
+            assert out[-1].item() == 2 * number
+            out.sum().backward()
+            assert weight.grad.item() == pytest.approx(number * length, rel=1e-4)
+            del out
+            taken.append(torch.cuda.memory_allocated())
+    assert function.kinds == 4
+    assert taken[-1] - taken[0] < 1 << 20
 
 
 def test_maps_follow_those_without_capture(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,29 +31,22 @@ def due(sightings: Sightings, kind: str) -> bool:
 
 
 def test_a_kind_is_recorded_once_it_has_come_some_times() -> None:
-    sightings = Sightings(room=1)
+    sightings = Sightings()
     asked = [sightings.is_due("a") for _ in range(SEEN_BEFORE + 1)]
     assert asked == [False] * SEEN_BEFORE + [True]
     assert not sightings.is_due("b")
 
 
 def test_there_are_only_so_many_kinds() -> None:
-    sightings = Sightings(room=1000)
+    sightings = Sightings()
     for number in range(MOST_KINDS):
         assert due(sightings, f"kind {number}")
-        sightings.take_room(1)
+        sightings.count_recorded()
     assert not due(sightings, "one more")
 
 
-def test_no_room_means_no_recording() -> None:
-    sightings = Sightings(room=10)
-    assert due(sightings, "a")
-    sightings.take_room(10)
-    assert not due(sightings, "b")
-
-
 def test_after_a_failure_nothing_is_tried_again() -> None:
-    sightings = Sightings(room=10)
+    sightings = Sightings()
     sightings.give_up()
     assert not due(sightings, "a")
 
@@ -154,6 +147,7 @@ def record_by_hand(self: CapturedFunction, inputs: Sequence[Tensor]) -> Recordin
 def train(monkeypatch: pytest.MonkeyPatch, *, replays: bool, micro_batches: int) -> nn.Module:
     """Some steps on two kinds of inputs."""
     monkeypatch.setattr(CapturedFunction, "_record", record_by_hand)
+    monkeypatch.setattr(captured, "MOST_KINDS", MOST_KINDS if replays else 0)
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
     for parameter in network[0].parameters():
@@ -161,7 +155,7 @@ def train(monkeypatch: pytest.MonkeyPatch, *, replays: bool, micro_batches: int)
     function = CapturedFunction(
         lambda pixels: ((maps := network(pixels)), maps.detach().amax()),
         list(network.parameters()),
-        SimpleNamespace(room=1 << 30 if replays else 0),
+        SimpleNamespace(),
         accumulates=micro_batches > 1,
         warn=pytest.fail,
     )
@@ -193,23 +187,24 @@ def test_replays_train_like_plain_passes(
         assert torch.equal(plain[name], mine[name]), name
 
 
-def test_recordings_leave_gradients_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recording_knows_which_parameters_its_kind_learns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(captured.torch.cuda, "CUDAGraph", object)
-    monkeypatch.setattr(captured.torch, "empty_like", torch.ones_like)  # gradients of outputs
+    monkeypatch.setattr(captured.torch, "empty_like", torch.ones_like)  # instead of contents
     weight, other = (nn.Parameter(torch.full((2,), value)) for value in (2.0, 3.0))
     function = CapturedFunction(
         lambda numbers: ((numbers * (weight if len(numbers) < 3 else weight * other)).sum(),),
         [weight, other],
-        SimpleNamespace(room=1 << 30, recorded=lambda graph: nullcontext()),
+        SimpleNamespace(recorded=lambda graph: nullcontext()),
         accumulates=False,
         warn=pytest.fail,
     )
-    first = function._record([torch.ones(1, 2)])
+    first, second = (function._record([torch.ones(length, 2)]) for length in (1, 3))
     assert [each.tolist() for each in first.inner] == [[1.0, 1.0]]
-    second = function._record([torch.ones(3, 2)])
     assert [each.tolist() for each in second.inner] == [[9.0, 9.0], [6.0, 6.0]]
-    assert second.inner[0] is first.inner[0]
-    assert second.parameters == [weight, other]
+    assert (first.parameters, second.parameters) == ([weight], [weight, other])
+    assert second.learned == [True]
 
 
 def test_what_cannot_be_recorded_runs_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +218,7 @@ def test_what_cannot_be_recorded_runs_as_before(monkeypatch: pytest.MonkeyPatch)
     function = CapturedFunction(
         lambda numbers: (numbers * weight,),
         [weight],
-        SimpleNamespace(room=1, recorded=refused),
+        SimpleNamespace(recorded=refused),
         accumulates=False,
         warn=told.append,
     )

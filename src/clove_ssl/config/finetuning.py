@@ -195,7 +195,8 @@ class FinetuneConfig(Ranged):
     """Share batch-norm statistics between processes."""
     capture: Literal["auto", "always", "never"] = "auto"
     """Record the first half of a detector's step, up to the choice of regions, as CUDA graphs, one
-    for every size that comes often, and replay them; auto does so on a GPU with one process."""
+    for every size that comes often, and replay them; auto does so on a GPU with one process, for
+    batches of up to 8 million pixels: larger ones need no help, and graphs take memory."""
     deterministic: bool = False
     """Repeat a run bit for bit on the same GPU, which needs a much slower RoIAlign. CPUs always
     repeat."""

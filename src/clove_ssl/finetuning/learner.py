@@ -31,8 +31,9 @@ class TaskLearner(Learner):
     def forward(self, batch: Any, progress: Progress) -> StepOutput:
         """The summed loss of a micro-batch, with its terms as metrics."""
         losses = self.model.losses(batch, step=progress.step)
-        total = torch.stack(list(losses.values())).sum()
-        return StepOutput(total, {name: value.detach() for name, value in losses.items()})
+        # Copies: what comes of a replay is written over by the next micro-batch.
+        terms = torch.stack(list(losses.values()))
+        return StepOutput(terms.sum(), dict(zip(losses, terms.detach().unbind(), strict=True)))
 
 
 class TaskFeed:
@@ -94,16 +95,35 @@ def plan_reading(
     )
 
 
-def choose_capture(config: FinetuneConfig, process: Process, model: TaskModel) -> tuple[bool, str]:
-    """Whether a part of the steps is captured, by default wherever it can be, and why."""
+MOST_CAPTURED_PIXELS = 8_000_000
+"""Of a micro-batch. With more, the GPU takes longer for a step than the host does to start it, and
+graphs would only take memory, half as much again as a step without them."""
+
+
+def choose_capture(
+    config: FinetuneConfig, plan: FinetunePlan, process: Process, model: TaskModel
+) -> tuple[bool, str]:
+    """Whether a part of the steps is captured, by default wherever it can be and pays, and why."""
     obstacle = model.why_not_captured()
     obstacles = {
         "on a CPU": process.device.type != "cuda",
         f"{process.world_size} processes share a step": process.world_size > 1,
         obstacle: bool(obstacle),
     }
-    reason = "first stage and choice of regions, for sizes of batches that come often"
-    return decide_capture(config.capture, obstacles, reason=reason)
+    pixels = plan.micro_batch * _largest_image(config.task)
+    busy = f"batches of up to {pixels / 1e6:.0f} million pixels keep the GPU busy by themselves"
+    return decide_capture(
+        config.capture,
+        obstacles,
+        reason="first stage and choice of regions, for sizes of batches that come often",
+        costs=busy if pixels > MOST_CAPTURED_PIXELS else "",
+    )
+
+
+def _largest_image(task: object) -> int:
+    """Pixels of the largest image that a detector is trained on."""
+    sides, longest = getattr(task, "train_sides", (1,)), getattr(task, "longest", 1)
+    return int(max(sides)) * int(longest)
 
 
 def capture_part(model: TaskModel, loop: TrainingLoop) -> None:

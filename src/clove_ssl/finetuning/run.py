@@ -121,7 +121,7 @@ def train(
         model = _build_model(config, process, parts, data)
         check_needs(config, run, plan, model, process)
         heads = _start_heads(config, parts, model)
-        capture = choose_capture(config, process, model)
+        capture = choose_capture(config, plan, process, model)
         loop = _build_loop(config, run, console, process, plan=plan, model=model, parts=parts)
         if capture[0]:
             capture_part(model, loop)

@@ -5,8 +5,9 @@ graph starts all of them at once. It keeps the addresses of everything it reads 
 is for one shape; what comes in is copied to where it looks, and what comes out is written over when
 it runs the next time.
 
-Graphs share their memory: what one of them needs between its two passes may be used by another one
-afterwards. So a forward pass is followed by its backward pass before another forward pass begins.
+Graphs share their memory, also that of what comes in and out: another one may use it afterwards. So
+a forward pass is followed by its backward pass, and by whoever needs the gradients, before another
+forward pass begins.
 """
 
 from __future__ import annotations
@@ -26,8 +27,6 @@ SEEN_BEFORE = 3
 """Passes of a kind that run kernel by kernel: libraries choose their kernels in them, and a kind
 that does not come again would not repay its recording, which takes as long as some steps."""
 MOST_KINDS = 16
-MEMORY_SHARE = 1 / 8
-"""Of the GPU, for the inputs, outputs and their gradients that recordings keep."""
 
 Function = Callable[..., tuple[Tensor, ...]]
 
@@ -42,7 +41,6 @@ class Recorder:
         # One pool for all graphs. They never run at the same time, and the backward pass reads what
         # the forward pass left in it.
         self._memory = torch.cuda.graph_pool_handle()
-        self.room = int(MEMORY_SHARE * torch.cuda.get_device_properties(device).total_memory)
 
     @contextmanager
     def own_stream(self) -> Iterator[None]:
@@ -83,35 +81,32 @@ def no_garbage_collected() -> Iterator[None]:
 
 
 class Sightings:
-    """Which kinds of passes come so often that they are recorded, as far as there is room.
+    """Which kinds of passes come so often that they are recorded."""
 
-    Args:
-        room: Bytes that recordings may keep; the last one may exceed it.
-    """
-
-    def __init__(self, room: int) -> None:
+    def __init__(self) -> None:
         self._seen: Counter[Hashable] = Counter()
-        self._kinds = 0
-        self._room = room
+        self._left = MOST_KINDS
 
     def is_due(self, kind: Hashable) -> bool:
         """Whether a pass should be recorded before it is made; asked once for each."""
         self._seen[kind] += 1
-        return self._seen[kind] > SEEN_BEFORE and self._kinds < MOST_KINDS and self._room > 0
+        return self._seen[kind] > SEEN_BEFORE and self._left > 0
 
-    def take_room(self, size: int) -> None:
-        """A kind was recorded and keeps so many bytes."""
-        self._kinds += 1
-        self._room -= size
+    def count_recorded(self) -> None:
+        """One kind more was recorded."""
+        self._left -= 1
 
     def give_up(self) -> None:
         """Record nothing any more."""
-        self._room = 0
+        self._left = 0
 
 
 @dataclass(frozen=True)
 class Recording:
-    """Both passes of one kind: where contents are put, and what appears where."""
+    """Both passes of one kind: where contents are put, and what appears where.
+
+    The tensors are :func:`borrowed`, and so are for this kind only while it is in use.
+    """
 
     forward: torch.cuda.CUDAGraph
     backward: torch.cuda.CUDAGraph
@@ -121,11 +116,6 @@ class Recording:
     outer: Sequence[Tensor]  # the gradients of those
     parameters: Sequence[nn.Parameter]
     inner: Sequence[Tensor]  # their gradients
-
-    @property
-    def kept_bytes(self) -> int:
-        """What stays in memory for this kind alone."""
-        return sum(each.nbytes for each in (*self.inputs, *self.outputs, *self.outer))
 
 
 class CapturedFunction:
@@ -157,9 +147,8 @@ class CapturedFunction:
         self._recorder = recorder
         self._accumulates = accumulates
         self._warn = warn
-        self._sightings = Sightings(recorder.room)
+        self._sightings = Sightings()
         self._recordings: dict[Hashable, Recording] = {}
-        self._gradients: dict[nn.Parameter, Tensor] = {}  # where all recordings leave them
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """What the function gives."""
@@ -192,45 +181,62 @@ class CapturedFunction:
             )
             return
         self._recordings[kind] = recording
-        self._sightings.take_room(recording.kept_bytes)
+        self._sightings.count_recorded()
 
     def _record(self, inputs: Sequence[Tensor]) -> Recording:
         """Record both passes; nothing of them is computed, so no statistics move."""
-        places = [each.clone() for each in inputs]
         forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         with _casts_of_its_own(), self._recorder.recorded(forward):
+            # Inside, so that places for contents lie in the memory of graphs as well.
+            places = [torch.empty_like(each) for each in inputs]
             outputs = self._function(*places)
-        learned = [each for each in outputs if each.requires_grad]
-        outer = [torch.empty_like(each) for each in learned]
+            learned = [each for each in outputs if each.requires_grad]
+            outer = [torch.empty_like(each) for each in learned]
         # As in a step, where the backward pass begins behind the context of the forward pass.
         with (
             torch.autocast(places[0].device.type, enabled=False),
             self._recorder.recorded(backward),
         ):
             found = torch.autograd.grad(learned, self._parameters, outer, allow_unused=True)
-            gradients = self._in_one_place(found)
+        pairs = zip(self._parameters, found, strict=True)
+        inner = {parameter: gradient for parameter, gradient in pairs if gradient is not None}
         return Recording(
             forward=forward,
             backward=backward,
-            inputs=places,
-            outputs=[each.detach() for each in outputs],
+            inputs=[borrowed(each) for each in places],
+            outputs=[borrowed(each) for each in outputs],
             learned=[each.requires_grad for each in outputs],
-            outer=outer,
-            parameters=list(gradients),
-            inner=list(gradients.values()),
+            outer=[borrowed(each) for each in outer],
+            parameters=list(inner),
+            inner=[borrowed(each) for each in inner.values()],
         )
 
-    def _in_one_place(self, found: Sequence[Tensor | None]) -> dict[nn.Parameter, Tensor]:
-        """Gradients of those parameters that have one, in memory that all recordings share."""
-        pairs = zip(self._parameters, found, strict=True)
-        new = {parameter: gradient for parameter, gradient in pairs if gradient is not None}
-        # Only one recording is in use at a time, and there may be many: gradients of a ResNet-50
-        # take 100 MB in each. Those of the first kind stay where they are, the others are copied.
-        places = {each: self._gradients.setdefault(each, new[each]) for each in new}
-        moved = [each for each in new if places[each] is not new[each]]
-        if moved:
-            torch._foreach_copy_([places[each] for each in moved], [new[each] for each in moved])
-        return places
+
+class _Bytes:
+    """Memory of a GPU, as torch and others tell each other of it."""
+
+    def __init__(self, address: int, count: int) -> None:
+        self.__cuda_array_interface__ = {
+            "data": (address, False),
+            "shape": (count,),
+            "typestr": "|u1",
+            "version": 2,
+        }
+
+
+def borrowed(tensor: Tensor) -> Tensor:
+    """The same place with the same layout, which is free for others when ``tensor`` is gone.
+
+    Memory of a graph stays mapped for as long as there is the graph. What it holds for one kind of
+    passes may take 1.5 GB, and there are many kinds, only one of which is in use at a time.
+    """
+    if not tensor.is_cuda or tensor.numel() == 0:
+        return tensor.detach()
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    elements = 1 + sum((length - 1) * step for length, step in steps)
+    place = _Bytes(tensor.data_ptr(), elements * tensor.element_size())
+    plain = torch.as_tensor(place, device=tensor.device).view(tensor.dtype)
+    return plain.as_strided(tensor.shape, tensor.stride())
 
 
 def kind_of(inputs: Sequence[Tensor]) -> Hashable:

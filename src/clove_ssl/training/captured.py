@@ -198,12 +198,25 @@ def why_not_captured(learner: object) -> str:
 
 
 def decide_capture(
-    asked: Literal["auto", "always", "never"], obstacles: Mapping[str, bool], *, reason: str
+    asked: Literal["auto", "always", "never"],
+    obstacles: Mapping[str, bool],
+    *,
+    reason: str,
+    costs: str = "",
 ) -> tuple[bool, str]:
-    """Whether steps are captured, and why: wherever they can be, unless a user says never."""
+    """Whether steps are captured, and why: wherever they can be and nothing speaks against it.
+
+    Args:
+        asked: What the user says.
+        obstacles: By what each is called, whether it is there.
+        reason: For capturing.
+        costs: Against it, unless the user wants it always.
+    """
     if asked == "never":
         return False, "as asked"
     found = [obstacle for obstacle, applies in obstacles.items() if applies]
+    if not found and costs and asked == "auto":
+        return False, costs
     if not found:
         return True, reason
     if asked == "always":

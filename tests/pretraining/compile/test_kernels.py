@@ -60,8 +60,8 @@ specs = outline(recipe("moco-r18-small", Path("out"))).views()
 with noted() as launches:
     render_unseen(specs, precision.dtype)
     render_unseen(specs, precision.dtype)
+print(len(launches), all(each.kernel.hash for each in launches))
 launches[0].kernel.run(*launches[0].arguments, grid=(1,), warmup=True, **launches[0].options)
-print(len(launches))
 """
 
 
@@ -110,7 +110,9 @@ def test_kernels_of_rendering_and_of_both_passes_are_seen_without_a_gpu(
 
 
 def test_a_kernel_is_noted_once_and_compiled_for_the_gpu_that_is_not_there(tmp_path: Path) -> None:
-    assert int(printed(NOTING + COMPILING, tmp_path)) == len(RENDERING)
+    count, named = printed(NOTING + COMPILING, tmp_path).split()
+    assert int(count) == len(RENDERING)
+    assert named == "True"  # by then, for names in the cache may depend on the order
     (kernel,) = tmp_path.glob("*/resize_across.json")
     assert json.loads(kernel.read_text())["target"]["arch"] == 90
 

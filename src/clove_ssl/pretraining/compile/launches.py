@@ -109,16 +109,19 @@ def noted() -> Iterator[list[Launch]]:
     from triton import knobs
     from triton.runtime.jit import JITFunction
 
-    launches: dict[tuple[int, str], Launch] = {}
+    launches: dict[tuple[str, str], Launch] = {}
     found: list[Launch] = []
     really = JITFunction.run
 
     def note(kernel: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> None:
         stand_ins = [_Pointer(a) if isinstance(a, Tensor) else a for a in arguments]
         launch = Launch(kernel, stand_ins, options)
+        # Asked here, in the order of a run: Triton 3.6 gives kernels that call the same function
+        # other names in its cache when they are asked for in another order.
+        code = kernel.cache_key
 
         def skip(*, key: str, **_: Any) -> bool:
-            if launches.setdefault((id(kernel), key), launch) is launch:
+            if launches.setdefault((code, key), launch) is launch:
                 found.append(launch)
             return True  # do not compile it
 
