@@ -96,8 +96,8 @@ def plan_reading(
 
 
 MOST_CAPTURED_PIXELS = 8_000_000
-"""Of a micro-batch. With more, the GPU takes longer for a step than the host does to start it, and
-graphs would only take memory, half as much again as a step without them."""
+"""Of a micro-batch. With more, the GPU is busy for nine tenths of a step and more without graphs,
+which would take as much memory as the step itself (docs/results/finetuning.md)."""
 
 
 def choose_capture(
