@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from clove_ssl.backbones.build import build_backbone, fuse_norms
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.layers.captured import Recorder
 from clove_ssl.methods.base import Method, Progress
+from clove_ssl.methods.clove_plus.config import WholeConfig
 from clove_ssl.optimizers import LARS
 from clove_ssl.training.captured import STEPS_BEFORE, CapturedPasses, why_not_captured
 from clove_ssl.training.numerics import Precision, start_repeatably
@@ -26,8 +28,8 @@ STEPS = 30  # a balance is measured in every 20th
 BF16 = Precision("bf16", "", "cuda")
 
 
-def build(name: str) -> Method:
-    config = small_method(name, size=96 if name in DEEP else 64)
+def build(name: str, **changes: Any) -> Method:
+    config = replace(small_method(name, size=96 if name in DEEP else 64), **changes)
     stage = "last" if name in DEEP else "c4"
     torch.manual_seed(0)
     method = config.build(build_backbone(BackboneConfig(name="resnet18", stage=stage))).cuda()
@@ -56,11 +58,11 @@ def batches(name: str) -> list[ViewBatch]:
 
 
 def train(
-    name: str, *, captured: bool, micro_batches: int = 1
+    name: str, *, captured: bool, micro_batches: int = 1, **changes: Any
 ) -> tuple[dict[str, Tensor], list[float], int]:
     """Weights and losses after some steps, and how many of the steps were replayed."""
     start_repeatably(0, torch.device("cuda"), deterministic=True)
-    method, several = build(name), batches(name)
+    method, several = build(name, **changes), batches(name)
     optimizer = LARS(method.parameters(), 0.5, weight_decay=1e-5)
     passes = CapturedPasses(method, BF16, torch.device("cuda"), micro_batches=micro_batches)
     losses, replayed = [], 0
@@ -102,6 +104,15 @@ def test_captured_micro_batches_have_the_same_bits(name: str) -> None:
     plain, plain_losses, _ = train(name, captured=False, micro_batches=3)
     state, losses, replayed = train(name, captured=True, micro_batches=3)
     assert replayed >= 3 * (STEPS - 2 * STEPS_BEFORE)
+    assert losses == plain_losses
+    assert [key for key in plain if not torch.equal(plain[key], state[key])] == []
+
+
+def test_a_weight_that_changes_in_every_step_is_captured() -> None:
+    whole = WholeConfig(width=16, schedule="cosine")
+    plain, plain_losses, _ = train("clove-plus", captured=False, whole=whole)
+    state, losses, replayed = train("clove-plus", captured=True, whole=whole)
+    assert replayed >= STEPS - 2 * STEPS_BEFORE
     assert losses == plain_losses
     assert [key for key in plain if not torch.equal(plain[key], state[key])] == []
 

@@ -265,6 +265,23 @@ def test_beta_follows_its_schedule(schedule: Any, expected: list[float]) -> None
     assert found == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("changes", [{}, TAUGHT], ids=["own targets", "teacher"])
+def test_a_step_has_the_weight_of_its_place_in_the_schedule(changes: dict[str, Any]) -> None:
+    config = config_of(whole=WholeConfig(width=9, schedule="linear", final_beta=1.0), **changes)
+    method, batch = built(config), two_views(config, images=IMAGES)
+    metrics = method(batch, Progress(6, 10)).metrics
+    whole = 0.03 * metrics["loss_whole"]
+    late, early = Progress(8, 10), Progress(0, 10)
+    method.before_forward(late)
+    # As captured steps do it, which are prepared before they are replayed.
+    prepared = method(batch, replace(early, prepared=True))
+    for output, beta in ((method(batch, Progress(6, 10)), 1.8), (prepared, 1.4)):
+        expected = metrics["loss_cells"] + beta * whole
+        torch.testing.assert_close(output.loss.detach(), expected, rtol=1e-8, atol=0)
+    assert "beta" not in method.state_dict()
+    assert not method.why_not_captured()
+
+
 def test_one_stage_can_have_negatives_of_other_images() -> None:
     config = config_of(queue_stages=("c4",), loss=LossConfig(top_k=4, queue_size=20))
     method = built(config)

@@ -126,6 +126,9 @@ class CLoVEPlus(StudentMethod[StagesEncoder]):
             start=config.balance.ratio, every=config.balance.every, keep=config.balance.keep
         )
         self.goes_back_twice = config.balance.kind == "gradient"
+        self.beta: Tensor
+        # A tensor, which captured steps read anew; it follows from the step, so no file has it.
+        self.register_buffer("beta", torch.tensor(config.whole.beta), persistent=False)
 
     @property
     def joins_views(self) -> bool:
@@ -153,8 +156,8 @@ class CLoVEPlus(StudentMethod[StagesEncoder]):
         # Before the two losses are added up: afterwards nobody could tell their gradients apart.
         if self.step_kind(progress):
             self.balance.note(cells, whole, students[0].first_maps)
-        # The ratio is a buffer, so no gradient tries to change it.
-        loss = cells + beta_at(self.config.whole, progress) * self.balance.ratio * whole
+        # Both factors are buffers, so no gradient tries to change them.
+        loss = cells + self.beta * self.balance.ratio * whole
         metrics = {
             **self._metrics(cells, by_stage, compared),
             "loss_whole": whole.detach(),
@@ -162,6 +165,11 @@ class CLoVEPlus(StudentMethod[StagesEncoder]):
             "balance": self.balance.ratio.clone(),
         }
         return StepOutput(loss, metrics, self._samples(students[0], len(batch.index)))
+
+    def before_forward(self, progress: Progress) -> None:
+        """Let the weight of the loss on whole images follow its schedule."""
+        super().before_forward(progress)
+        self.beta.fill_(beta_at(self.config.whole, progress))
 
     def after_step(self, progress: Progress) -> None:
         """Let the balance and queues move on."""
@@ -172,8 +180,6 @@ class CLoVEPlus(StudentMethod[StagesEncoder]):
 
     def why_not_captured(self) -> str:
         """Where the host decides something in every step."""
-        if self.config.whole.schedule != "constant":
-            return "the weight of the loss on whole images changes in every step"
         return DRAWS_CELLS if any(terms.draws_cells for terms in self._terms.values()) else ""
 
     def step_kind(self, progress: Progress) -> bool:
@@ -207,6 +213,8 @@ class CLoVEPlus(StudentMethod[StagesEncoder]):
         self, roles: Sequence[Sequence[View]], progress: Progress
     ) -> tuple[EncodedStages, list[EncodedStages]]:
         """What cells of large views should become, and what the student makes of every role."""
+        if not progress.prepared:
+            self.before_forward(progress)
         students = [self._encode(self.encoder, views) for views in roles]
         return students[0].as_targets(), students
 
