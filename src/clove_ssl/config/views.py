@@ -132,6 +132,8 @@ class ViewsConfig(Ranged):
     """Chance of a left-right mirror image."""
     vertical_flip_probability: Share = 0.0
     """Chance of an upside-down image."""
+    shared_flip: bool = False
+    """Flip all views of an image alike, so that features may tell left from right."""
     jitter_probability: Share = 0.8
     """Chance that a view is colour-jittered at all."""
     jitter_strength: tuple[Strength, Strength, Strength, Strength] = (0.4, 0.4, 0.2, 0.1)
@@ -200,4 +202,5 @@ class ViewsConfig(Ranged):
             blur_kernel=self.blur_kernel,
             solarize_probability=solarize,
             solarize_threshold=self.solarize_threshold,
+            flips_like=0 if self.shared_flip else None,
         )

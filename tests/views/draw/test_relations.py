@@ -129,6 +129,18 @@ def test_a_view_can_be_flipped_like_another() -> None:
     assert not np.array_equal(alone.flip[:, 0], alone.flip[:, 1])
 
 
+def test_all_views_of_an_image_can_be_flipped_alike() -> None:
+    views = ViewsConfig(local_count=2, vertical_flip_probability=0.3)
+    _, apart = draw(200, views.specs())
+    _, alike = draw(200, replace(views, shared_flip=True).specs())
+    for name in ("flip", "vertical_flip"):
+        drawn, other = getattr(alike, name), getattr(apart, name)
+        np.testing.assert_array_equal(drawn, np.tile(other[:, :1], 4))
+        assert not np.array_equal(drawn, other)
+    np.testing.assert_array_equal(alike.crop, apart.crop)
+    np.testing.assert_array_equal(alike.factors, apart.factors)
+
+
 # --- jigsaws
 
 
