@@ -30,8 +30,8 @@ from clove_ssl.backbones.build import Backbone
 from clove_ssl.tasks.detection.voc import read_voc
 from clove_ssl.tasks.labels.samples import Sample
 from clove_ssl.tasks.rcnn.boxes import encode_boxes
+from clove_ssl.views.batch import IMAGENET_MEAN, IMAGENET_STD
 
-MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 SIDE = 320  # pixels, of the shorter side of images
 SMALLEST = 24.0  # pixels, of boxes that are looked at
 OBJECTS, COPIES = 3, 3  # of an image; of an object
@@ -83,7 +83,7 @@ def _regions(
         seen = displaced(boxes, generator)
         size = round(scale * sample.width), round(scale * sample.height)
         photo = Image.open(sample.image).convert("RGB").resize(size, Image.Resampling.BICUBIC)
-        maps = backbone(normalize(to_tensor(photo), MEAN, STD)[None], "c4")["c4"]
+        maps = backbone(normalize(to_tensor(photo), IMAGENET_MEAN, IMAGENET_STD)[None], "c4")["c4"]
         cells = roi_align(maps, [seen], 14, 1 / backbone.strides["c4"], 0, aligned=True)
         means = backbone.run_stage("c5", cells).mean((2, 3))
         grids = adaptive_avg_pool2d(cells, CELLS).flatten(1)
