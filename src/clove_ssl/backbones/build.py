@@ -34,7 +34,7 @@ _CAFFE_NAMES = ("resnet50_caffe", "resnet101_caffe", "resnet152_caffe")
 Parts = Mapping[str, tuple[str, ...]]
 """For each stage the submodules of the body that lead to it from the stage before."""
 
-_RESNET_PARTS = {
+RESNET_PARTS = {
     "c2": ("conv1", "bn1", "relu", "maxpool", "layer1"),
     "c3": ("layer2",),
     "c4": ("layer3",),
@@ -53,9 +53,9 @@ _REGNET_PARTS = {
     "c5": ("trunk_output.block4",),
 }
 _PARTS_OF_FAMILY: dict[str, Parts] = {
-    "resnet": _RESNET_PARTS,
-    "resnext": _RESNET_PARTS,
-    "wide_resnet": _RESNET_PARTS,
+    "resnet": RESNET_PARTS,
+    "resnext": RESNET_PARTS,
+    "wide_resnet": RESNET_PARTS,
     "convnext": _CONVNEXT_PARTS,
     "regnet": _REGNET_PARTS,
 }
@@ -77,6 +77,7 @@ class Backbone(nn.Module):
         self.name = name
         self.parts = dict(parts)
         self.stage = stage
+        self.last_norm: float | None = None  # see ``last_norm``
         self._wanted: tuple[str, ...] = ()
         # Neither is a submodule, so the names of parameters stay.
         # Lists and plain objects, which torch does not register.
@@ -249,6 +250,7 @@ def build_backbone(config: BackboneConfig) -> Backbone:
         backbone = _build_torchvision(config, stage)
     if config.stem_scale != 1:
         _enlarge_stem(backbone, config.stem_scale)
+    backbone.last_norm = config.last_norm
     return backbone
 
 
@@ -324,7 +326,7 @@ def torchvision_body(config: BackboneConfig) -> nn.Module:
     if _family(config.name) == "convnext":
         # The teacher runs in train mode too: dropped blocks would make its targets random.
         options["stochastic_depth_prob"] = 0.0
-    if _PARTS_OF_FAMILY[_family(config.name)] is _RESNET_PARTS:
+    if _PARTS_OF_FAMILY[_family(config.name)] is RESNET_PARTS:
         options["zero_init_residual"] = config.zero_init_last
     if config.output_stride == 16:
         _check_can_dilate(config.name)

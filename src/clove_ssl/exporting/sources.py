@@ -11,6 +11,7 @@ from pathlib import Path
 
 from clove_ssl import __version__
 from clove_ssl.backbones.build import Backbone
+from clove_ssl.backbones.last_norm import size_last_stage
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig
@@ -137,6 +138,7 @@ def _open_run(run: RunDirectory, config: ExportConfig) -> ExportSource:
     else:
         method, step = restore_method(run, trained)
         backbone, encoder = method.export_backbone(branch), method.export_encoder(branch)
+        size_last_stage(backbone, backbone.body.state_dict())
     facts = _facts_of_run(run, trained, backbone, step)
     facts = replace(
         facts,

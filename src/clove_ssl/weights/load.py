@@ -30,6 +30,7 @@ from clove_ssl.backbones.build import (
     import_timm,
     outlined,
 )
+from clove_ssl.backbones.last_norm import size_last_stage
 from clove_ssl.config.bases import Branch
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.errors import UserError
@@ -89,6 +90,7 @@ def read_backbone(
     config = _network(content, extracted, origin, architecture)
     backbone = build_backbone(config)
     report = _load(backbone, content, extracted, origin=str(origin.path))
+    size_last_stage(backbone, backbone.body.state_dict())  # a checkpoint's is as it was trained
     return backbone.requires_grad_(True), report
 
 

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from clove_ssl import __version__
 from clove_ssl.atomic import cause, replacing
 from clove_ssl.backbones.build import Backbone
+from clove_ssl.backbones.last_norm import size_last_stage
 from clove_ssl.errors import UserError, escaped
 from clove_ssl.views.batch import IMAGENET_MEAN, IMAGENET_STD
 
@@ -40,6 +41,7 @@ def save_backbone(backbone: Backbone, path: Path, metadata: Mapping[str, str]) -
     # Weights that share memory cannot be written, and a user should not need to know of channels
     # last.
     state = portable_state(backbone.body)
+    size_last_stage(backbone, state)
     own = _describe(backbone) | {"sha256": content_hash(state)}
     doubled = sorted(own.keys() & metadata.keys())
     if doubled:

@@ -13,6 +13,8 @@ from clove_ssl.methods.clove_plus.config import CLoVEPlusConfig
 
 STEM_SCALE = 16.0
 """Fine-tuning then turns the stem no faster than DenseCL's: docs/results/clove-plus.md."""
+LAST_NORM = 0.5
+"""Detectors then soon learn what the last stage does not tell: docs/results/clove-plus.md."""
 
 
 def clove_plus_r50_200ep(out: Path) -> PretrainConfig:
@@ -64,10 +66,10 @@ def clove_plus_r18_cpu(out: Path) -> PretrainConfig:
 
 
 def _with_plus(config: PretrainConfig) -> PretrainConfig:
-    """A run of CLoVE as one of CLoVE Plus; what both have is the same, but for the stem's size."""
+    """A run of CLoVE as one of CLoVE Plus; what both have is the same, but for sizes of weights."""
     method = config.method
     shared = {each.name: getattr(method, each.name) for each in fields(CLoVEConfig)}
-    backbone = replace(config.backbone, stem_scale=STEM_SCALE)
+    backbone = replace(config.backbone, stem_scale=STEM_SCALE, last_norm=LAST_NORM)
     return replace(config, method=CLoVEPlusConfig(**shared), backbone=backbone)
 
 
