@@ -40,7 +40,7 @@ class Recorder:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         # One pool for all graphs. They never run at the same time, and the backward pass reads what
         # the forward pass left in it.
-        self._memory = torch.cuda.MemPool()
+        self._memory = torch.cuda.graph_pool_handle()
 
     @contextmanager
     def own_stream(self) -> Iterator[None]:
@@ -59,19 +59,9 @@ class Recorder:
         with (
             no_garbage_collected(),
             torch.cuda.graph(
-                graph, pool=self._memory.id, stream=self._stream, capture_error_mode=mode
+                graph, pool=self._memory, stream=self._stream, capture_error_mode=mode
             ),
         ):
-            yield
-
-
-    @contextmanager
-    def memory(self) -> Iterator[None]:
-        """What is made inside, by this thread, lies where graphs keep theirs.
-
-        So it must be gone before a graph runs, which would write over it.
-        """
-        with torch.cuda.use_mem_pool(self._memory):
             yield
 
 
@@ -167,15 +157,12 @@ class CapturedFunction:
             self._try_to_record(kind, inputs)
         recording = self._recordings.get(kind)
         if recording is None:
-            # Maps of this pass are gone when the next one begins, so graphs lend their memory.
-            with self._recorder.memory():
-                outputs = self._function(*inputs)
-            return with_gradients_in_layout(outputs)
+            return with_gradients_in_layout(self._function(*inputs))
         torch._foreach_copy_(list(recording.inputs), list(inputs))
-        replayed: tuple[Tensor, ...] = _Replay.apply(
+        outputs: tuple[Tensor, ...] = _Replay.apply(
             recording, self._accumulates, *recording.parameters
         )
-        return replayed
+        return outputs
 
     @property
     def kinds(self) -> int:
