@@ -1,6 +1,6 @@
 """Can a detector read from a backbone, as it is, where a box should move?
 
-Run:  python -m benchmarks.box_offsets RUN_OR_FILE... --data FOLDER [--splits train val]
+Run:  python -m benchmarks.box_offsets RUN_OR_FILE... --data FOLDER [--splits train test]
       [--images 600 300]
 
 Boxes of VOC's objects are displaced and resized a little. A linear map (ridge regression) gets what
@@ -57,11 +57,20 @@ def displaced(boxes: Tensor, generator: torch.Generator) -> Tensor:
     return torch.cat([places - sides / 2, places + sides / 2], dim=1)
 
 
-def objects_of(sample: Sample, scale: float) -> Tensor:
-    """The first large enough boxes (B, 4), in pixels of the resized image."""
+def objects_of(sample: Sample, scale: float) -> tuple[Tensor, Tensor]:
+    """The first large enough boxes (B, 4), in pixels of the resized image, and their classes."""
     boxes = scale * torch.tensor([each.box for each in sample.annotations]).view(-1, 4)
+    classes = torch.tensor([each.category for each in sample.annotations], dtype=torch.int64)
     large = (boxes[:, 2:] - boxes[:, :2]).amin(dim=1) > SMALLEST
-    return boxes[large][:OBJECTS]
+    return boxes[large][:OBJECTS], classes[large][:OBJECTS]
+
+
+def maps_of(backbone: Backbone, sample: Sample, scale: float) -> Tensor:
+    """The map of c4 of the resized image (1, C4, h, w)."""
+    size = round(scale * sample.width), round(scale * sample.height)
+    photo = Image.open(sample.image).convert("RGB").resize(size, Image.Resampling.BICUBIC)
+    pixels = normalize(to_tensor(photo), IMAGENET_MEAN, IMAGENET_STD)[None]
+    return backbone(pixels, "c4")["c4"]
 
 
 @torch.no_grad()
@@ -77,13 +86,11 @@ def _regions(
 ) -> Iterator[Regions]:
     for sample in samples:
         scale = SIDE / min(sample.width, sample.height)
-        boxes = objects_of(sample, scale).repeat_interleave(COPIES, dim=0)
+        boxes = objects_of(sample, scale)[0].repeat_interleave(COPIES, dim=0)
         if len(boxes) == 0:
             continue
         seen = displaced(boxes, generator)
-        size = round(scale * sample.width), round(scale * sample.height)
-        photo = Image.open(sample.image).convert("RGB").resize(size, Image.Resampling.BICUBIC)
-        maps = backbone(normalize(to_tensor(photo), IMAGENET_MEAN, IMAGENET_STD)[None], "c4")["c4"]
+        maps = maps_of(backbone, sample, scale)
         cells = roi_align(maps, [seen], 14, 1 / backbone.strides["c4"], 0, aligned=True)
         means = backbone.run_stage("c5", cells).mean((2, 3))
         grids = adaptive_avg_pool2d(cells, CELLS).flatten(1)
@@ -123,7 +130,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("backbones", nargs="+")
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--splits", nargs=2, default=["train", "val"])
+    parser.add_argument("--splits", nargs=2, default=["train", "test"])
     parser.add_argument("--images", nargs=2, type=int, default=[600, 300])
     given = parser.parse_args()
     splits = [

@@ -91,15 +91,22 @@ def global_terms(
     *,
     weights: VarianceWeights,
     gather: Gather,
+    counts: Sequence[Tensor] | None = None,  # of every pair, (B,)
 ) -> VarianceTerms:
-    """VICReg on whole images: invariance is a mean over pairs, the rest one over views."""
+    """VICReg on whole images: invariance is a mean over pairs, the rest one over views.
+
+    Images count in the invariance of a pair as ``counts`` says, or all alike.
+    """
     with torch.autocast(vectors[0].device.type, enabled=False):
         wide = [at_least_fp32(vector) for vector in vectors]
         # Variance and covariance are those of the whole batch, with gradients to all processes.
         # Distances need no gathering, as both views of an image are here.
         everyone = [gather(vector) for vector in wide]
+        known = [None] * len(pairs) if counts is None else counts
+        told = zip(pairs, known, strict=True)
+        distances = [_distance(wide[i], wide[j], count) for (i, j), count in told]
         return VarianceTerms(
-            weights.invariance * _mean([F.mse_loss(wide[i], wide[j]) for i, j in pairs]),
+            weights.invariance * _mean(distances),
             weights.variance * _mean([variance_hinge(rows) for rows in everyone]),
             weights.covariance * _mean([covariance_penalty(rows) for rows in everyone]),
         )
@@ -154,6 +161,13 @@ def location_distances(a: Tensor, b: Tensor) -> Tensor:
     fractions of a pixel that decide between neighbours.
     """
     return (a[:, :, None] - b[:, None]).square().sum(-1)
+
+
+def _distance(a: Tensor, b: Tensor, count: Tensor | None) -> Tensor:
+    """The mean squared difference of (B, D) rows, which may count differently (B)."""
+    if count is None:
+        return F.mse_loss(a, b)
+    return (count[:, None] * F.mse_loss(a, b, reduction="none")).mean()
 
 
 def _way_terms(

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from builders.batches.two_views import two_views
+from builders.batches.two_views import crops_of, two_views
 from builders.runs.method_runs import small_method, tiny_built
+from hypothesis import given
+from hypothesis import strategies as st
 from references.methods.clove_plus import cell_loss, expanded, whole_loss
 from torch import Tensor
 
@@ -25,7 +27,11 @@ from clove_ssl.methods.clove.cell_contrast import contrast_cells
 from clove_ssl.methods.clove.config import LossConfig
 from clove_ssl.methods.clove_plus.balance import GradientBalance
 from clove_ssl.methods.clove_plus.config import BalanceConfig, CLoVEPlusConfig, WholeConfig
-from clove_ssl.methods.clove_plus.loss import contrast_images, pairs_with_large
+from clove_ssl.methods.clove_plus.loss import (
+    contrast_images,
+    counts_of_pairs,
+    pairs_with_large,
+)
 from clove_ssl.methods.clove_plus.method import (
     CLoVEPlus,
     TaughtCLoVEPlus,
@@ -37,7 +43,7 @@ from clove_ssl.methods.recipes import recipe
 from clove_ssl.methods.variance import VarianceWeights, global_terms
 from clove_ssl.pretraining.compile.method import compile_method, compile_pieces, cut
 from clove_ssl.pretraining.synthetic import synthetic_batch
-from clove_ssl.views.batch import ViewBatch
+from clove_ssl.views.batch import View, ViewBatch
 
 IMAGES = 6
 START = Progress(0, 100)
@@ -115,22 +121,86 @@ def test_small_views_can_be_left_out_of_the_loss_on_whole_images() -> None:
     torch.testing.assert_close(method(batch, START).metrics["loss_whole"], whole.detach())
 
 
+def test_whole_images_may_be_compared_only_where_they_are_flipped_alike() -> None:
+    config = config_of(whole=WholeConfig(width=9, flips="alike"))
+    method, batch = built(config), two_views(config, images=IMAGES)
+    flipped = [view.geometry.flipped.tolist() for view in batch.views]
+    whole = whole_loss(expanded(method, batch), large=2, flipped=flipped)
+    output = method(batch, START)
+    torch.testing.assert_close(output.metrics["loss_whole"], whole.detach())
+    assert not torch.isclose(whole, whole_loss(expanded(method, batch), large=2))
+
+
+def test_views_that_are_all_flipped_alike_are_compared_as_ever() -> None:
+    batch = two_views(config_of(), images=IMAGES)
+    flipped = batch.views[0].geometry.flipped
+    shared = tuple(
+        replace(view, geometry=replace(view.geometry, flipped=flipped)) for view in batch.views
+    )
+    views = replace(config_of().views, shared_flip=True)
+    losses = [
+        built(config_of(views=views, whole=WholeConfig(width=9, flips=flips)))(
+            replace(batch, views=shared), START
+        ).loss
+        for flips in ("any", "alike")
+    ]
+    torch.testing.assert_close(*losses)
+
+
+@given(st.floats(0, 1), st.booleans())
+def test_images_of_a_pair_count_as_much_as_all_would(chance: float, shared: bool) -> None:
+    views = ViewsConfig(flip_probability=chance, shared_flip=shared)
+    g = torch.Generator().manual_seed(0)
+    first = torch.rand(20_000, generator=g) < chance
+    second = first if shared else torch.rand(20_000, generator=g) < chance
+    seen = [view_that_is(flipped) for flipped in (first, second)]
+    (counts,) = counts_of_pairs(seen, [(0, 1)], views)
+    assert counts.mean().item() == pytest.approx(1, abs=0.05)
+    assert torch.equal(counts > 0, first == second)
+
+
+def test_shares_of_a_batch_add_up_to_its_distances() -> None:
+    g = torch.Generator().manual_seed(0)
+    vectors = list(torch.randn(2, 8, 3, generator=g, dtype=torch.float64))
+    seen = [view_that_is(torch.rand(8, generator=g) < 0.5) for _ in vectors]
+    counts = counts_of_pairs(seen, [(0, 1)], ViewsConfig())
+
+    def distance(rows: slice) -> Tensor:
+        return global_terms(
+            [each[rows] for each in vectors],
+            [(0, 1)],
+            weights=VarianceWeights(),
+            gather=identity,
+            counts=[each[rows] for each in counts],
+        ).invariance
+
+    halves = [distance(rows) for rows in (slice(0, 4), slice(4, 8))]
+    torch.testing.assert_close(torch.stack(halves).mean(), distance(slice(0, 8)))
+
+
+def view_that_is(flipped: Tensor) -> View:
+    corner = torch.zeros(len(flipped), 2)
+    return View(torch.empty(0), crops_of(corner, corner + 1, flipped), "global")
+
+
 def test_every_large_view_is_paired_once_with_every_other_view() -> None:
     assert pairs_with_large(2, 0) == [(0, 1)]
     assert pairs_with_large(2, 2) == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3)]
 
 
 @pytest.mark.parametrize("kind", ["vicreg", "infonce"])
-def test_gradients_of_the_loss_on_whole_images_are_right(kind: str) -> None:
+@pytest.mark.parametrize("counted", [False, True])
+def test_gradients_of_the_loss_on_whole_images_are_right(kind: str, counted: bool) -> None:
     g = torch.Generator().manual_seed(0)
     views = torch.randn(4, 5, 3, generator=g, dtype=torch.float64, requires_grad=True)
+    pairs = pairs_with_large(2, 2)
+    counts = list(torch.rand(len(pairs), 5, generator=g)) if counted else None
 
     def loss(views: Tensor) -> Tensor:
-        pairs = pairs_with_large(2, 2)
+        how: dict[str, Any] = {"gather": identity, "counts": counts}
         if kind == "infonce":
-            return contrast_images(list(views), pairs, temperature=0.2, gather=identity)
-        weights = VarianceWeights()
-        return global_terms(list(views), pairs, weights=weights, gather=identity).total()
+            return contrast_images(list(views), pairs, temperature=0.2, **how)
+        return global_terms(list(views), pairs, weights=VarianceWeights(), **how).total()
 
     assert torch.autograd.gradcheck(loss, views)
 

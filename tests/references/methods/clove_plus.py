@@ -76,14 +76,23 @@ def _term(method: CLoVEPlus, context: Tensor, target: Tensor, view: View, other:
     return clove_loss(context, target, matches, top_k=method.config.loss.top_k)
 
 
-def whole_loss(vectors: list[Tensor], large: int) -> Tensor:
-    """VICReg (25, 25, 1), number by number, on (B, D) embeddings of the large views and others."""
-    distances = [
-        (vectors[i] - vectors[j]).square().mean()
-        for i in range(large)
-        for j in range(len(vectors))
-        if j >= large or i < j
-    ]
+def whole_loss(
+    vectors: list[Tensor], large: int, flipped: list[list[bool]] | None = None
+) -> Tensor:
+    """VICReg (25, 25, 1), number by number, on (B, D) embeddings of the large views and others.
+
+    With ``flipped``, image by image for each view, twice the distances of those that are flipped
+    alike: every second one is.
+    """
+    distances = []
+    for i in range(large):
+        for j in range(len(vectors)):
+            if j >= large or i < j:
+                images = (vectors[i] - vectors[j]).square().mean(1)
+                if flipped is not None:
+                    both = zip(flipped[i], flipped[j], strict=True)
+                    images = images * torch.tensor([2 * (one == other) for one, other in both])
+                distances.append(images.mean())
     hinges, penalties = [], []
     for rows in vectors:
         centered = rows - rows.mean(0)

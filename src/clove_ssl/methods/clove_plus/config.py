@@ -45,6 +45,9 @@ class WholeConfig(VarianceWeights):
     """Channels of the three layers of the expander."""
     small_views: bool = True
     """Compare large views with small ones as well, not only with each other."""
+    flips: Literal["any", "alike"] = "any"
+    """``alike``: compare two views of an image only if both are mirrored or neither is, so that the
+    last map may tell left from right."""
     temperature: Positive = 0.2
     """Divides the cosines of ``infonce``."""
 

@@ -39,7 +39,11 @@ from clove_ssl.methods.clove.cell_terms import (
 from clove_ssl.methods.clove.method import HEALTH_MAPS
 from clove_ssl.methods.clove_plus.balance import GradientBalance
 from clove_ssl.methods.clove_plus.config import CLoVEPlusConfig, WholeConfig
-from clove_ssl.methods.clove_plus.loss import contrast_images, pairs_with_large
+from clove_ssl.methods.clove_plus.loss import (
+    contrast_images,
+    counts_of_pairs,
+    pairs_with_large,
+)
 from clove_ssl.methods.heads import build_expander
 from clove_ssl.methods.teacher_student import BackboneEncoder, StudentMethod, TeacherStudentMethod
 from clove_ssl.methods.variance import global_terms
@@ -242,12 +246,16 @@ class CLoVEPlus(StudentMethod[StagesEncoder]):
             rows = torch.cat([self.whole_head(maps) for maps in student.last_maps])  # (V * B, D)
             vectors += rows.chunk(count)
         pairs = pairs_with_large(counts[0], sum(counts[1:]))
+        alike = None
+        if config.flips == "alike":
+            views = [view for role in roles for view in role]
+            alike = counts_of_pairs(views, pairs, self.config.views)
+        gather = gather_with_gradient
         if config.kind == "infonce":
-            loss = contrast_images(
-                vectors, pairs, temperature=config.temperature, gather=gather_with_gradient
-            )
+            heat = config.temperature
+            loss = contrast_images(vectors, pairs, temperature=heat, gather=gather, counts=alike)
             return loss, {}
-        terms = global_terms(vectors, pairs, weights=config, gather=gather_with_gradient)
+        terms = global_terms(vectors, pairs, weights=config, gather=gather, counts=alike)
         return terms.total(), term_metrics("whole", terms)
 
     def _note(self, batch: ViewBatch, targets: EncodedStages, progress: Progress) -> None:
