@@ -1,6 +1,6 @@
 """Do the fast paths learn like the slow one? Three runs of the same config, step by step.
 
-Run:  python -m benchmarks.fast_path --data PHOTOS [--steps 200]   (needs a GPU)
+Run:  python -m benchmarks.fast_path --data PHOTOS [--steps 200 --seed 0]   (needs a GPU)
 
 The reference renders views in CPU workers and computes in fp32, kernel by kernel. The fast
 runs render on the GPU and compute in bf16; one is captured with kernels of our own, the
@@ -29,7 +29,7 @@ FIGURES = ("loss", "cos_positive", "cos_negative", "effective_rank", "gradient_n
 Curves = list[dict[str, float]]
 
 
-def config_for(path: str, data: str, steps: int, out: Path) -> PretrainConfig:
+def config_for(path: str, out: Path, *, data: str, steps: int, seed: int) -> PretrainConfig:
     """The small recipe, on one of the paths."""
     config = recipe("clove-r18-small", out)
     is_fast = path != "reference"
@@ -41,6 +41,7 @@ def config_for(path: str, data: str, steps: int, out: Path) -> PretrainConfig:
         capture="always" if path == "captured" else "never",
         logging=LoggingConfig(every=5),
         steps=steps,
+        seed=seed,
     )
 
 
@@ -60,12 +61,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", required=True)
     parser.add_argument("--steps", type=int, default=200)
-    arguments = parser.parse_args()
+    parser.add_argument("--seed", type=int, default=0)
+    asked = vars(parser.parse_args())
     curves = {}
     with tempfile.TemporaryDirectory() as folder:
         for path in ("reference", "captured", "compiled"):
             out = Path(folder) / path
-            pretrain(config_for(path, arguments.data, arguments.steps, out))
+            pretrain(config_for(path, out, **asked))
             # What a run learned is measured at its end, in lines without a loss.
             lines = read_metrics(RunDirectory(out))
             curves[path] = [line for line in lines if "loss" in line]
