@@ -28,13 +28,14 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torchvision.ops import roi_align
 
-from benchmarks.box_offsets import SIDE, displaced, maps_of, objects_of
+from benchmarks.box_offsets import SIDE, displaced, maps_of, objects_of, samples_of
 from clove_ssl import load_backbone
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.backbones.last_norm import size_last_stage
-from clove_ssl.tasks.detection.voc import VOC_CLASSES, read_voc
+from clove_ssl.tasks.detection.voc import VOC_CLASSES
 from clove_ssl.tasks.labels.samples import Sample
 from clove_ssl.tasks.rcnn.boxes import encode_boxes
+from clove_ssl.tasks.rcnn.regions.roi_heads import BoxPredictor
 
 CELLS = 10  # of a region on each side, where the protocol has 14
 COPIES, BACKGROUND = 2, 4  # of an object; boxes of an image
@@ -57,22 +58,18 @@ class BoxHead(nn.Module):
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
         self.backbone = backbone
-        channels = backbone.channels["c5"]
-        self.classes = nn.Linear(channels, len(VOC_CLASSES) + 1)
-        self.offsets = nn.Linear(channels, 4 * len(VOC_CLASSES))
-        for layer, spread in ((self.classes, 0.01), (self.offsets, 0.001)):
-            nn.init.normal_(layer.weight, std=spread)
-            nn.init.zeros_(layer.bias)
+        self.predictor = BoxPredictor(backbone.channels["c5"], len(VOC_CLASSES))
 
     def forward(self, cells: Tensor) -> tuple[Tensor, Tensor]:
         """Regions (R, C4, 10, 10) -> scores (R, K + 1), offsets (R, K, 4)."""
         means = self.backbone.run_stage("c5", cells.float()).mean((2, 3))
-        return self.classes(means), self.offsets(means).view(len(cells), -1, 4)
+        scores, offsets = self.predictor(means)
+        return scores, offsets.view(len(cells), -1, 4)
 
     def learned(self) -> Iterator[nn.Parameter]:
         """What is trained: the maps before the last stage stay."""
         yield from (each for part in self.stage() for each in part.parameters())
-        yield from (*self.classes.parameters(), *self.offsets.parameters())
+        yield from self.predictor.parameters()
 
     def stage(self) -> list[nn.Module]:
         """The modules of the last stage."""
@@ -95,11 +92,12 @@ def _of_image(backbone: Backbone, sample: Sample, generator: torch.Generator) ->
     boxes = boxes.repeat_interleave(COPIES, dim=0)
     seen = displaced(boxes, generator)
     maps = maps_of(backbone, sample, scale)
-    size = 16 * torch.tensor([maps.shape[3], maps.shape[2]])
+    stride = backbone.strides["c4"]
+    size = stride * torch.tensor([maps.shape[3], maps.shape[2]])
     corners = 0.7 * torch.rand(BACKGROUND, 2, generator=generator) * size
     sides = 30 + 0.4 * torch.rand(BACKGROUND, 2, generator=generator) * size
     everything = torch.cat([seen, torch.cat([corners, corners + sides], dim=1)])
-    cells = roi_align(maps, [everything], CELLS, 1 / backbone.strides["c4"], 0, aligned=True)
+    cells = roi_align(maps, [everything], CELLS, 1 / stride, 0, aligned=True)
     background = torch.full((BACKGROUND,), BACKGROUND_CLASS)
     offsets = encode_boxes(seen, boxes, weights=(10.0, 10.0, 5.0, 5.0))
     return Regions(
@@ -191,10 +189,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    splits = [
-        read_voc(given.data, [(2012, split)]).samples[:count]
-        for split, count in zip(given.splits, given.images, strict=True)
-    ]
+    splits = samples_of(given.data, given.splits, given.images)
     for path in given.backbones:
         for line in measure(path, given.norms, splits, steps=given.steps, seed=given.seed):
             print(json.dumps(line), flush=True)

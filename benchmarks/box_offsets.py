@@ -48,6 +48,12 @@ class Regions(NamedTuple):
     offsets: Tensor  # (R, 4) the way back
 
 
+def samples_of(data: Path, splits: Sequence[str], images: Sequence[int]) -> list[Sequence[Sample]]:
+    """The first images of each split of VOC."""
+    pairs = zip(splits, images, strict=True)
+    return [read_voc(data, [(2012, split)]).samples[:count] for split, count in pairs]
+
+
 def displaced(boxes: Tensor, generator: torch.Generator) -> Tensor:
     """Boxes (B, 4) beside these."""
     places = (boxes[:, :2] + boxes[:, 2:]) / 2
@@ -133,10 +139,7 @@ def main() -> None:
     parser.add_argument("--splits", nargs=2, default=["train", "test"])
     parser.add_argument("--images", nargs=2, type=int, default=[600, 300])
     given = parser.parse_args()
-    splits = [
-        read_voc(given.data, [(2012, split)]).samples[:count]
-        for split, count in zip(given.splits, given.images, strict=True)
-    ]
+    splits = samples_of(given.data, given.splits, given.images)
     for path in given.backbones:
         print(json.dumps(measure(path, *splits)), flush=True)
 

@@ -108,7 +108,7 @@ def test_saving_leaves_what_is_still_trained(tmp_path: Path) -> None:
 
 
 def test_all_ways_out_of_a_run_have_the_same_weights(tmp_path: Path) -> None:
-    """Its file, its last checkpoint, and what is exported with the projector or on its own."""
+    """Its file, its last checkpoint, the run without its file, and what is exported from that."""
     network = replace(RESNET18, last_norm=0.5)
     run = tmp_path / "run"
     pretrain(tiny_config(run, backbone=network, steps=1, checkpoints=NO_CHECKPOINTS))

@@ -520,7 +520,7 @@ def test_choices_that_make_no_sense_are_refused(changes: dict[str, Any], hint: s
 
 
 @pytest.mark.parametrize("size", ["r18-small", "r50-200ep"])
-def test_recipes_differ_from_cloves_in_the_method_and_the_size_of_the_stem(size: str) -> None:
+def test_recipes_differ_from_cloves_in_the_method_and_sizes_of_weights(size: str) -> None:
     plus, clove = (recipe(f"{name}-{size}", Path("run")) for name in ("clove-plus", "clove"))
     assert plus.backbone == replace(clove.backbone, stem_scale=16.0, last_norm=0.5)
     assert replace(plus, method=clove.method, backbone=clove.backbone) == clove
