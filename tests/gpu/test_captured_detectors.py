@@ -246,6 +246,28 @@ def test_kinds_of_passes_share_their_memory() -> None:
     assert taken[-1] - taken[0] < 1 << 20
 
 
+def test_passes_that_are_not_recorded_use_the_memory_of_graphs() -> None:
+    weight = nn.Parameter(torch.full((1,), 2.0, device=GPU))
+    recorder = Recorder(GPU)
+
+    def many_maps(numbers: Tensor) -> tuple[Tensor, ...]:
+        for _ in range(16):
+            numbers = torch.sin(numbers * weight)
+        return (numbers.sum(),)
+
+    function = CapturedFunction(many_maps, [weight], recorder, accumulates=False, warn=pytest.fail)
+    taken = []
+    with recorder.own_stream():
+        for number in range(2 * (SEEN_BEFORE + 2)):
+            weight.grad = None
+            length = 4 << 20 if number < SEEN_BEFORE + 2 else 3 << 20
+            function(torch.ones(length, device=GPU))[0].backward()
+            taken.append(torch.cuda.memory_reserved())
+    assert function.kinds == 2
+    # Of 32 maps of 16 MB.
+    assert taken[-1] - taken[SEEN_BEFORE + 1] < 128 << 20
+
+
 def test_maps_follow_those_without_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     """Norms of small images have other kernels, which agree up to rounding."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)

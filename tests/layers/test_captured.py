@@ -155,7 +155,7 @@ def train(monkeypatch: pytest.MonkeyPatch, *, replays: bool, micro_batches: int)
     function = CapturedFunction(
         lambda pixels: ((maps := network(pixels)), maps.detach().amax()),
         list(network.parameters()),
-        SimpleNamespace(),
+        SimpleNamespace(memory=nullcontext),
         accumulates=micro_batches > 1,
         warn=pytest.fail,
     )
@@ -218,7 +218,7 @@ def test_what_cannot_be_recorded_runs_as_before(monkeypatch: pytest.MonkeyPatch)
     function = CapturedFunction(
         lambda numbers: (numbers * weight,),
         [weight],
-        SimpleNamespace(recorded=refused),
+        SimpleNamespace(recorded=refused, memory=nullcontext),
         accumulates=False,
         warn=told.append,
     )

@@ -40,7 +40,7 @@ class Recorder:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         # One pool for all graphs. They never run at the same time, and the backward pass reads what
         # the forward pass left in it.
-        self._memory = torch.cuda.graph_pool_handle()
+        self._memory = torch.cuda.MemPool()
 
     @contextmanager
     def own_stream(self) -> Iterator[None]:
@@ -59,9 +59,19 @@ class Recorder:
         with (
             no_garbage_collected(),
             torch.cuda.graph(
-                graph, pool=self._memory, stream=self._stream, capture_error_mode=mode
+                graph, pool=self._memory.id, stream=self._stream, capture_error_mode=mode
             ),
         ):
+            yield
+
+
+    @contextmanager
+    def memory(self) -> Iterator[None]:
+        """What is made inside, by this thread, lies where graphs keep theirs.
+
+        So it must be gone before a graph runs, which would write over it.
+        """
+        with torch.cuda.use_mem_pool(self._memory):
             yield
 
 
@@ -157,12 +167,15 @@ class CapturedFunction:
             self._try_to_record(kind, inputs)
         recording = self._recordings.get(kind)
         if recording is None:
-            return with_gradients_in_layout(self._function(*inputs))
+            # Maps of this pass are gone when the next one begins, so graphs lend their memory.
+            with self._recorder.memory():
+                outputs = self._function(*inputs)
+            return with_gradients_in_layout(outputs)
         torch._foreach_copy_(list(recording.inputs), list(inputs))
-        outputs: tuple[Tensor, ...] = _Replay.apply(
+        replayed: tuple[Tensor, ...] = _Replay.apply(
             recording, self._accumulates, *recording.parameters
         )
-        return outputs
+        return replayed
 
     @property
     def kinds(self) -> int:
