@@ -18,6 +18,7 @@ from clove_ssl.finetuning import seeds as finetuning
 from clove_ssl.layers import captured
 from clove_ssl.layers.captured import SEEN_BEFORE, CapturedFunction, Recorder, borrowed
 from clove_ssl.layers.fused_norm.activation import normalize_relu
+from clove_ssl.layers.transfers import constant
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.provenance import read_starts
 from clove_ssl.tasks.precise_norm import estimate_statistics
@@ -266,6 +267,24 @@ def test_passes_that_are_not_recorded_use_the_memory_of_graphs() -> None:
     assert function.kinds == 2
     # Of 32 maps of 16 MB.
     assert taken[-1] - taken[SEEN_BEFORE + 1] < 128 << 20
+
+
+def test_constants_lie_outside_the_memory_of_graphs() -> None:
+    recorder = Recorder(GPU)
+    with recorder.own_stream(), recorder.memory():
+        map_of_a_pass = torch.zeros(3, device=GPU)
+        numbers = constant((1.5, 2.5, 7.25), GPU, dtype=torch.float32)
+    blocks = recorder._memory.snapshot()
+    starts = [block["address"] for block in blocks]
+    ends = [block["address"] + block["total_size"] for block in blocks]
+
+    def lies_inside(tensor: Tensor) -> bool:
+        pairs = zip(starts, ends, strict=True)
+        return any(start <= tensor.data_ptr() < end for start, end in pairs)
+
+    assert lies_inside(map_of_a_pass)
+    assert not lies_inside(numbers)
+    assert numbers.tolist() == [1.5, 2.5, 7.25]
 
 
 def test_maps_follow_those_without_capture(monkeypatch: pytest.MonkeyPatch) -> None:

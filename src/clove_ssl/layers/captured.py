@@ -59,18 +59,17 @@ class Recorder:
         with (
             no_garbage_collected(),
             torch.cuda.graph(
-                graph, pool=self._memory.id, stream=self._stream, capture_error_mode=mode
+                graph,
+                pool=self._memory.id,  # type: ignore[arg-type]  # its type is private to torch
+                stream=self._stream,
+                capture_error_mode=mode,
             ),
         ):
             yield
 
-
     @contextmanager
     def memory(self) -> Iterator[None]:
-        """What is made inside, by this thread, lies where graphs keep theirs.
-
-        So it must be gone before a graph runs, which would write over it.
-        """
+        """What this thread makes inside lies where graphs write, so only until one of them runs."""
         with torch.cuda.use_mem_pool(self._memory):
             yield
 

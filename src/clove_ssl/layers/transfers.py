@@ -7,6 +7,7 @@ page-locked memory does not.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from itertools import accumulate
@@ -46,7 +47,10 @@ def constant(numbers: tuple[float, ...], device: torch.device, *, dtype: torch.d
 
 @cache  # of any size: a graph may still read what would be forgotten
 def _kept_on_gpu(numbers: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
-    return send(numbers, device, dtype=dtype)
+    # A thread of its own has ordinary memory, also where this one's is that of graphs, which would
+    # write over it, and a stream on which nothing is waited for.
+    with ThreadPoolExecutor(1) as other:
+        return other.submit(torch.tensor, numbers, dtype=dtype, device=device).result()
 
 
 def send_tensor(tensor: Tensor, device: torch.device) -> Tensor:
