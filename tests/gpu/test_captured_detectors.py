@@ -148,6 +148,18 @@ def test_sizes_that_come_late_have_the_same_bits(
     assert_same(plain, mine)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_passes_leave_nothing_in_the_memory_of_graphs(kind: str) -> None:
+    """What lasts would be written over by the next replay."""
+    training = Training(kind, "bf16")
+    kept = []
+    for start, stop in ((0, 4), (4, len(LATE))):  # libraries take what they need in the first
+        training.run(start, stop, LATE)
+        segments = training.recorder._memory.snapshot()
+        kept.append(sum(each["allocated_size"] for each in segments))
+    assert kept[0] == kept[1]
+
+
 def test_gradients_of_micro_batches_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = Training("fpn", "bf16", micro_batches=3).run(0, STEPS)
     never_recorded(monkeypatch)

@@ -105,6 +105,7 @@ class Detector(nn.Module):
     ) -> None:
         """Record the part of training that has the same sizes for all batches of a canvas."""
         self.features.fuse_small()
+        self.proposer.keeps_anchors = False  # a graph would write over them
         self.captured = CapturedFunction(
             lambda *inputs: self.first_stage(self.inputs_of(inputs)).flat(),
             [*self.features.parameters(), *self.proposer.parameters()],

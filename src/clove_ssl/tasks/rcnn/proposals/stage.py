@@ -60,6 +60,8 @@ class RegionProposer(nn.Module):
         of_level = (sizes,) if len(strides) == 1 else tuple((size,) for size in sizes)
         self.layout = AnchorLayout(strides=strides, sizes=of_level, ratios=config.anchor_ratios)
         self.head = RPNHead(in_channels, self.layout.anchors_per_cell()[0])
+        self.keeps_anchors = True
+        """Whether they are made once for a size; not where passes lie in the memory of graphs."""
         self._known_anchors: dict[tuple[object, torch.device], list[Tensor]] = {}
 
     def forward(self, levels: Sequence[Tensor]) -> Scored:
@@ -73,9 +75,9 @@ class RegionProposer(nn.Module):
         )
 
     def _anchors(self, grids: tuple[tuple[int, int], ...], device: torch.device) -> list[Tensor]:
-        """The anchors of maps of these sizes, which are made once."""
-        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            return self.layout.grids(grids, device=device)  # nothing is made before a graph runs
+        """The anchors of maps of these sizes."""
+        if not self.keeps_anchors:
+            return self.layout.grids(grids, device=device)
         found = self._known_anchors.get((grids, device))
         if found is None:
             found = self.layout.grids(grids, device=device)
