@@ -15,8 +15,9 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ class Recorder:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         # One pool for all graphs. They never run at the same time, and the backward pass reads what
         # the forward pass left in it.
-        self._memory = torch.cuda.MemPool()
+        self._memory = torch.cuda.graph_pool_handle()
 
     @contextmanager
     def own_stream(self) -> Iterator[None]:
@@ -59,18 +60,20 @@ class Recorder:
         with (
             no_garbage_collected(),
             torch.cuda.graph(
-                graph,
-                pool=self._memory.id,  # type: ignore[arg-type]  # its type is private to torch
-                stream=self._stream,
-                capture_error_mode=mode,
+                graph, pool=self._memory, stream=self._stream, capture_error_mode=mode
             ),
         ):
             yield
 
     @contextmanager
     def memory(self) -> Iterator[None]:
-        """What this thread makes inside lies where graphs write, so only until one of them runs."""
-        with torch.cuda.use_mem_pool(self._memory):
+        """What this thread makes inside lies where graphs write, so only until one of them runs.
+
+        There must be a graph, whose memory it is.
+        """
+        # A ``MemPool`` of its own would have to outlive all graphs, or torch aborts the process,
+        # and Python collects what refers to each other in any order. Torch asks for its id alone.
+        with torch.cuda.use_mem_pool(SimpleNamespace(id=self._memory)):  # type: ignore[arg-type]
             yield
 
 
@@ -167,7 +170,7 @@ class CapturedFunction:
         recording = self._recordings.get(kind)
         if recording is None:
             # Maps of this pass are gone when the next one begins, so graphs lend their memory.
-            with self._recorder.memory():
+            with self._recorder.memory() if self._recordings else nullcontext():
                 outputs = self._function(*inputs)
             return with_gradients_in_layout(outputs)
         torch._foreach_copy_(list(recording.inputs), list(inputs))
