@@ -35,7 +35,7 @@ from clove_ssl.finetuning.plan import (
     check_room_for_scenes,
     plan_finetuning,
 )
-from clove_ssl.finetuning.score import say_scores, score_and_write, scores_of
+from clove_ssl.finetuning.score import check_scorable, say_scores, score_and_write, scores_of
 from clove_ssl.finetuning.self_check import announce, examine_start, write_self_check
 from clove_ssl.finetuning.starting_heads import load_heads
 from clove_ssl.finetuning.starting_point import StartingPoint, continued_backbone, open_backbone
@@ -120,6 +120,7 @@ def train(
         plan = plan_finetuning(config, images=data.train_images, processes=process.world_size)
         model = _build_model(config, process, parts, data)
         check_needs(config, run, plan, model, process)
+        check_scorable(parts.task, config, run, console, is_one_of_many=whole is not None)
         heads = _start_heads(config, parts, model)
         capture = choose_capture(config, plan, process, model)
         loop = _build_loop(config, run, console, process, plan=plan, model=model, parts=parts)
@@ -369,6 +370,11 @@ def _evaluated(
     evaluation.predict(model, place.predictions, step=step, export=export)
     if not process.is_first:
         return {}
+    if missing := evaluation.task.why_not_scored():
+        raise UserError(
+            f"The model is trained, and what it predicts is in {place.predictions}. {missing}; "
+            f"then: clove score {run.path}"
+        )
     with console.working("Scoring"):
         scores = score_and_write(evaluation.task, place, evaluation.data.test)
     say_scores(scores, console, classes=last)

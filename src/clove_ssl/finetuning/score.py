@@ -40,6 +40,26 @@ def score_run(path: str | Path) -> ScoresByName:
         return summarize_runs(run, config, console)
 
 
+def check_scorable(
+    task: Task, config: FinetuneConfig, run: RunDirectory, console: Console, *, is_one_of_many: bool
+) -> None:
+    """Refuse what would stop on its way for want of scores; say it where only the end misses them.
+
+    A machine without the tools may train and predict; any other scores its predictions.
+    """
+    missing = task.why_not_scored()
+    if missing and (is_one_of_many or config.evaluation.every is not None):
+        raise UserError(
+            f"{missing} Without it a run can be scored at its end alone, on another machine: leave "
+            "out --runs and --evaluation.every."
+        )
+    if missing:
+        console.warn(
+            f"{missing} This run will end with predictions and without scores; for them, here or "
+            f"on another machine: clove score {run.path}"
+        )
+
+
 def score_and_write(task: Task, place: RunDirectory, test: Any) -> Scores:
     """Score what lies in ``place`` and write its ``scores.json``."""
     scores = task.score(place.predictions, test)

@@ -192,6 +192,10 @@ class Task(ABC):
     def score(self, folder: Path, test: Any) -> Scores:
         """Score the predictions that lie in ``folder``."""
 
+    def why_not_scored(self) -> str:
+        """What :meth:`score` misses on this machine, and what to type; empty if nothing."""
+        return ""
+
     @abstractmethod
     def paint(self, folder: Path, test: Any, pictures: Path, *, count: int) -> list[Path]:
         """Paint predictions beside the truth for some test images."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -165,14 +166,20 @@ def _copy_of_truth(truth: Record, kind: Kind) -> dict[str, Any]:
     return {"images": images, "annotations": annotations, "categories": categories}
 
 
+def why_no_coco_scores() -> str:
+    """What is missing here for COCO's scores, and what to type; empty if nothing is."""
+    if find_spec("faster_coco_eval") is not None:
+        return ""
+    return (
+        "COCO scores need faster-coco-eval, which is not installed. "
+        "Type: pip install 'clove-ssl[coco]'"
+    )
+
+
 def _load_library() -> tuple[Any, Any]:
-    try:
-        library = import_module("faster_coco_eval")
-    except ImportError:
-        raise UserError(
-            "COCO scores need faster-coco-eval, which is not installed. "
-            "Type: pip install 'clove-ssl[coco]'"
-        ) from None
+    if missing := why_no_coco_scores():
+        raise UserError(missing)
+    library = import_module("faster_coco_eval")
     return library.COCO, library.COCOeval_faster
 
 

@@ -15,6 +15,7 @@ from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.base import Reading, Task, TaskData, TaskModel, Vocabulary
+from clove_ssl.tasks.detection.coco_scores import why_no_coco_scores
 from clove_ssl.tasks.detection.config import DetectionConfig
 from clove_ssl.tasks.detection.finding import (
     check_same_classes,
@@ -164,6 +165,10 @@ class DetectionTask(Task):
     ) -> None:
         """Write all detections in COCO's result format."""
         write_detections(folder / FILE, predictions, samples=data.test.samples, header=header)
+
+    def why_not_scored(self) -> str:
+        """What is missing for COCO's rules."""
+        return why_no_coco_scores()
 
     def score(self, folder: Path, test: DetectionDataset) -> Scores:
         """Average precision by the rules of the dataset."""

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from clove_ssl.errors import UserError
+from clove_ssl.tasks.detection.coco_scores import why_no_coco_scores
 from clove_ssl.tasks.labels.rle import RLE, first_items, measure_runs, write_counts
 from clove_ssl.tasks.labels.samples import Annotation, Sample
 from clove_ssl.tasks.lvis.federated import Floats, Integers, Overlaps
@@ -64,13 +65,9 @@ class Masks:
     """Detections and objects by their masks."""
 
     def __init__(self) -> None:
-        try:
-            self._tools: Any = import_module("faster_coco_eval.core.mask")
-        except ImportError:
-            raise UserError(
-                "Scores of masks need faster-coco-eval, which is not installed. "
-                "Type: pip install 'clove-ssl[coco]'"
-            ) from None
+        if missing := why_no_coco_scores():
+            raise UserError(missing)
+        self._tools: Any = import_module("faster_coco_eval.core.mask")
 
     def areas(self, found: Sequence[Record]) -> Floats:
         """Pixels of the masks: (D,)."""
