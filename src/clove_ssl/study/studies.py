@@ -135,12 +135,14 @@ def clove_plus() -> StudyConfig:
     --amount 300 and another --out it is longer, and --beside draws scores over seconds.
     """
     methods = ("clove-plus", "clove", "vicregl", "densecl", "slotcon")
+    recipes = {method: f"{method}-r18-small" for method in methods}
+    recipes["inscon-after-the-abstract"] = "inscon-r18-small"
     return replace(
         quick(),
         title="CLoVE Plus: equal GPU seconds",
         pretrainings=tuple(
-            PretrainingEntry(label=method, recipe=f"{method}-r18-small", seeds=(0, 1, 2))
-            for method in methods
+            PretrainingEntry(label=label, recipe=recipe, seeds=(0, 1, 2))
+            for label, recipe in recipes.items()
         ),
         probes=(*_QUICK_PROBES, _PLACES),
         finetunings=_QUICK_TASKS[:2],
