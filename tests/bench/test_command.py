@@ -21,6 +21,7 @@ from clove_ssl.bench.command import Bench, run_bench
 from clove_ssl.bench.config import BenchConfig
 from clove_ssl.bench.run import measure_runs
 from clove_ssl.bench.step import slope
+from clove_ssl.bench.ways import measure_other_kinds, measure_way, other_kinds
 from clove_ssl.config.pretraining import BackboneConfig, DataConfig, PretrainConfig
 from clove_ssl.config.views import ViewsConfig
 from clove_ssl.cores import available_cores
@@ -64,6 +65,21 @@ def test_every_part_is_measured_and_written(tmp_path: Path) -> None:
     by_difference = "  loss, matching, predictor"  # of so small a network it may be lost in noise
     assert all(one.images_per_second > 0 for one in measured if one.name != by_difference)
     assert {line["device"] for line in written} == {"cpu"}
+
+
+def test_steps_that_measure_are_timed_by_themselves() -> None:
+    method = small_method("clove-plus")
+    bench = Bench(replace(tiny_bench(), method=method))
+    model, batch = bench.build(method), bench.batch(method, 2)
+    assert other_kinds(model) == [[1, 21, 41, 61, 81]]
+    usual = measure_way(bench, model, batch, "our kernels")
+    measure_other_kinds(bench, model, batch, usual, way="our kernels")
+    _, other, added = bench.measurements
+    assert other.name == "step of another kind, our kernels"
+    assert added.name == "  added by 5 of 100 steps"
+    expected = (other.milliseconds - usual.milliseconds) / 20
+    assert added.milliseconds == pytest.approx(expected)
+    assert added.share == pytest.approx(expected / usual.milliseconds)
 
 
 @pytest.mark.parametrize("columns", [80, 200])
