@@ -52,8 +52,7 @@ def measure_other_kinds(
 
 def other_kinds(model: Method) -> list[list[int]]:
     """The steps of each kind but that of the first step."""
-    if not isinstance(model, Capturable):
-        return []
+    assert isinstance(model, Capturable), "the caller has asked why_not_captured"
     kinds: dict[Hashable, list[int]] = defaultdict(list)
     for step in range(KINDS_AMONG):
         kinds[model.step_kind(Progress(step, PROGRESS.total_steps))].append(step)

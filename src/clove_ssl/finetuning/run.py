@@ -116,11 +116,11 @@ def train(
             resume=f"clove resume {(whole or run).path}",
         ),
     ):
+        check_scorable(parts.task, config, run, console, is_one_of_many=whole is not None)
         data = _labelled_data(config, run, process, parts, console)
         plan = plan_finetuning(config, images=data.train_images, processes=process.world_size)
         model = _build_model(config, process, parts, data)
         check_needs(config, run, plan, model, process)
-        check_scorable(parts.task, config, run, console, is_one_of_many=whole is not None)
         heads = _start_heads(config, parts, model)
         capture = choose_capture(config, plan, process, model)
         loop = _build_loop(config, run, console, process, plan=plan, model=model, parts=parts)
