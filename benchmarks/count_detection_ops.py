@@ -8,8 +8,8 @@ Prints one JSON line per model, counted over a forward and a backward pass on th
   for the GPU: non-zero places, boolean indices, repetitions, suppression, ``item`` and ``tolist``
 - copies: tensors made of Python numbers, which travel to the GPU by themselves
 - beside_graphs: of the operations of our detectors those that are left to the host where backbone,
-  pyramid, proposals, the losses of the first stage and the choice of regions are replayed as CUDA
-  graphs
+  pyramid, proposals, the losses of the first stage, the choice of regions and the box head with
+  its losses are replayed as CUDA graphs
 
 What a GPU has kernels of ours for (suppression, stacked images, masks of regions) is counted by the
 operations around each kernel. The optimizer is left out: it is the same for all.
@@ -135,13 +135,20 @@ def count(name: str, loss: Any, batch: DetectionBatch) -> dict[str, object]:
 
 @contextmanager
 def replayed(model: Detector, batch: DetectionBatch) -> Iterator[None]:
-    """What the first stage gives is there already."""
+    """What the first stage and the box head give is there already."""
     inputs = model.first_inputs(batch, step=2, roomy=True)
-    first = model.first_stage(inputs)
-    leaves = [each.detach().requires_grad_(each.requires_grad) for each in first.flat()]
-    known = model.stage_of(leaves)
-    with mock.patch.object(model, "first_stage", return_value=known):
+    first = model.stage_of(_leaves(model.first_stage(inputs).flat()))
+    boxes = _leaves(model._box_part_of(first.levels, first.drawn.send().read(), batch))
+    with (
+        mock.patch.object(model, "first_stage", return_value=first),
+        mock.patch.object(model, "box_part", return_value=boxes),
+    ):
         yield
+
+
+def _leaves(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The same values, of which nobody knows where they come from."""
+    return [each.detach().requires_grad_(each.requires_grad) for each in tensors]
 
 
 def count_ours(name: str, config: DetectorConfig, batch: DetectionBatch) -> dict[str, object]:

@@ -1,4 +1,8 @@
-"""A detector whose first half is captured has the weights of one that is not, bit for bit."""
+"""Detectors whose first stage and box head are captured train like those that are not.
+
+The first stage has the same bits. So has the box head, but for gradients of pooling, which a kernel
+adds up in any order; where bits must repeat themselves, it is not captured.
+"""
 
 from __future__ import annotations
 
@@ -185,6 +189,55 @@ def test_a_resumed_training_has_the_same_bits() -> None:
     resumed = second.run(STEPS - 2, STEPS)
     assert (whole.kinds, resumed.kinds) == (len(CANVASES), 0)
     assert_same(whole, resumed)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_replayed_box_heads_follow_plain_ones(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    start_repeatably(0, GPU, deterministic=False, sizes_vary=True)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    mine, plain = [], []
+    for losses in (mine, plain):
+        training = Training(kind, "fp32")
+        losses += training.run(0, STEPS).losses
+        boxes = training.model.captured_boxes
+        assert boxes is not None
+        assert boxes.kinds == (len(CANVASES) if losses is mine else 0)
+        never_recorded(monkeypatch)
+    ones, others = torch.stack(mine), torch.stack(plain)
+    assert torch.equal(ones[0], others[0])  # before any gradient
+    torch.testing.assert_close(ones, others, rtol=0.01, atol=1e-3)
+
+
+def test_gradients_of_inputs_have_the_same_bits() -> None:
+    first, second = (nn.Conv2d(8, 8, 3, padding=1, device=GPU) for _ in range(2))
+    recorder = Recorder(GPU)
+    parts = [
+        CapturedFunction(
+            lambda maps, layer=layer: (layer(maps).relu(),),
+            list(layer.parameters()),
+            own,
+            accumulates=False,
+            warn=pytest.fail,
+        )
+        for layer, own in ((first, recorder), (second, recorder.beside()))
+    ]
+    source = torch.Generator("cuda").manual_seed(0)
+    with recorder.own_stream():
+        for _ in range(SEEN_BEFORE + 3):
+            maps = torch.randn(2, 8, 16, 16, device=GPU, generator=source)
+            found = []
+            for one, other in ((parts[0], parts[1]), (first, second)):
+                inner = one(maps)[0] if isinstance(one, CapturedFunction) else one(maps).relu()
+                outer = (
+                    other(inner)[0] if isinstance(one, CapturedFunction) else other(inner).relu()
+                )
+                (outer.square().sum() + inner.sum()).backward()
+                both = [*first.parameters(), *second.parameters()]
+                found.append([outer.detach().clone(), *(each.grad.clone() for each in both)])
+                for each in both:
+                    each.grad = None
+            assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    assert [part.kinds for part in parts] == [1, 1]
 
 
 def test_a_frozen_detector_is_captured_as_well(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
+from builders.graphs_by_hand import record_by_hand
 from torch import Tensor, nn
 
 from clove_ssl.layers import captured
@@ -18,7 +17,6 @@ from clove_ssl.layers.captured import (
     MOST_KINDS,
     SEEN_BEFORE,
     CapturedFunction,
-    Recording,
     Sightings,
     kind_of,
     no_garbage_collected,
@@ -111,39 +109,6 @@ def test_gradients_arrive_in_the_layout_of_their_tensors() -> None:
     assert torch.equal(seen[0], torch.arange(120.0).view(2, 3, 4, 5))
 
 
-@dataclass
-class GraphByHand:
-    """Does on a CPU what a graph does: computes anew and writes to the same places."""
-
-    replay: Callable[[], None]
-
-
-def record_by_hand(self: CapturedFunction, inputs: Sequence[Tensor]) -> Recording:
-    places = [each.clone() for each in inputs]
-    outputs = self._function(*places)
-    learned = [each.requires_grad for each in outputs]
-    outer = [torch.empty_like(each) for each in outputs if each.requires_grad]
-    inner = [torch.empty_like(each) for each in self._parameters]
-    places_out = [each.detach().clone() for each in outputs]
-    last: list[tuple[Tensor, ...]] = []
-
-    def forward() -> None:
-        with torch.enable_grad():
-            last[:] = [self._function(*places)]
-        for place, new in zip(places_out, last[0], strict=True):
-            place.copy_(new.detach())
-
-    def backward() -> None:
-        made = [each for each in last[0] if each.requires_grad]
-        for place, new in zip(
-            inner, torch.autograd.grad(made, self._parameters, outer), strict=True
-        ):
-            place.copy_(new)
-
-    graphs: Any = (GraphByHand(forward), GraphByHand(backward))
-    return Recording(*graphs, places, places_out, learned, outer, self._parameters, inner)
-
-
 def train(monkeypatch: pytest.MonkeyPatch, *, replays: bool, micro_batches: int) -> nn.Module:
     """Some steps on two kinds of inputs."""
     monkeypatch.setattr(CapturedFunction, "_record", record_by_hand)
@@ -187,6 +152,51 @@ def test_replays_train_like_plain_passes(
         assert torch.equal(plain[name], mine[name]), name
 
 
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_a_part_inside_another_hands_gradients_on(
+    monkeypatch: pytest.MonkeyPatch, micro_batches: int
+) -> None:
+    plain, mine = (
+        train_in_parts(monkeypatch, replays=replays, micro_batches=micro_batches)
+        for replays in (False, True)
+    )
+    assert [name for name in plain if not torch.equal(plain[name], mine[name])] == []
+
+
+def train_in_parts(
+    monkeypatch: pytest.MonkeyPatch, *, replays: bool, micro_batches: int
+) -> dict[str, Tensor]:
+    """Steps whose second part runs between both passes of the first, whose maps others use too."""
+    monkeypatch.setattr(CapturedFunction, "_record", record_by_hand)
+    monkeypatch.setattr(captured, "MOST_KINDS", MOST_KINDS if replays else 0)
+    torch.manual_seed(0)
+    first, second = nn.Conv2d(3, 4, 3, bias=False), nn.Conv2d(4, 2, 1, bias=False)
+    network = nn.Sequential(first, second)
+    parts = [
+        CapturedFunction(
+            function,
+            list(network[number].parameters()),
+            SimpleNamespace(memory=nullcontext),
+            accumulates=micro_batches > 1,
+            warn=pytest.fail,
+        )
+        for number, function in enumerate(
+            [lambda pixels: (first(pixels),), lambda maps, factor: ((factor * second(maps)).sum(),)]
+        )
+    ]
+    optimizer = torch.optim.SGD(network.parameters(), 0.01, momentum=0.9)
+    generator = torch.Generator().manual_seed(1)
+    for step in range(8):
+        for _ in range(micro_batches):
+            (maps,) = parts[0](torch.randn(2, 3, 5, 5, generator=generator))
+            (total,) = parts[1](maps, torch.tensor(float(step)))
+            ((total + (maps**2).mean()) / micro_batches).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    assert [part.kinds for part in parts] == ([1, 1] if replays else [0, 0])
+    return network.state_dict()
+
+
 def test_a_recording_knows_which_parameters_its_kind_learns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -203,8 +213,26 @@ def test_a_recording_knows_which_parameters_its_kind_learns(
     first, second = (function._record([torch.ones(length, 2)]) for length in (1, 3))
     assert [each.tolist() for each in first.inner] == [[1.0, 1.0]]
     assert [each.tolist() for each in second.inner] == [[9.0, 9.0], [6.0, 6.0]]
-    assert (first.parameters, second.parameters) == ([weight], [weight, other])
+    assert (first.learners, second.learners) == ([weight], [weight, other])
     assert second.learned == [True]
+
+
+def test_a_recording_has_gradients_of_inputs_that_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(captured.torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(captured.torch, "empty_like", torch.ones_like)  # instead of contents
+    weight = nn.Parameter(torch.tensor(3.0))
+    function = CapturedFunction(
+        lambda numbers, maps, unused: ((numbers * maps * weight).sum(),),
+        [weight],
+        SimpleNamespace(recorded=lambda graph: nullcontext()),
+        accumulates=False,
+        warn=pytest.fail,
+    )
+    maps, unused = torch.ones(2, requires_grad=True), torch.ones(1, requires_grad=True)
+    recording = function._record([torch.ones(2), maps, unused])
+    assert recording.learners == [1, weight]
+    assert [each.tolist() for each in recording.inner] == [[3.0, 3.0], 2.0]
+    assert not any(each.requires_grad for each in recording.inputs)
 
 
 def test_what_cannot_be_recorded_runs_as_before(monkeypatch: pytest.MonkeyPatch) -> None:

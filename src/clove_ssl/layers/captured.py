@@ -7,11 +7,13 @@ it runs the next time.
 
 Graphs share their memory, also that of what comes in and out: another one may use it afterwards. So
 a forward pass is followed by its backward pass, and by whoever needs the gradients, before another
-forward pass begins.
+forward pass begins. A part of a step that runs between both passes of another part has memory of
+its own.
 """
 
 from __future__ import annotations
 
+import copy
 import gc
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -42,6 +44,12 @@ class Recorder:
         # One pool for all graphs. They never run at the same time, and the backward pass reads what
         # the forward pass left in it.
         self._memory = torch.cuda.graph_pool_handle()
+
+    def beside(self) -> Recorder:
+        """One for graphs that run between both passes of this one's, on the same stream."""
+        other = copy.copy(self)
+        other._memory = torch.cuda.graph_pool_handle()
+        return other
 
     @contextmanager
     def own_stream(self) -> Iterator[None]:
@@ -126,8 +134,8 @@ class Recording:
     outputs: Sequence[Tensor]
     learned: Sequence[bool]  # which outputs have a gradient
     outer: Sequence[Tensor]  # the gradients of those
-    parameters: Sequence[nn.Parameter]
-    inner: Sequence[Tensor]  # their gradients
+    learners: Sequence[int | nn.Parameter]  # inputs by number, and parameters
+    inner: Sequence[Tensor]  # the gradients of those
 
 
 class CapturedFunction:
@@ -137,8 +145,8 @@ class CapturedFunction:
     are valid until the next call.
 
     Args:
-        function: Takes tensors without a gradient, and asks neither the host nor the device for
-            anything but their contents.
+        function: Takes tensors, and asks neither the host nor the device for anything but their
+            contents.
         parameters: All that it may learn.
         recorder: Makes the graphs.
         accumulates: Whether gradients of several calls are added up.
@@ -173,10 +181,9 @@ class CapturedFunction:
             with self._recorder.memory() if self._recordings else nullcontext():
                 outputs = self._function(*inputs)
             return with_gradients_in_layout(outputs)
-        torch._foreach_copy_(list(recording.inputs), list(inputs))
-        replayed: tuple[Tensor, ...] = _Replay.apply(
-            recording, self._accumulates, *recording.parameters
-        )
+        torch._foreach_copy_(list(recording.inputs), [each.detach() for each in inputs])
+        learners = (inputs[each] if isinstance(each, int) else each for each in recording.learners)
+        replayed: tuple[Tensor, ...] = _Replay.apply(recording, self._accumulates, *learners)
         return replayed
 
     @property
@@ -203,18 +210,21 @@ class CapturedFunction:
         forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         with _casts_of_its_own(), self._recorder.recorded(forward):
             # Inside, so that places for contents lie in the memory of graphs as well.
-            places = [torch.empty_like(each) for each in inputs]
+            places = [torch.empty_like(each).requires_grad_(each.requires_grad) for each in inputs]
             outputs = self._function(*places)
             learned = [each for each in outputs if each.requires_grad]
             outer = [torch.empty_like(each) for each in learned]
+        taught = [number for number, place in enumerate(places) if place.requires_grad]
+        learners: list[int | nn.Parameter] = [*taught, *self._parameters]
+        leaves = [*(places[number] for number in taught), *self._parameters]
         # As in a step, where the backward pass begins behind the context of the forward pass.
         with (
             torch.autocast(places[0].device.type, enabled=False),
             self._recorder.recorded(backward),
         ):
-            found = torch.autograd.grad(learned, self._parameters, outer, allow_unused=True)
-        pairs = zip(self._parameters, found, strict=True)
-        inner = {parameter: gradient for parameter, gradient in pairs if gradient is not None}
+            found = torch.autograd.grad(learned, leaves, outer, allow_unused=True)
+        pairs = zip(learners, found, strict=True)
+        reached = [(learner, gradient) for learner, gradient in pairs if gradient is not None]
         return Recording(
             forward=forward,
             backward=backward,
@@ -222,8 +232,8 @@ class CapturedFunction:
             outputs=[borrowed(each) for each in outputs],
             learned=[each.requires_grad for each in outputs],
             outer=[borrowed(each) for each in outer],
-            parameters=list(inner),
-            inner=[borrowed(each) for each in inner.values()],
+            learners=[learner for learner, _ in reached],
+            inner=[borrowed(gradient) for _, gradient in reached],
         )
 
 
@@ -258,7 +268,7 @@ def kind_of(inputs: Sequence[Tensor]) -> Hashable:
     """What has to be equal for two passes to run the same kernels."""
     device = inputs[0].device.type
     casts = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-    return casts, *((each.shape, each.stride(), each.dtype) for each in inputs)
+    return casts, *((each.shape, each.stride(), each.dtype, each.requires_grad) for each in inputs)
 
 
 @contextmanager
@@ -306,7 +316,7 @@ class _Replay(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, recording: Recording, accumulates: bool, *parameters: nn.Parameter
+        ctx: Any, recording: Recording, accumulates: bool, *learners: Tensor
     ) -> tuple[Tensor, ...]:
         recording.forward.replay()
         outputs = tuple(each.detach() for each in recording.outputs)

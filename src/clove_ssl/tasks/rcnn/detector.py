@@ -34,7 +34,6 @@ from clove_ssl.tasks.rcnn.proposals.stage import RegionProposer, Scored
 from clove_ssl.tasks.rcnn.regions.keypoints import find_keypoints
 from clove_ssl.tasks.rcnn.regions.losses import (
     RegionTask,
-    box_terms,
     keypoint_term,
     mask_term,
     plan_losses,
@@ -46,6 +45,7 @@ from clove_ssl.tasks.rcnn.regions.roi_heads import (
     Detections,
     KeypointHead,
     MaskHead,
+    box_sums,
     detect,
 )
 from clove_ssl.tasks.rcnn.regions.targets import (
@@ -99,17 +99,26 @@ class Detector(nn.Module):
             else None
         )
         self.captured: CapturedFunction | None = None
+        self.captured_boxes: CapturedFunction | None = None
 
     def capture(
         self, recorder: Recorder, *, accumulates: bool, warn: Callable[[str], None]
     ) -> None:
-        """Record the part of training that has the same sizes for all batches of a canvas."""
+        """Record the parts of training that have the same sizes for all batches of a canvas."""
         self.features.fuse_small()
         self.proposer.keeps_anchors = False  # a graph would write over them
         self.captured = CapturedFunction(
             lambda *inputs: self.first_stage(self.inputs_of(inputs)).flat(),
             [*self.features.parameters(), *self.proposer.parameters()],
             recorder,
+            accumulates=accumulates,
+            warn=warn,
+        )
+        # Most batches have as many regions as the second stage asks for.
+        self.captured_boxes = CapturedFunction(
+            self.box_part,
+            [*self.features.parameters(), *self.box_predictor.parameters()],
+            recorder.beside(),
             accumulates=accumulates,
             warn=warn,
         )
@@ -163,11 +172,15 @@ class Detector(nn.Module):
 
     def _first_stage_of(self, batch: DetectionBatch, *, step: int) -> FirstStage:
         """The same for a batch, as a replay where there is one."""
-        is_captured = self.captured is not None and self.training and torch.is_grad_enabled()
-        inputs = self.first_inputs(batch, step=step, roomy=is_captured)
-        if self.captured is not None and is_captured:
-            return self.stage_of(self.captured(*inputs.flat()))
+        captured = self.captured if self._learns() else None
+        inputs = self.first_inputs(batch, step=step, roomy=captured is not None)
+        if captured is not None:
+            return self.stage_of(captured(*inputs.flat()))
         return self.first_stage(inputs)
+
+    def _learns(self) -> bool:
+        """Whether a backward pass will follow, without which replays are of no use."""
+        return self.training and torch.is_grad_enabled()
 
     def inputs_of(self, tensors: Sequence[Tensor]) -> FirstInputs:
         """The inputs of the first stage, as a graph gets them."""
@@ -224,7 +237,7 @@ class Detector(nn.Module):
     ) -> dict[str, Tensor]:
         """The losses of the second stage."""
         # The longest work first, so that the device is not waiting while the rest is prepared.
-        maps = self.features.region_maps(levels, regions.regions, regions.levels)
+        entropy, distance, *maps = self._box_part_of(levels, regions, batch)
         # What is begun here is read behind the networks, when the device has had time for it.
         task = plan_losses(
             regions,
@@ -236,20 +249,51 @@ class Detector(nn.Module):
         )
         mask_maps = self._mask_maps(levels, maps, task)
         keypoint_maps = self._keypoint_maps(levels, task)
-        logits, offsets = self.predict_boxes(maps)
-        losses = box_terms(logits, offsets, task, beta=self.config.box.loss_beta)
+        everywhere = task.divisors[0]
+        losses = {"loss_cls": entropy / everywhere, "loss_box_reg": distance / everywhere}
         if self.mask_head is not None and mask_maps is not None:
             losses["loss_mask"] = mask_term(self.mask_head, mask_maps, task)
         if self.keypoint_head is not None and keypoint_maps is not None:
             losses["loss_keypoint"] = keypoint_term(self.keypoint_head, keypoint_maps, task)
         return losses
 
-    def _mask_maps(self, levels: Sequence[Tensor], maps: Tensor, task: RegionTask) -> Tensor | None:
-        """What the mask head sees, if there is one."""
+    def _box_part_of(
+        self, levels: Sequence[Tensor], regions: TrainingRegions, batch: DetectionBatch
+    ) -> tuple[Tensor, ...]:
+        """The box head on the regions of a batch, as a replay where there is one."""
+        targets = regions.offsets_to(batch.targets, num_classes=self.classes)
+        own = () if regions.levels is None else (regions.levels,)
+        inputs = (*levels, regions.regions, regions.classes, targets, *own)
+        if self.captured_boxes is None or not self._learns():
+            return self.box_part(*inputs)
+        if not self.features.pools_without_waiting(levels, regions.regions):
+            return self.box_part(*inputs)
+        return self.captured_boxes(*inputs)
+
+    def box_part(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Both losses of boxes as sums over regions, and the maps of these if masks share them.
+
+        In come the maps of all levels, regions (R, 5), their classes (R,) and targets (R, 4), and
+        where there are several levels those of the regions (R,).
+        """
+        count = len(self.features.strides)
+        levels, (regions, classes, targets, *own) = inputs[:count], inputs[count:]
+        maps = self.features.region_maps(levels, regions, *own)
+        logits, offsets = self.predict_boxes(maps)
+        sums = box_sums(
+            logits, offsets, classes=classes, target=targets, beta=self.config.box.loss_beta
+        )
+        is_shared = self.mask_head is not None and self.features.shares_maps
+        return (*sums, maps) if is_shared else tuple(sums)
+
+    def _mask_maps(
+        self, levels: Sequence[Tensor], shared: Sequence[Tensor], task: RegionTask
+    ) -> Tensor | None:
+        """What the mask head sees, if there is one; it may share the maps of the box head."""
         if self.mask_head is None:
             return None
-        if self.features.shares_maps:
-            return maps[task.foreground]
+        if shared:
+            return shared[0][task.foreground]
         return self.features.head_maps(levels, task.on_objects.regions, task.on_objects.levels)
 
     def _keypoint_maps(self, levels: Sequence[Tensor], task: RegionTask) -> Tensor | None:

@@ -31,6 +31,7 @@ from clove_ssl.tasks.rcnn.regions.pooling import (
     ALIGNED,
     LEGACY,
     assign_levels,
+    has_kernel,
     pool_pyramid,
     pool_regions,
 )
@@ -90,6 +91,10 @@ class C4Features(nn.Module):
     def assign_levels(self, regions: Tensor) -> Tensor | None:
         """There is one level."""
         return None
+
+    def pools_without_waiting(self, levels: Sequence[Tensor], regions: Tensor) -> bool:
+        """Whether regions (R, 5) are pooled by one kernel, which a graph can replay."""
+        return has_kernel(levels, regions)
 
     def region_maps(
         self, levels: Sequence[Tensor], regions: Tensor, own: Tensor | None = None
@@ -164,6 +169,10 @@ class PyramidFeatures(nn.Module):
     def assign_levels(self, regions: Tensor) -> Tensor | None:
         """The levels that regions (R, 5) are pooled from: (R,)."""
         return assign_levels(regions[:, 1:], levels=len(self.strides) - 1)
+
+    def pools_without_waiting(self, levels: Sequence[Tensor], regions: Tensor) -> bool:
+        """Whether regions (R, 5) are pooled by one kernel, which a graph can replay."""
+        return has_kernel(levels[:-1], regions)
 
     def region_maps(
         self, levels: Sequence[Tensor], regions: Tensor, own: Tensor | None = None

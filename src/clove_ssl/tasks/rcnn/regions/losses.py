@@ -27,12 +27,10 @@ from clove_ssl.tasks.rcnn.regions.keypoints import (
     keypoint_targets,
 )
 from clove_ssl.tasks.rcnn.regions.masks import mask_loss
-from clove_ssl.tasks.rcnn.regions.roi_heads import box_losses, offset_targets
 from clove_ssl.tasks.rcnn.regions.targets import (
     ObjectMasks,
     RegionRows,
     TrainingRegions,
-    object_boxes,
     object_keypoints,
     outlines_of,
     rows_of,
@@ -41,11 +39,9 @@ from clove_ssl.tasks.rcnn.regions.targets import (
 
 @dataclass(frozen=True)
 class RegionTask:
-    """Sampled regions, which of them the heads work on, and what the losses are divided by."""
+    """Which regions the heads work on, and what the losses are divided by."""
 
-    regions: TrainingRegions  # R
-    objects: Sequence[ImageTargets]
-    foreground: Tensor  # (F,) rows of ``regions``
+    foreground: Tensor  # (F,) rows of the regions
     on_objects: TrainingRegions  # F
     masks: ObjectMasks | None  # (F, M, M)
     with_keypoints: TrainingRegions | None  # V
@@ -83,8 +79,6 @@ def plan_losses(
         masks = ObjectMasks(objects, outlines, on_objects, rows, size=mask_side)
     counts = mean_count(torch.cat([rows.counts, visible[None]]))  # (3,)
     return RegionTask(
-        regions=regions,
-        objects=objects,
         foreground=rows.foreground,
         on_objects=on_objects,
         masks=masks,
@@ -93,30 +87,6 @@ def plan_losses(
         counts=counts,
         divisors=torch.where(counts > 0, counts, 1.0),  # where it is 0, so are the sums
     )
-
-
-def box_terms(
-    logits: Tensor, offsets: Tensor, task: RegionTask, *, beta: float
-) -> dict[str, Tensor]:
-    """The losses of class logits (R, K+1) and box offsets (R, 4K)."""
-    losses = box_losses(
-        logits,
-        offsets,
-        classes=task.regions.classes,
-        target=_offset_targets(task, num_classes=logits.shape[1] - 1),
-        beta=beta,
-        normalizer=task.divisors[0],
-    )
-    return {"loss_cls": losses.classes, "loss_box_reg": losses.offsets}
-
-
-def _offset_targets(task: RegionTask, *, num_classes: int) -> Tensor:
-    """Where the regions should move, as it is known, or else computed: (R, 4)."""
-    regions = task.regions
-    if regions.offsets is not None:
-        return regions.offsets
-    truth = object_boxes(task.objects, regions)
-    return offset_targets(regions.boxes, truth, regions.classes, num_classes=num_classes)
 
 
 def mask_term(head: nn.Module, maps: Tensor, task: RegionTask) -> Tensor:

@@ -231,22 +231,33 @@ def box_losses(
     classes: Tensor,  # (R,)
     target: Tensor,  # (R, 4) of offset_targets, 0 for background
     beta: float = 0.0,
-    normalizer: Tensor | float | None = None,
 ) -> BoxLosses:
-    """Cross entropy and smooth L1 of the foreground's offsets, both over *all* regions.
+    """Cross entropy and smooth L1 of the foreground's offsets, both the mean over *all* regions.
 
-    ``beta`` is where smooth L1 turns from a parabola into a line; 0 is plain L1. Sums are divided
-    by R or by ``normalizer``. A batch without regions has the loss 0, with a gradient.
+    ``beta`` is where smooth L1 turns from a parabola into a line; 0 is plain L1. A batch without
+    regions has the loss 0, with a gradient.
     """
+    sums = box_sums(logits, offsets, classes=classes, target=target, beta=beta)
+    total = max(len(classes), 1)
+    return BoxLosses(sums.classes / total, sums.offsets / total)
+
+
+def box_sums(
+    logits: Tensor,  # (R, K+1)
+    offsets: Tensor,  # (R, 4K)
+    *,
+    classes: Tensor,  # (R,)
+    target: Tensor,  # (R, 4)
+    beta: float,
+) -> BoxLosses:
+    """The same as sums over the regions."""
     num_classes = logits.shape[1] - 1
     foreground = (classes < num_classes)[:, None]  # (R, 1)
     columns = classes.clamp(max=num_classes - 1)[:, None, None].expand(-1, 1, 4)  # (R, 1, 4)
     per_class = offsets.reshape(len(offsets), num_classes, 4)  # (R, K, 4)
     own = per_class.gather(1, columns)[:, 0].where(foreground, 0)  # (R, 4)
     distance = F.smooth_l1_loss(own, target, beta=beta, reduction="sum")
-    entropy = F.cross_entropy(logits, classes, reduction="sum")
-    total = max(len(classes), 1) if normalizer is None else normalizer
-    return BoxLosses(entropy / total, distance / total)
+    return BoxLosses(F.cross_entropy(logits, classes, reduction="sum"), distance)
 
 
 @torch.no_grad()

@@ -62,6 +62,13 @@ class TrainingRegions(NamedTuple):
         """(R, 4)."""
         return self.regions[:, 1:]
 
+    def offsets_to(self, targets: Sequence[ImageTargets], *, num_classes: int) -> Tensor:
+        """The offsets to the objects of a batch, as they are known, or else computed: (R, 4)."""
+        if self.offsets is not None:
+            return self.offsets
+        truth = object_boxes(targets, self)
+        return offset_targets(self.boxes, truth, self.classes, num_classes=num_classes)
+
     def take(self, chosen: Tensor | slice) -> TrainingRegions:
         """The chosen rows, without their offsets."""
         return TrainingRegions(
