@@ -332,14 +332,22 @@ def measure(name: str, folder: Path, args: argparse.Namespace, way: str) -> dict
             "files_images_per_s": _rate(args.batch, _from_files(trainer, task, data, args)),
             "ms": round(1e3 * statistics.mean(second), 1),
             "slowest_ms": round(1e3 * max(first), 1),
+            **_memory(device),  # of training, and so before the floor
             **profiled(trainer, batches[-PROFILED:], precision),
             "floor_ms": floor_ms(trainer, batches, precision),
             "sizes": trainer.sizes,
         }
-    if device.type == "cuda":
-        figures["memory_gib"] = round(torch.cuda.max_memory_allocated(device) / 2**30, 2)
-        figures["reserved_gib"] = round(torch.cuda.max_memory_reserved(device) / 2**30, 2)
     return figures
+
+
+def _memory(device: torch.device) -> dict[str, float]:
+    """GiB until now: the most that tensors took, and that was taken from the GPU."""
+    if device.type != "cuda":
+        return {}
+    taken = torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
+    return dict(
+        zip(("memory_gib", "reserved_gib"), (round(n / 2**30, 2) for n in taken), strict=True)
+    )
 
 
 def _forget_others(device: torch.device) -> None:

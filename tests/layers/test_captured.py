@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
@@ -20,7 +21,6 @@ from clove_ssl.layers.captured import (
     Sightings,
     kind_of,
     no_garbage_collected,
-    with_gradients_in_layout,
 )
 
 
@@ -97,16 +97,41 @@ def test_kinds_differ_in_shape_layout_and_number_format() -> None:
 
 
 def test_gradients_arrive_in_the_layout_of_their_tensors() -> None:
-    leaf = torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last).requires_grad_()
-    seen: list[Tensor] = []
-    maps = leaf * 1
-    maps.register_hook(seen.append)
-    constant = torch.ones(1)
-    mine, same = with_gradients_in_layout([maps, constant])
-    assert same is constant
-    torch.autograd.backward(mine, torch.arange(120.0).view(2, 3, 4, 5))
+    weight, seen = nn.Parameter(torch.ones(1, 3, 1, 1)), list[Tensor]()
+
+    def scaled(pixels: Tensor) -> tuple[Tensor, ...]:
+        maps = pixels * weight
+        maps.register_hook(seen.append)
+        return maps, pixels.amax()
+
+    function = CapturedFunction(
+        scaled, [weight], SimpleNamespace(), accumulates=False, warn=pytest.fail
+    )
+    pixels = torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
+    maps, largest = function(pixels)
+    assert not largest.requires_grad
+    torch.autograd.backward(maps, torch.arange(120.0).view(2, 3, 4, 5))
     assert seen[0].is_contiguous(memory_format=torch.channels_last)
     assert torch.equal(seen[0], torch.arange(120.0).view(2, 3, 4, 5))
+
+
+@pytest.mark.parametrize("accumulates", [True, False])
+def test_a_pass_by_kernels_keeps_nothing_of_its_maps(accumulates: bool) -> None:
+    weight, kept = nn.Parameter(torch.ones(3)), []
+
+    def squared(numbers: Tensor) -> tuple[Tensor, ...]:
+        maps = (numbers * weight) ** 2
+        kept.append(weakref.ref(maps))
+        return (maps,)
+
+    function = CapturedFunction(
+        squared, [weight], SimpleNamespace(), accumulates=accumulates, warn=pytest.fail
+    )
+    loss = function(torch.ones(3))[0].sum()
+    assert kept[0]() is not None
+    loss.backward()
+    assert kept[0]() is None
+    assert weight.grad.tolist() == [2.0, 2.0, 2.0]
 
 
 def train(monkeypatch: pytest.MonkeyPatch, *, replays: bool, micro_batches: int) -> nn.Module:

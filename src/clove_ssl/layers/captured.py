@@ -17,7 +17,7 @@ import copy
 import gc
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -177,14 +177,19 @@ class CapturedFunction:
             self._try_to_record(kind, inputs)
         recording = self._recordings.get(kind)
         if recording is None:
-            # Maps of this pass are gone when the next one begins, so graphs lend their memory.
-            with self._recorder.memory() if self._recordings else nullcontext():
-                outputs = self._function(*inputs)
-            return with_gradients_in_layout(outputs)
+            return self._pass_by_kernels(inputs)
         torch._foreach_copy_(list(recording.inputs), [each.detach() for each in inputs])
         learners = (inputs[each] if isinstance(each, int) else each for each in recording.learners)
         replayed: tuple[Tensor, ...] = _Replay.apply(recording, self._accumulates, *learners)
         return replayed
+
+    def _pass_by_kernels(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """A pass that is not recorded."""
+        # Its maps are gone when the next pass begins, so graphs lend their memory, if there is one.
+        lend = self._recorder.memory if self._recordings else nullcontext
+        options = (self._function, lend, self._accumulates, len(inputs))
+        outputs: tuple[Tensor, ...] = _KernelByKernel.apply(*options, *inputs, *self._parameters)
+        return outputs
 
     @property
     def kinds(self) -> int:
@@ -284,31 +289,59 @@ def _casts_of_its_own() -> Iterator[None]:
         torch.clear_autocast_cache()
 
 
-def with_gradients_in_layout(outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The same tensors; their gradients will have their layout, which some kernels depend on."""
-    learned = iter(_InLayout.apply(*(each for each in outputs if each.requires_grad)))
-    return tuple(next(learned) if each.requires_grad else each for each in outputs)
+class _KernelByKernel(torch.autograd.Function):
+    """Both passes of a function as one operation, as a replay is one.
 
-
-class _InLayout(torch.autograd.Function):
-    """Nothing, until the gradients come, all at once as behind a replay."""
+    Gradients come all at once, and maps of both passes may lie in memory that is lent.
+    """
 
     @staticmethod
-    def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.strides = [each.stride() for each in tensors]
-        return tuple(each.detach() for each in tensors)
+    def forward(
+        ctx: Any,
+        function: Function,
+        lend: Callable[[], AbstractContextManager[None]],
+        accumulates: bool,
+        inputs: int,
+        *tensors: Tensor,
+    ) -> tuple[Tensor, ...]:
+        places = [each.detach().requires_grad_(each.requires_grad) for each in tensors[:inputs]]
+        with lend(), torch.enable_grad():
+            outputs = function(*places)
+        ctx.lend, ctx.accumulates = lend, accumulates
+        ctx.leaves = [*places, *tensors[inputs:]]
+        ctx.learned = [each for each in outputs if each.requires_grad]
+        handed_on = tuple(each.detach() for each in outputs)
+        pairs = zip(outputs, handed_on, strict=True)
+        ctx.is_learned = [each.requires_grad for each in outputs]
+        ctx.mark_non_differentiable(*(mine for each, mine in pairs if not each.requires_grad))
+        return handed_on
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
-        return tuple(
-            each
-            if each.stride() == strides
-            else torch.empty_strided(
-                each.shape, strides, dtype=each.dtype, device=each.device
-            ).copy_(each)
-            for each, strides in zip(gradients, ctx.strides, strict=True)
-        )
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        leaves, learned = ctx.leaves, ctx.learned
+        del ctx.leaves, ctx.learned  # or their memory is kept for as long as the loss
+        pairs = zip(gradients, ctx.is_learned, strict=True)
+        came = [gradient for gradient, is_learned in pairs if is_learned]
+        taught = [each for each in leaves if each.requires_grad]
+        with ctx.lend():
+            outer = [in_layout_of(each, like) for each, like in zip(came, learned, strict=True)]
+            found = iter(torch.autograd.grad(learned, taught, outer, allow_unused=True))
+        reached = [next(found) if each.requires_grad else None for each in leaves]
+        lasting = [_lasting(each, clones=ctx.accumulates) for each in reached]
+        return None, None, None, None, *lasting
+
+
+def in_layout_of(gradient: Tensor, like: Tensor) -> Tensor:
+    """A gradient in the layout that it has in a replay, on which some kernels depend."""
+    if gradient.stride() == like.stride():
+        return gradient
+    return torch.empty_like(like).copy_(gradient)
+
+
+def _lasting(gradient: Tensor | None, *, clones: bool) -> Tensor | None:
+    """A gradient that is valid until the next pass, or after it where more will be added to it."""
+    return gradient.clone() if clones and gradient is not None else gradient
 
 
 class _Replay(torch.autograd.Function):
@@ -333,7 +366,6 @@ class _Replay(torch.autograd.Function):
         came = [gradient for gradient, is_learned in pairs if is_learned]
         torch._foreach_copy_(list(recording.outer), came)
         recording.backward.replay()
-        # An alias of its own may become the gradient of a parameter without a copy. Where more is
-        # added to that, the next replay must not write over it.
-        lasting = [each.clone() if ctx.accumulates else each.detach() for each in recording.inner]
-        return None, None, *lasting
+        # An alias of its own may become the gradient of a parameter without a copy.
+        aliases = (each.detach() for each in recording.inner)
+        return None, None, *(_lasting(each, clones=ctx.accumulates) for each in aliases)
