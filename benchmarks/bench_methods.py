@@ -17,7 +17,8 @@ from pathlib import Path
 
 import torch
 
-from clove_ssl.bench.command import Bench, Measurement
+from clove_ssl.bench.clock import Measurement
+from clove_ssl.bench.command import Bench
 from clove_ssl.bench.config import BenchConfig
 from clove_ssl.bench.step import measure_floor, measure_step
 from clove_ssl.config.pretraining import BackboneConfig, PretrainConfig

@@ -24,6 +24,7 @@ import clove_ssl
 from clove_ssl import cli, whole_runs
 from clove_ssl.backbones.build import Backbone, build_backbone
 from clove_ssl.bench import command as benchmark
+from clove_ssl.bench import finetuning as task_benchmark
 from clove_ssl.bench.config import BenchConfig
 from clove_ssl.command_line import arguments
 from clove_ssl.config import files
@@ -136,6 +137,7 @@ def only_parse(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (watching, "watch"),
         (doctor, "examine"),
         (benchmark, "run_bench"),
+        (task_benchmark, "run_task_bench"),
         (study, "run_study"),
     ):
         monkeypatch.setattr(module, name, noting(name))

@@ -18,7 +18,7 @@ from typing import Annotated, Literal, TypeVar
 import tyro
 
 from clove_ssl import __version__
-from clove_ssl.bench.config import BenchConfig
+from clove_ssl.bench.config import BenchConfig, TaskBenchConfig
 from clove_ssl.command_line.arguments import (
     base_labels,
     base_protocol,
@@ -34,6 +34,7 @@ from clove_ssl.command_line.arguments import (
 from clove_ssl.command_line.completion import completion_script
 from clove_ssl.command_line.importing import starting
 from clove_ssl.command_line.usage import finetune_page, labels_page, pretrain_page
+from clove_ssl.config.finetuning import RANDOM, protocol, task_summaries
 from clove_ssl.config.predicting import EvaluateConfig, PredictConfig
 from clove_ssl.config.probing import EmbedConfig, ProbeConfig
 from clove_ssl.config.ranges import as_typed
@@ -42,7 +43,7 @@ from clove_ssl.config.showing import DataConfig, ReportConfig, ShowConfig, Watch
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError, escaped, explained, unknown_name
 from clove_ssl.interrupts import answering
-from clove_ssl.methods.recipes import recipe
+from clove_ssl.methods.recipes import all_recipes, recipe
 from clove_ssl.study.config import StudyRunConfig
 from clove_ssl.weights.config import ExportConfig, ImportConfig
 
@@ -221,16 +222,33 @@ def export(args: Arguments) -> None:
 
 
 def bench(args: Arguments) -> None:
-    """Measure speed on this machine: clove bench [RECIPE] [--out results.jsonl]."""
+    """Measure speed on this machine: clove bench [RECIPE or TASK] [--out results.jsonl]."""
     base, rest = BenchConfig(), list(args)
-    if rest and not rest[0].startswith("-"):
-        named = recipe(rest.pop(0), Path())
+    name = rest.pop(0) if rest and not rest[0].startswith("-") else None
+    if name in (tasks := task_summaries()):
+        bench_task(name, rest)
+        return
+    if name is not None:
+        if name not in all_recipes():
+            raise unknown_name("recipe or task", name, [*all_recipes(), *tasks])
+        named = recipe(name, Path())
         base = BenchConfig(method=named.method, backbone=named.backbone)
-    config = tyro.cli(BenchConfig, prog="clove bench [RECIPE]", default=base, args=rest)
+    config = tyro.cli(BenchConfig, prog="clove bench [RECIPE or TASK]", default=base, args=rest)
     with starting():
         from clove_ssl.bench.command import run_bench
 
     run_bench(config)
+
+
+def bench_task(name: str, args: Arguments) -> None:
+    """Measure steps of fine-tuning: clove bench TASK [--out results.jsonl]."""
+    usual = protocol(name, Path(), RANDOM)
+    base = TaskBenchConfig(task=usual.task, batch=usual.solver.batch_size)
+    config = tyro.cli(TaskBenchConfig, prog=f"clove bench {name}", default=base, args=args)
+    with starting():
+        from clove_ssl.bench.finetuning import run_task_bench
+
+    run_task_bench(config)
 
 
 def show(args: Arguments) -> None:

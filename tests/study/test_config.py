@@ -229,6 +229,10 @@ def test_a_mistake_on_the_command_line_is_told(
 STEP = {"name": "step", "images_per_second": 100.0, "method": "clove", "backbone": "resnet18"}
 RUN = {**STEP, "name": "end to end (waits 1.0 %)", "images_per_second": 50.0, "device": "H200"}
 TASK = {"case": "voc-semantic", "images_per_s": 4.0, "device": "H200"}
+BENCHED = {
+    **{"task": "voc-semantic", "backbone": "resnet18", "device": "H200"},
+    **{"name": "end to end", "images_per_second": 8.0},
+}
 
 
 def test_costs_follow_from_measured_speeds(tmp_path: Path) -> None:
@@ -245,6 +249,10 @@ def test_costs_follow_from_measured_speeds(tmp_path: Path) -> None:
     missing = {cost.cell.name: cost for cost in estimate(plan, Speeds([]))}
     assert missing["pretrain/clove-s0"].seconds is None
     assert "clove bench clove-demo" in missing["pretrain/clove-s0"].basis
+    task = "finetune/voc-semantic/clove-s0-f0"
+    assert "clove bench voc-semantic --out" in missing[task].basis
+    benched = Speeds([BENCHED, {**BENCHED, "name": "floor", "images_per_second": 9.0}])
+    assert {cost.cell.name: cost for cost in estimate(plan, benched)}[task].seconds == 2 / 8
 
 
 def test_a_finished_cell_tells_what_its_like_will_cost(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from clove_ssl.config.bases import MethodConfig
+from clove_ssl.config.bases import MethodConfig, TaskConfig
+from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.config.pretraining import BackboneConfig
 from clove_ssl.config.ranges import BatchSize, PositiveShare, Range, Ranged, Steps, Workers
 from clove_ssl.registry import METHODS
@@ -14,7 +15,10 @@ from clove_ssl.registry import METHODS
 
 @dataclass(frozen=True, kw_only=True)
 class BenchConfig(Ranged):
-    """Measure the floor, the step, rendering, reading, and a whole run, side by side."""
+    """Measure the floor, the step, rendering, reading, and a whole run, side by side.
+
+    The name of a task, such as ``clove bench voc-c4``, measures its fine-tuning instead.
+    """
 
     backbone: BackboneConfig = field(default_factory=BackboneConfig)
     method: MethodConfig = field(default_factory=lambda: METHODS.load("clove")())
@@ -52,3 +56,22 @@ class BenchConfig(Ranged):
     trace: Path | None = None
     """Write a trace of three steps to this file, for chrome://tracing or Perfetto, and a table of
     their longest kernels beside it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskBenchConfig(Ranged):
+    """Measure steps of fine-tuning, the bare backbone, and reading, side by side."""
+
+    task: TaskConfig
+    data: LabelledDataConfig = field(default_factory=LabelledDataConfig)
+    architecture: str = "resnet50"
+    """The network, with random weights."""
+    batch: BatchSize = 16
+    """Images per step."""
+    steps: Steps = 20
+    """Steps per measurement, after some to warm up."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Number format of the network, ``auto`` for the fastest that the device has."""
+    out: Path | None = None
+    """Append one JSON line per measurement to this file."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from clove_ssl.bench.clock import END_TO_END
 from clove_ssl.config import files
 from clove_ssl.config.bases import MethodConfig
 from clove_ssl.config.pretraining import CheckpointConfig, DataConfig, LoggingConfig, PretrainConfig
@@ -35,10 +36,10 @@ _POLL_SECONDS = 0.05
 
 def measure_runs(bench: Bench, method: MethodConfig, data: DataConfig) -> None:
     """A whole run from files to the optimizer, and again with each number of cores asked for."""
-    _measure_run(bench, method, data, "end to end")
+    _measure_run(bench, method, data, END_TO_END)
     for cores in bench.config.cores:
         with only_cores(cores):
-            _measure_run(bench, method, data, f"end to end, {cores} cores")
+            _measure_run(bench, method, data, f"{END_TO_END}, {cores} cores")
 
 
 def check_cores(wanted: tuple[int, ...]) -> None:

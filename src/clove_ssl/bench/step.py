@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from clove_ssl.backbones.build import Backbone
-from clove_ssl.bench.command import FLOOR, WARM_UP, Bench, Measurement
+from clove_ssl.bench.clock import FLOOR, WARM_UP, Measurement
+from clove_ssl.bench.command import Bench
 from clove_ssl.config.bases import MethodConfig
 from clove_ssl.config.pretraining import OptimizerConfig
 from clove_ssl.config.views import ViewsConfig

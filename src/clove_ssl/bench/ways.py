@@ -8,7 +8,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
 from clove_ssl.backbones.build import can_fuse_norms, fuse_norms
-from clove_ssl.bench.command import Bench, Measurement
+from clove_ssl.bench.clock import Measurement
+from clove_ssl.bench.command import Bench
 from clove_ssl.bench.step import PROGRESS
 from clove_ssl.config.bases import MethodConfig
 from clove_ssl.config.pretraining import OptimizerConfig

@@ -97,7 +97,8 @@ def words_after(verb: str) -> list[str]:
         return [*own_tasks(), *own, "--steps", *_SHORT, *shared]
     if verb == "list":
         return ["methods", "backbones", "recipes", "tasks", "formats"]
-    names: dict[str, Iterable[str]] = {"show": PICTURES, "study": STUDIES, "bench": all_recipes()}
+    measured = [*all_recipes(), *task_summaries()]
+    names: dict[str, Iterable[str]] = {"show": PICTURES, "study": STUDIES, "bench": measured}
     first = names.get(verb, ())
     typed = _flat_options(_CLASSES[verb]) if verb in _CLASSES else iter(())
     return [*first, "--help", *typed]

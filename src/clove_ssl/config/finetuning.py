@@ -194,9 +194,9 @@ class FinetuneConfig(Ranged):
     sync_norm: bool = True
     """Share batch-norm statistics between processes."""
     capture: Literal["auto", "always", "never"] = "auto"
-    """Record the first half of a detector's step, up to the choice of regions, as CUDA graphs, one
-    for every size that comes often, and replay them; auto does so on a GPU with one process, for
-    batches of up to 8 million pixels: larger ones need no help, and graphs take memory."""
+    """Record the first stage of a detector's step, the choice of regions and the box head as CUDA
+    graphs, for every size that comes often, and replay them; auto does so on a GPU with one
+    process, for batches of up to 8 million pixels: larger ones need no help."""
     deterministic: bool = False
     """Repeat a run bit for bit on the same GPU, which needs a much slower RoIAlign. CPUs always
     repeat."""

@@ -115,7 +115,7 @@ def choose_capture(
     return decide_capture(
         config.capture,
         obstacles,
-        reason="first stage and choice of regions, for sizes of batches that come often",
+        reason="first stage, choice of regions and box head, for sizes that come often",
         costs=busy if pixels > MOST_CAPTURED_PIXELS else "",
     )
 

@@ -73,6 +73,9 @@ class Speeds:
                 what = END_TO_END if whole else "steps alone"
                 speed = _speed(line, "images_per_second")
                 self._methods[key] = _Speed(speed, f"{speed:,.0f} images/s {what}, {device}")
+        elif {"task", "images_per_second"} <= line.keys() and line.get("name") == END_TO_END:
+            speed = _speed(line, "images_per_second")
+            self._tasks[str(line["task"])] = _Speed(speed, f"{speed:,.1f} images/s, {device}")
         elif {"case", "images_per_s"} <= line.keys():
             speed = _speed(line, "images_per_s")
             self._tasks[str(line["case"])] = _Speed(speed, f"{speed:,.1f} images/s, {device}")
@@ -221,8 +224,7 @@ def _timed(cell: Cell, state: CellState, work: str, images: int, speed: _Speed |
 def _task_speed(cell: Cell, known: _Known) -> _Speed | str:
     assert isinstance(cell.measure, FinetuningEntry)
     task = cell.measure.task
-    measurable = "benchmarks/bench_detection.py, or " if task == "coco-fpn" else ""
-    missing = f"nothing measured for {task}: {measurable}finish one such cell"
+    missing = f"nothing measured for {task}: clove bench {task} --out bench.jsonl"
     return known.own.get(_kin(cell)) or known.speeds.of_task(task) or missing
 
 

@@ -70,7 +70,7 @@ class DetectionNetwork(TaskModel):
     def capture(
         self, recorder: Recorder, *, accumulates: bool, warn: Callable[[str], None]
     ) -> None:
-        """Replay the first stage and the choice of regions for canvases that come often."""
+        """Replay first stage, choice of regions and box head for sizes that come often."""
         self.detector.capture(recorder, accumulates=accumulates, warn=warn)
 
     def parameter_groups(self, weight_decay: float) -> list[dict[str, Any]]:
