@@ -371,16 +371,10 @@ def _from_files(
 
 
 def _reading(args: argparse.Namespace, device: torch.device) -> Reading:
-    return Reading(
-        seed=0,
-        batch_size=args.batch,
-        micro_batch=args.batch,
-        processes=1,
-        rank=0,
-        start_step=0,
-        stop_step=WARM_UPS + args.batches,
+    return Reading.alone(
+        batch=args.batch,
+        steps=WARM_UPS + args.batches,
         workers=args.workers,
-        prefetch=2,
         pin_memory=device.type == "cuda",
     )
 

@@ -191,15 +191,6 @@ class TaskBench(Clock):
         return pixels.to(memory_format=torch.channels_last) if self._on_gpu else pixels
 
     def _reading(self, batches: int, workers: int) -> Reading:
-        return Reading(
-            seed=0,
-            batch_size=self.images,
-            micro_batch=self.images,
-            processes=1,
-            rank=0,
-            start_step=0,
-            stop_step=batches,
-            workers=workers,
-            prefetch=2,
-            pin_memory=self._on_gpu,
+        return Reading.alone(
+            batch=self.images, steps=batches, workers=workers, pin_memory=self._on_gpu
         )

@@ -126,18 +126,7 @@ class Trial:
         return model.to(self._process.device).train()
 
     def _reading(self, share: int, steps: int) -> Reading:
-        return Reading(
-            seed=self._config.seed,
-            batch_size=share,
-            micro_batch=share,
-            processes=1,
-            rank=0,
-            start_step=0,
-            stop_step=steps,
-            workers=0,
-            prefetch=1,
-            pin_memory=False,
-        )
+        return Reading.alone(batch=share, steps=steps, seed=self._config.seed, prefetch=1)
 
     def _step(self, model: TaskModel, batch: Any) -> None:
         with self._precision.autocast():

@@ -82,17 +82,8 @@ def _data(config: EvaluateConfig, stored: StoredModel) -> LabelledDataConfig:
 def _reading(config: EvaluateConfig, device: torch.device) -> Reading:
     on_gpu = device.type == "cuda"
     workers, _ = choose_workers(config.data, processes_here=1, trains_on_cpu=not on_gpu)
-    return Reading(
-        seed=0,
-        batch_size=1,
-        micro_batch=1,
-        processes=1,
-        rank=0,
-        start_step=0,
-        stop_step=0,
-        workers=workers,
-        prefetch=config.data.prefetch,
-        pin_memory=on_gpu,
+    return Reading.alone(
+        batch=1, steps=0, workers=workers, prefetch=config.data.prefetch, pin_memory=on_gpu
     )
 
 

@@ -66,6 +66,31 @@ class Reading:
     prefetch: int
     pin_memory: bool
 
+    @classmethod
+    def alone(
+        cls,
+        *,
+        batch: int,
+        steps: int,
+        seed: int = 0,
+        workers: int = 0,
+        prefetch: int = 2,
+        pin_memory: bool = False,
+    ) -> Reading:
+        """The first steps of a run with one process, which takes whole batches."""
+        return cls(
+            seed=seed,
+            batch_size=batch,
+            micro_batch=batch,
+            processes=1,
+            rank=0,
+            start_step=0,
+            stop_step=steps,
+            workers=workers,
+            prefetch=prefetch,
+            pin_memory=pin_memory,
+        )
+
     def between(self, start_step: int, stop_step: int) -> Reading:
         """The batches of other steps."""
         return replace(self, start_step=start_step, stop_step=stop_step)

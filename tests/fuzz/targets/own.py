@@ -186,18 +186,7 @@ def _task(name: str) -> Task:
 
 def _load(task: Task, data: TaskData) -> None:
     """Every batch of an epoch, and every test image."""
-    reading = Reading(
-        seed=0,
-        batch_size=1,
-        micro_batch=1,
-        processes=1,
-        rank=0,
-        start_step=0,
-        stop_step=data.train_images,
-        workers=0,
-        prefetch=2,
-        pin_memory=False,
-    )
+    reading = Reading.alone(batch=1, steps=data.train_images)
     for _ in task.training_batches(data, reading):
         pass
     for _ in task.test_batches(data, reading):

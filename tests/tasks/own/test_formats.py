@@ -23,18 +23,7 @@ from clove_ssl.tasks.own.dataset import OwnData
 from clove_ssl.tasks.own.finding import open_own
 from clove_ssl.tasks.own.pixel_labels import pixel_labels
 
-READING = Reading(
-    seed=0,
-    batch_size=2,
-    micro_batch=2,
-    processes=1,
-    rank=0,
-    start_step=0,
-    stop_step=2,
-    workers=0,
-    prefetch=1,
-    pin_memory=False,
-)
+READING = Reading.alone(batch=2, steps=2, prefetch=1)
 
 
 @pytest.fixture

@@ -23,18 +23,7 @@ from clove_ssl.tasks.semantic.loading import SemanticBatch, load_crops, load_who
 from clove_ssl.tasks.semantic.model import SemanticNetwork
 from clove_ssl.tasks.semantic.task import SemanticTask
 
-READING = Reading(
-    seed=3,
-    batch_size=4,
-    micro_batch=4,
-    processes=1,
-    rank=0,
-    start_step=0,
-    stop_step=3,
-    workers=0,
-    prefetch=2,
-    pin_memory=False,
-)
+READING = Reading.alone(batch=4, steps=3, seed=3)
 
 
 class Telling:
