@@ -36,17 +36,22 @@ def few_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finetuning, "DIFFERENT", 2)
 
 
-def test_every_part_is_measured_and_written(tmp_path: Path) -> None:
+def test_a_task_is_named_like_a_recipe_and_all_its_parts_are_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     results = tmp_path / "results.jsonl"
-    measured = run_task_bench(tiny_bench("voc-semantic", results, crop=33))
-    assert [one.name for one in measured] == WITHOUT_GPU
-    assert all(one.images_per_second > 0 for one in measured)
+    words = ["--device", "cpu", "--architecture", "resnet18", "--batch", "2", "--steps", "1"]
+    few = ["--data.scenes-train", "4", "--data.scenes-test", "1", "--data.workers", "0"]
+    rest = ["--task.crop", "33", "--out", str(results)]
+    assert cli.main(["bench", "voc-semantic", *words, *few, *rest]) == 0
+    assert "voc-semantic, resnet18, batch 2, cpu" in capsys.readouterr().out
     lines = [json.loads(line) for line in results.read_text().splitlines()]
     assert [line["name"] for line in lines] == WITHOUT_GPU
     assert {(line["task"], line["backbone"]) for line in lines} == {("voc-semantic", "resnet18")}
+    assert all(line["images_per_second"] > 0 for line in lines)
     speed = read_speeds([results]).of_task("voc-semantic")
     assert speed is not None
-    assert speed.images_per_second == measured[-1].images_per_second
+    assert speed.images_per_second == lines[-1]["images_per_second"]
 
 
 def test_a_detector_says_why_it_is_not_captured(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,10 +70,3 @@ def test_the_floor_sees_as_many_pixels_as_the_largest_image(tmp_path: Path) -> N
         for batch in bench._batches:
             tallest, widest = (max(each.shape[axis] for each in batch.images) for axis in (1, 2))
             assert bench._canvas(batch).shape == (2, 3, tallest, widest)
-
-
-def test_a_task_is_named_like_a_recipe(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--device", "cpu", "--architecture", "resnet18", "--batch", "2", "--steps", "1"]
-    few = ["--data.scenes-train", "4", "--data.scenes-test", "1", "--data.workers", "0"]
-    assert cli.main(["bench", "voc-semantic", *words, *few, "--task.crop", "33"]) == 0
-    assert "voc-semantic, resnet18, batch 2, cpu" in capsys.readouterr().out
