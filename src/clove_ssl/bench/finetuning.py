@@ -33,7 +33,7 @@ from clove_ssl.finetuning.plan import plan_finetuning
 from clove_ssl.layers.captured import SEEN_BEFORE, Recorder
 from clove_ssl.tasks.base import Reading, Task, TaskData, TaskModel
 from clove_ssl.training.numerics import choose_precision, start_repeatably
-from clove_ssl.training.processes import Process, choose_device
+from clove_ssl.training.processes import Process, choose_device, placed
 
 Step = Callable[[Any], None]
 
@@ -178,11 +178,10 @@ class TaskBench(Clock):
         """The model as a run builds it, with random weights."""
         torch.manual_seed(0)
         backbone = build_backbone(self._task.backbone_config(self._config.architecture))
-        model = self._task.build_model(backbone, self._data, seed=0)
+        model = placed(self._task.build_model(backbone, self._data, seed=0), self.device)
         if self._on_gpu:
-            model = model.to(memory_format=torch.channels_last)
             fuse_norms(model)
-        return model.to(self.device).train()
+        return model.train()
 
     def _canvas(self, batch: Any) -> Tensor:
         """Pixels (B, 3, H, W) in the size of the largest image of a batch."""

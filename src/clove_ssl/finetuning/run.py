@@ -49,7 +49,7 @@ from clove_ssl.training.checkpoints import CheckpointStore
 from clove_ssl.training.loop import TrainingLoop
 from clove_ssl.training.numerics import Precision, choose_precision, start_repeatably
 from clove_ssl.training.observer import Observer
-from clove_ssl.training.processes import Process, owned
+from clove_ssl.training.processes import Process, owned, placed
 from clove_ssl.training.signals import Terminated, terminated_like_interrupted
 
 ADVICE = "Try a smaller --lr, a longer --warmup-steps, or --precision fp32 in a new run."
@@ -203,10 +203,10 @@ def _build_model(
     model = parts.task.build_model(parts.start.backbone, data, seed=config.seed)
     if process.world_size > 1 and config.sync_norm:
         synchronize_norms(model, process.device.type)
+    model = placed(model, process.device)
     if process.device.type == "cuda":
-        model = model.to(memory_format=torch.channels_last)
         fuse_norms(model)
-    return model.to(process.device)
+    return model
 
 
 def _start_heads(config: FinetuneConfig, parts: Parts, model: TaskModel) -> str:

@@ -18,7 +18,7 @@ from clove_ssl.data.loading import choose_workers
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.base import Reading, TaskData, TaskModel
 from clove_ssl.training.numerics import Precision
-from clove_ssl.training.processes import Process
+from clove_ssl.training.processes import Process, placed
 
 LARGEST_BATCH = {"cuda": 16, "cpu": 4}
 """Images of a step and process; more gains no speed and leaves too few steps."""
@@ -121,9 +121,7 @@ class Trial:
         model = self._task.build_model(
             copy.deepcopy(self._backbone), self._data, seed=self._config.seed
         )
-        if self._process.device.type == "cuda":
-            model = model.to(memory_format=torch.channels_last)
-        return model.to(self._process.device).train()
+        return placed(model, self._process.device).train()
 
     def _reading(self, share: int, steps: int) -> Reading:
         return Reading.alone(batch=share, steps=steps, seed=self._config.seed, prefetch=1)
