@@ -260,6 +260,45 @@ def test_a_recording_has_gradients_of_inputs_that_learn(monkeypatch: pytest.Monk
     assert not any(each.requires_grad for each in recording.inputs)
 
 
+def test_inputs_that_lie_still_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(captured.torch.cuda, "CUDAGraph", object)
+    function = CapturedFunction(
+        lambda maps, numbers: (maps * numbers,),
+        [],
+        SimpleNamespace(recorded=lambda graph: nullcontext()),
+        accumulates=False,
+        warn=pytest.fail,
+        read_in_place=1,
+    )
+    inputs = [torch.ones(2, requires_grad=True), torch.full((2,), 3.0)]
+    recording = function._record(inputs)
+    assert recording.learners == [0]
+    is_there = [a.data_ptr() == b.data_ptr() for a, b in zip(inputs, recording.inputs, strict=True)]
+    assert is_there == [True, False]
+    captured._put(inputs, recording.inputs)
+    assert [each.tolist() for each in recording.inputs] == [[1.0, 1.0], [3.0, 3.0]]
+    captured._put(inputs, inputs)  # nothing to do, which is no error
+
+
+def test_inputs_that_moved_are_of_another_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CapturedFunction, "_record", record_by_hand)
+    function = CapturedFunction(
+        lambda maps, numbers: (maps * numbers,),
+        [],
+        SimpleNamespace(memory=nullcontext),
+        accumulates=False,
+        warn=pytest.fail,
+        read_in_place=1,
+    )
+    here, there = (torch.full((2,), value, requires_grad=True) for value in (1.0, 2.0))
+    kinds = []
+    for maps in [here] * (SEEN_BEFORE + 2) + [there, here]:
+        (found,) = function(maps, torch.full((2,), 3.0))
+        assert found.tolist() == [3.0 * maps[0].item()] * 2
+        kinds.append(function.kinds)
+    assert kinds == [0] * SEEN_BEFORE + [1, 1, 2, 2]
+
+
 def test_what_cannot_be_recorded_runs_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
     def refused(graph: object) -> Iterator[None]:

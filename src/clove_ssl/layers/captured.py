@@ -151,6 +151,8 @@ class CapturedFunction:
         recorder: Makes the graphs.
         accumulates: Whether gradients of several calls are added up.
         warn: Told why something could not be recorded; it runs as before then.
+        read_in_place: How many inputs, the first ones, are read where they lie instead of from a
+            copy. They should come out of another graph, which leaves them where they were before.
     """
 
     def __init__(
@@ -161,24 +163,27 @@ class CapturedFunction:
         *,
         accumulates: bool,
         warn: Callable[[str], None],
+        read_in_place: int = 0,
     ) -> None:
         self._function = function
         self._parameters = [each for each in parameters if each.requires_grad]
         self._recorder = recorder
         self._accumulates = accumulates
         self._warn = warn
+        self._read_in_place = read_in_place
         self._sightings = Sightings()
         self._recordings: dict[Hashable, Recording] = {}
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """What the function gives."""
-        kind = kind_of(inputs)
-        if kind not in self._recordings and self._sightings.is_due(kind):
+        kernels = kind_of(inputs)
+        kind = (kernels, *(each.data_ptr() for each in inputs[: self._read_in_place]))
+        if kind not in self._recordings and self._sightings.is_due(kernels):
             self._try_to_record(kind, inputs)
         recording = self._recordings.get(kind)
         if recording is None:
             return self._pass_by_kernels(inputs)
-        torch._foreach_copy_(list(recording.inputs), [each.detach() for each in inputs])
+        _put(inputs, recording.inputs)
         learners = (inputs[each] if isinstance(each, int) else each for each in recording.learners)
         replayed: tuple[Tensor, ...] = _Replay.apply(recording, self._accumulates, *learners)
         return replayed
@@ -213,9 +218,12 @@ class CapturedFunction:
     def _record(self, inputs: Sequence[Tensor]) -> Recording:
         """Record both passes; nothing of them is computed, so no statistics move."""
         forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        still, moving = inputs[: self._read_in_place], inputs[self._read_in_place :]
         with _casts_of_its_own(), self._recorder.recorded(forward):
             # Inside, so that places for contents lie in the memory of graphs as well.
-            places = [torch.empty_like(each).requires_grad_(each.requires_grad) for each in inputs]
+            places = [*map(Tensor.detach, still), *map(torch.empty_like, moving)]
+            for place, each in zip(places, inputs, strict=True):
+                place.requires_grad_(each.requires_grad)
             outputs = self._function(*places)
             learned = [each for each in outputs if each.requires_grad]
             outer = [torch.empty_like(each) for each in learned]
@@ -240,6 +248,14 @@ class CapturedFunction:
             learners=[learner for learner, _ in reached],
             inner=[borrowed(gradient) for _, gradient in reached],
         )
+
+
+def _put(contents: Sequence[Tensor], places: Sequence[Tensor]) -> None:
+    """Copy tensors to where a graph reads them, but for those that lie there already."""
+    pairs = zip(contents, places, strict=True)
+    away = [(each.detach(), place) for each, place in pairs if each.data_ptr() != place.data_ptr()]
+    if away:
+        torch._foreach_copy_([place for _, place in away], [each for each, _ in away])
 
 
 class _Bytes:

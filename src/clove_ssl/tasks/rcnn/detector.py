@@ -121,6 +121,7 @@ class Detector(nn.Module):
             recorder.beside(),
             accumulates=accumulates,
             warn=warn,
+            read_in_place=len(self.features.strides),  # the maps of the first stage
         )
 
     @property
