@@ -69,16 +69,25 @@ class Clock:
         self._console = Console()
 
     def measure(
-        self, name: str, work: Callable[[], object], *, images: int, prepared: float = 0.0
+        self,
+        name: str,
+        work: Callable[[], object],
+        *,
+        images: int,
+        prepared: float = 0.0,
+        warm_up: int = WARM_UP,
+        resets_memory: bool = True,
     ) -> Measurement:
         """Time ``work`` after a warm-up; also its memory and its first call.
 
-        The first call includes the seconds that it was ``prepared``.
+        The first call includes the seconds that it was ``prepared``. Replays need memory that torch
+        does not count again, so ``work`` that only replays should not reset it.
         """
-        self._reset_memory()
-        with self.working(name, calls=1 + WARM_UP + self.steps) as shown:
+        if resets_memory:
+            self._reset_memory()
+        with self.working(name, calls=1 + warm_up + self.steps) as shown:
             first = prepared + self._seconds(work, 1, shown)
-            self._seconds(work, WARM_UP, shown)
+            self._seconds(work, warm_up, shown)
             gc.collect()  # or Python may do so while time is taken, half a second after compilation
             seconds = self._seconds(work, self.steps, shown) / self.steps
         result = Measurement(name, images / seconds, 1e3 * seconds, self._memory(), first)

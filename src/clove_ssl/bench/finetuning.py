@@ -48,9 +48,9 @@ def run_task_bench(config: TaskBenchConfig) -> list[Measurement]:
     with _labelled_data(config, task) as data:
         bench = TaskBench(config, task, data)
         bench.measure_floor()
-        plain, captured = bench.measure_plain_steps(), bench.measure_captured_steps()
+        step = bench.measure_steps()
         bench.measure_reading()
-        bench.measure_whole(plain if captured is None or not bench.would_capture() else captured)
+        bench.measure_whole(step)
     bench.show()
     return bench.measurements
 
@@ -103,37 +103,40 @@ class TaskBench(Clock):
 
         self.measure(FLOOR, work, images=self.images)
 
-    def measure_plain_steps(self) -> Step:
-        """Steps kernel by kernel."""
-        return self._measured("step, kernel by kernel", self._step_of(self._model()))
-
-    def measure_captured_steps(self) -> Step | None:
-        """Steps of which a part is captured, if that can be."""
+    def measure_steps(self) -> Step:
+        """Steps kernel by kernel and, where that can be, captured; gives those of a usual run."""
+        plain = self._measured("step, kernel by kernel", self._step_of(self._model()))
         model = self._model()
         reason = model.why_not_captured()
         if self._recorder is None or reason:
             self.say(f"steps are not captured: {reason or 'on a CPU'}")
-            return None
+            return plain
+        is_usual = self._would_capture(model)
         model.capture(self._recorder, accumulates=False, warn=self.say)
-        return self._measured("step, captured", self._step_of(model))
+        captured = self._measured("step, captured", self._step_of(model))
+        return captured if is_usual else plain
 
-    def would_capture(self) -> bool:
+    def _would_capture(self, model: TaskModel) -> bool:
         """Whether a run of this task captures its steps by default."""
         usual = protocol(self._config.task.name, Path(), RANDOM)
         run = replace(usual, task=self._config.task, batch_size=self.images)
         plan = plan_finetuning(run, images=self._data.train_images, processes=1)
-        return choose_capture(run, plan, self._process, self._model())[0]
+        return choose_capture(run, plan, self._process, model)[0]
 
     def measure_reading(self) -> None:
         """What workers deliver when nobody trains."""
         by = f"{self._workers} workers" if self._workers else "in this process"
+        name = f"reading, {by}"
         with self._feed() as feed:
-            self.measure(f"reading, {by}", feed.next, images=self.images)
+            seconds = self.seconds_per_call(name, feed.next, warm_up=1 + WARM_UP)
+        self.record(name, self.images / seconds)
 
     def measure_whole(self, step: Step) -> None:
         """Steps on what is read at the same time, as in a run."""
         with self._feed() as feed, self._stream():
-            self.measure(END_TO_END, lambda: step(feed.next()), images=self.images)
+            self.measure(
+                END_TO_END, lambda: step(feed.next()), images=self.images, resets_memory=False
+            )
 
     def _feed(self) -> AbstractContextManager[TaskFeed]:
         """Enough batches for one measurement."""
@@ -144,13 +147,9 @@ class TaskBench(Clock):
     def _measured(self, name: str, step: Step) -> Step:
         """Measure steps when all sizes have come so often that what is recorded is."""
         batches = cycle(self._batches)
-        rounds = (SEEN_BEFORE + 1) * len(self._batches) if self._on_gpu else 0
+        warm_up = (SEEN_BEFORE + 1) * len(self._batches) if self._on_gpu else WARM_UP
         with self._stream():
-            with self.working(f"{name}, new sizes", calls=rounds) as shown:
-                for _ in range(rounds):
-                    step(next(batches))
-                    shown.done()
-            self.measure(name, lambda: step(next(batches)), images=self.images)
+            self.measure(name, lambda: step(next(batches)), images=self.images, warm_up=warm_up)
         return step
 
     def _stream(self) -> AbstractContextManager[None]:
