@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import gc
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from builders.batches.two_views import two_views
 from builders.gpu_marks import NEEDS_GPU
+from builders.runs.interruptions import assert_same, figures, final_state
 from builders.runs.method_runs import DEEP, TRAINED, small_method
+from builders.runs.tiny_runs import tiny_config
 from torch import Tensor
 
 from clove_ssl.backbones.build import build_backbone, fuse_norms
-from clove_ssl.config.pretraining import BackboneConfig
+from clove_ssl.config.pretraining import BackboneConfig, LateViewsConfig
 from clove_ssl.layers.captured import Recorder
-from clove_ssl.methods.base import Method, Progress
+from clove_ssl.methods.base import Method, Progress, StepOutput
 from clove_ssl.methods.clove_plus.config import WholeConfig
 from clove_ssl.optimizers import LARS
+from clove_ssl.pretraining import run as pretraining
 from clove_ssl.training.captured import STEPS_BEFORE, CapturedPasses, why_not_captured
 from clove_ssl.training.numerics import Precision, start_repeatably
 from clove_ssl.views.batch import ViewBatch
@@ -140,3 +144,33 @@ def _drop_a_cycle_around(pinned: Tensor, value: Tensor) -> None:
     value.copy_(pinned, non_blocking=True)
     cycle: list[object] = [pinned]
     cycle.append(cycle)
+
+
+def test_larger_views_at_the_end_of_a_run_are_recorded_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replayed: list[int] = []
+    run = CapturedPasses.run
+
+    def noted(self: CapturedPasses, batch: ViewBatch, *args: Any, **options: Any) -> StepOutput:
+        replayed.append(batch.views[0].pixels.shape[-1])
+        return run(self, batch, *args, **options)
+
+    monkeypatch.setattr(CapturedPasses, "run", noted)
+    found = []
+    for capture in ("always", "never"):
+        config = tiny_config(
+            tmp_path / capture,
+            backbone=BackboneConfig(name="resnet18", stage="c4"),
+            late_views=LateViewsConfig(share=0.5, enlarge=1.5),
+            steps=20,
+            device="cuda",
+            compile="never",
+            capture=capture,
+        )
+        pretraining.pretrain(config)
+        losses = [line["loss"] for line in figures(config.out)]
+        found.append((losses, final_state(config.out)["learner"]))
+    assert {side: replayed.count(side) for side in (64, 96)} == dict.fromkeys((64, 96), 7)
+    assert found[0][0] == found[1][0]
+    assert_same(found[0][1], found[1][1])

@@ -21,6 +21,7 @@ from clove_ssl.data.sources import BadFiles, open_source
 from clove_ssl.pretraining import run as pretraining
 from clove_ssl.pretraining.choices import decide, decide_sizes
 from clove_ssl.pretraining.feed import open_feed
+from clove_ssl.pretraining.images import open_store
 from clove_ssl.training.processes import Process
 from clove_ssl.views.batch import ViewBatch
 
@@ -56,7 +57,8 @@ def batches(config: PretrainConfig, *, start_step: int) -> list[ViewBatch]:
         choices,
         process,
         bad_files=BadFiles(config.data, len(source)),
-        start_step=start_step,
+        store=open_store(choices.cache, len(source), process),
+        steps=range(start_step, choices.plan.total_steps),
     )
     with closing(feed):
         taken = [feed.next() for _ in range(start_step, choices.plan.total_steps)]

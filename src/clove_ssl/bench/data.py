@@ -26,7 +26,7 @@ from clove_ssl.errors import UserError
 from clove_ssl.pretraining.choices import decide, decide_sizes
 from clove_ssl.pretraining.device_renderer import DeviceRenderer
 from clove_ssl.pretraining.feed import open_feed
-from clove_ssl.pretraining.images import CachePlace
+from clove_ssl.pretraining.images import CachePlace, open_store
 from clove_ssl.training.processes import Process
 
 if TYPE_CHECKING:
@@ -118,7 +118,8 @@ def _measure_feed(bench: Bench, method: MethodConfig, data: DataConfig) -> None:
         choices,
         process,
         bad_files=BadFiles(data, len(source)),
-        start_step=0,
+        store=open_store(choices.cache, len(source), process),
+        steps=range(choices.plan.total_steps),
     )
     with closing(feed):
         seconds = bench.seconds_per_call("feed", feed.next, warm_up=warm_up)

@@ -34,12 +34,14 @@ from clove_ssl.config.ranges import (
     Steps,
     Workers,
 )
+from clove_ssl.config.views import ViewSpec
 from clove_ssl.errors import UserError
 from clove_ssl.registry import METHODS
 
 SCENES = "scenes"
 """Named as a source, the built-in images."""
 FEW_IMAGES = 100
+_CELL = 32  # pixels of the cells of most last maps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +191,40 @@ class HealthConfig(Ranged):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LateViewsConfig(Ranged):
+    """Larger views in the last part of a run, as images of fine-tunings are larger."""
+
+    share: Share = 0.0
+    """Last part of the steps whose views are larger; 0: none."""
+    enlarge: Annotated[float, Range(1, 8)] = 1.4
+    """How many times as long their sides are, rounded to whole cells of 32 pixels."""
+
+    def first_step(self, total_steps: int) -> int:
+        """Steps before the larger views; all, if there are none."""
+        return total_steps - round(self.share * total_steps)
+
+    def specs(self, usual: tuple[ViewSpec, ...]) -> tuple[ViewSpec, ...]:
+        """The larger views."""
+        return tuple(replace(spec, size=self._side(spec.size)) for spec in usual)
+
+    def largest(self, usual: tuple[ViewSpec, ...]) -> tuple[ViewSpec, ...]:
+        """The views of a run that take the most memory."""
+        return self.specs(usual) if self.share else usual
+
+    def cost(self, usual: tuple[ViewSpec, ...]) -> float:
+        """Pixels of all steps, divided by those of as many steps with usual views."""
+        before, after = (_pixels(specs) for specs in (usual, self.specs(usual)))
+        return 1 + self.share * (after / before - 1) if before else 1.0
+
+    def _side(self, side: int) -> int:
+        return max(side, _CELL * round(side * self.enlarge / _CELL))
+
+
+def _pixels(specs: tuple[ViewSpec, ...]) -> int:
+    return sum(spec.size**2 for spec in specs)
+
+
+@dataclass(frozen=True, kw_only=True)
 class PretrainConfig(Ranged):
     """Pre-train a backbone on unlabelled images."""
 
@@ -202,6 +238,7 @@ class PretrainConfig(Ranged):
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     health: HealthConfig = field(default_factory=HealthConfig)
     probe: RunProbeConfig = field(default_factory=RunProbeConfig)
+    late_views: LateViewsConfig = field(default_factory=LateViewsConfig)
     epochs: Epochs = 200
     """Passes over the images."""
     steps: Steps | None = None
@@ -241,6 +278,11 @@ class PretrainConfig(Ranged):
                 f"{self.method.name} trains nothing and keeps the weights of the seed, so "
                 f"steps={self.steps} and backbone.weights={self.backbone.weights} would have no "
                 "effect. Leave both out."
+            )
+        if self.late_views.share and any(spec.patch for spec in self.method.view_specs()):
+            raise UserError(
+                f"{self.method.name} cuts frames of a fixed size into patches, which cannot be "
+                "enlarged. Leave out --late-views.share."
             )
 
     def located(self) -> PretrainConfig:

@@ -134,7 +134,8 @@ class WorkersUntilKept(Generic[Batch]):
 
     def __iter__(self) -> Iterator[Batch]:
         taken = 0
-        batches = iter(self._load(self._start_step, self._workers))
+        workers = 0 if self._table.is_complete else self._workers
+        batches = iter(self._load(self._start_step, workers))
         try:
             for taken, batch in enumerate(batches, 1):
                 yield batch

@@ -36,7 +36,6 @@ from clove_ssl.data.reading import (
 from clove_ssl.data.sources import BadFile, BadFiles, ImageSource
 from clove_ssl.pretraining.choices import Choices
 from clove_ssl.pretraining.device_renderer import DeviceRenderer, Ready
-from clove_ssl.pretraining.images import open_store
 from clove_ssl.training.observer import WaitingTime
 from clove_ssl.training.processes import Process
 from clove_ssl.views.batch import ViewBatch
@@ -54,11 +53,11 @@ def open_feed(
     process: Process,
     *,
     bad_files: BadFiles,
-    start_step: int,
+    store: PhotoStore | None,
+    steps: range,
 ) -> ViewFeed | DeviceFeed:
-    """The views of a run from a step on, rendered where it was decided."""
-    load = partial(_load, config, choices, process, start_step=start_step)
-    store = open_store(choices.cache, len(source), process)
+    """The views of some steps of a run, rendered where it was decided."""
+    load = partial(_load, config, choices, process, steps=steps)
     if not choices.renders_on_gpu:
         views = RenderedViews(source, specs, config.data, seed=config.seed, store=store)
         return ViewFeed(load(views), specs, process, bad_files=bad_files, store=store)
@@ -88,7 +87,7 @@ def _load(
     process: Process,
     reader: BatchReader[T],
     *,
-    start_step: int,
+    steps: range,
     table: PhotoTable | None = None,
 ) -> Iterable[T]:
     """Batches by workers, which end once ``table`` has all photos."""
@@ -108,14 +107,14 @@ def _load(
             workers=workers,
             prefetch=config.data.prefetch,
             start_step=start_step,
-            total_steps=plan.total_steps,
+            total_steps=steps.stop,
             pin_memory=process.device.type == "cuda",
         )
 
     if table is None:
-        return load(start_step, workers)
+        return load(steps.start, workers)
     return WorkersUntilKept(
-        load, table, workers=workers, start_step=start_step, micro_batches=plan.micro_batches
+        load, table, workers=workers, start_step=steps.start, micro_batches=plan.micro_batches
     )
 
 
@@ -125,7 +124,7 @@ class _Reports:
     def __init__(self, process: Process, bad_files: BadFiles, store: PhotoStore | None) -> None:
         self._process = process
         self._bad_files = bad_files
-        self._filling = None if store is None else store.table
+        self._filling = None if store is None or store.table.is_complete else store.table
         self._unreported: list[BadFile] = []
         self.waiting = WaitingTime(process.device)
 

@@ -18,6 +18,7 @@ import torch
 from clove_ssl.backbones.build import build_backbone, fuse_norms
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.resuming import ResumeChanges
+from clove_ssl.config.views import ViewSpec
 from clove_ssl.console import Console
 from clove_ssl.data.loading import explained_deaths
 from clove_ssl.data.sources import BadFiles
@@ -37,7 +38,7 @@ from clove_ssl.pretraining.compile.kernels import Helper, waiting_helper
 from clove_ssl.pretraining.compile.method import compile_method
 from clove_ssl.pretraining.feed import open_feed
 from clove_ssl.pretraining.going_on import read_continued, take_over
-from clove_ssl.pretraining.images import RunImages, open_images
+from clove_ssl.pretraining.images import RunImages, open_images, open_store
 from clove_ssl.pretraining.synthetic import synthetic_batch
 from clove_ssl.probes.in_run import ProbedRun, RunProbes
 from clove_ssl.report.page import get_ready, write_report
@@ -245,6 +246,7 @@ def _announce(parts: Parts, console: Console, *, step: int) -> None:
     say("backbone", config.backbone.name, _start_of(config, parts.method.backbone.stage))
     for name, value in config.method.summary().items():
         say(name, value)
+    _announce_late_views(parts, console)
     choices.announce(config, console)
     if parts.needs is not None:
         parts.needs.announce(console)
@@ -254,6 +256,16 @@ def _announce(parts: Parts, console: Console, *, step: int) -> None:
     choices.warn_of_warmup(console)
     if step:
         console.say(f"Resuming after step {step}")
+
+
+def _announce_late_views(parts: Parts, console: Console) -> None:
+    (usual, first), (larger, total) = _phases(parts)
+    if first < total:
+        sizes = dict(
+            zip((spec.size for spec in usual), (spec.size for spec in larger), strict=True)
+        )
+        shown = ", ".join(f"{now} instead of {before}" for before, now in sizes.items())
+        console.choice("late views", f"from step {first + 1:,} on: {shown} pixels")
 
 
 def _start_of(config: PretrainConfig, stage: str) -> str:
@@ -290,30 +302,48 @@ def _train_and_probe(
     if loop.step >= loop.plan.total_steps:
         probe.catch_up()
         return True
-    # Before workers start: helpers take all cores for a while, and memory of the GPU.
-    _compile_ahead(loop, parts)
-    feed = open_feed(
-        parts.config,
-        parts.images.source,
+    store = open_store(parts.choices.cache, len(parts.images), loop.process)
+    for specs, end in _phases(parts):
+        if loop.step >= end:
+            continue
+        loop.expect_other_sizes()
+        # Before workers start: helpers take all cores for a while, and memory of the GPU.
+        _compile_ahead(loop, parts, specs)
+        feed = open_feed(
+            parts.config,
+            parts.images.source,
+            specs,
+            parts.choices,
+            loop.process,
+            bad_files=bad_files,
+            store=store,
+            steps=range(loop.step, end),
+        )
+        with closing(feed):
+            if parts.kernels is not None:
+                parts.kernels.wait()
+            if not probe.train(feed, until=end):
+                return False
+    return True
+
+
+def _phases(parts: Parts) -> list[tuple[tuple[ViewSpec, ...], int]]:
+    """Views, and the step after the last that has such views; the last part's may be larger."""
+    total, late, usual = (
+        parts.choices.plan.total_steps,
+        parts.config.late_views,
         parts.method.views(),
-        parts.choices,
-        loop.process,
-        bad_files=bad_files,
-        start_step=loop.step,
     )
-    with closing(feed):
-        if parts.kernels is not None:
-            parts.kernels.wait()
-        return probe.train(feed)
+    return [(usual, late.first_step(total)), (late.specs(usual), total)]
 
 
-def _compile_ahead(loop: TrainingLoop, parts: Parts) -> None:
+def _compile_ahead(loop: TrainingLoop, parts: Parts, specs: tuple[ViewSpec, ...]) -> None:
     """Compile with all cores, unless other processes of the run do that as well."""
     config, process, choices = parts.config, loop.process, parts.choices
     if process.world_size > 1 or not choices.compilation.value:
         return
     batch = synthetic_batch(
-        parts.method.views(),
+        specs,
         loop.plan.micro_batch,
         device=process.device,
         dtype=choices.precision.dtype if choices.renders_on_gpu else torch.float32,

@@ -46,7 +46,7 @@ class Speed:
 def measure_speed(config: PretrainConfig, source: ImageSource, device: torch.device) -> Speed:
     """Time steps of a run and the reading of its images."""
     start_repeatably(config.seed, device, deterministic=config.deterministic)  # as the run will
-    computing = _time_computing(config, device)
+    computing = _time_computing(config, device) * config.late_views.cost(config.method.view_specs())
     if device.type == "cuda":
         torch.cuda.empty_cache()  # the run starts with all of the memory
         return Speed(_SLACK * (computing + _GPU_RENDERING))

@@ -74,15 +74,15 @@ class ProbedRun:
     loop: TrainingLoop
     observer: Observer
 
-    def train(self, feed: Batches) -> bool:
-        """Run the loop to the end; False when asked to stop before it."""
+    def train(self, feed: Batches, *, until: int) -> bool:
+        """Run the loop to a step; False when asked to stop before the end."""
         loop = self.loop
         with loop.listening():
-            for step in (step for step in self.probes.steps if step >= loop.step):
+            for step in (step for step in self.probes.steps if loop.step <= step <= until):
                 if not loop.run(feed, self.observer, until=step):
                     return False
                 self.catch_up()
-            return loop.run(feed, self.observer)
+            return loop.run(feed, self.observer, until=until)
 
     def catch_up(self) -> None:
         """Do the probe of the current step, unless there is none or it was done before."""

@@ -15,7 +15,7 @@ from clove_ssl.atomic import write_text
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.json_files import read_json
-from clove_ssl.config.pretraining import SCENES, PretrainConfig
+from clove_ssl.config.pretraining import SCENES, LateViewsConfig, PretrainConfig
 from clove_ssl.config.probing import ProbeConfig
 from clove_ssl.errors import UserError
 from clove_ssl.pretraining import run as pretraining
@@ -56,6 +56,7 @@ def time_steps(place: RunDirectory, config: PretrainConfig, budget: BudgetConfig
     warm = every * math.ceil(budget.warm_steps / every)  # log lines stand at multiples of every
     timed = replace(
         in_time(config),
+        late_views=LateViewsConfig(),  # or the last steps of a short run would be timed alone
         out=short,
         steps=warm + every,
         logging=replace(config.logging, every=every, wandb_project=None),
@@ -65,7 +66,9 @@ def time_steps(place: RunDirectory, config: PretrainConfig, budget: BudgetConfig
         raise KeyboardInterrupt
     last = training_steps(read_metrics(RunDirectory(short)))[-1]
     timing = Timing(
-        seconds_per_step=config.batch_size / last["images_per_second"],
+        seconds_per_step=config.batch_size
+        / last["images_per_second"]
+        * config.late_views.cost(config.method.view_specs()),
         data_wait=last["data_wait"],
         timed_steps=every,
         device=str(last_start(RunDirectory(short))["device"]),

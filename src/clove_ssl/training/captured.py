@@ -78,6 +78,14 @@ class CapturedPasses:
         """All work of a run belongs inside."""
         return self._recorder.own_stream()
 
+    def forget(self) -> None:
+        """Record anew, in other memory, since batches of other sizes will come."""
+        self._recordings.clear()
+        self._met.clear()
+        self._begun = 0
+        # The memory of graphs that are gone cannot be that of new ones.
+        self._recorder = self._recorder.beside()
+
     def covers(self, batch: ViewBatch, progress: Progress, *, number: int = 0) -> bool:
         """Whether the micro-batch of this number is replayed; asked once for each."""
         kind = self._kind(progress, number)

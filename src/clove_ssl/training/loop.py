@@ -163,6 +163,11 @@ class TrainingLoop:
         """Whether this process was asked to stop, be it in the very last step."""
         return self._stop.asked
 
+    def expect_other_sizes(self) -> None:
+        """Batches may have other sizes from now on."""
+        if self.captured is not None:
+            self.captured.forget()
+
     def listening(self) -> AbstractContextManager[None]:
         """Catch requests to stop between calls of :meth:`run` as well; the next step heeds them."""
         return self._stop.listening()
