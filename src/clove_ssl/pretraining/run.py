@@ -261,9 +261,7 @@ def _announce(parts: Parts, console: Console, *, step: int) -> None:
 def _announce_late_views(parts: Parts, console: Console) -> None:
     (usual, first), (larger, total) = _phases(parts)
     if first < total:
-        sizes = dict(
-            zip((spec.size for spec in usual), (spec.size for spec in larger), strict=True)
-        )
+        sizes = {before.size: now.size for before, now in zip(usual, larger, strict=True)}
         shown = ", ".join(f"{now} instead of {before}" for before, now in sizes.items())
         console.choice("late views", f"from step {first + 1:,} on: {shown} pixels")
 
@@ -329,11 +327,8 @@ def _train_and_probe(
 
 def _phases(parts: Parts) -> list[tuple[tuple[ViewSpec, ...], int]]:
     """Views, and the step after the last that has such views; the last part's may be larger."""
-    total, late, usual = (
-        parts.choices.plan.total_steps,
-        parts.config.late_views,
-        parts.method.views(),
-    )
+    usual, late = parts.method.views(), parts.config.late_views
+    total = parts.choices.plan.total_steps
     return [(usual, late.first_step(total)), (late.specs(usual), total)]
 
 
