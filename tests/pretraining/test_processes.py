@@ -18,7 +18,7 @@ from torch import Tensor
 
 from clove_ssl.backbones.build import build_backbone
 from clove_ssl.config import files
-from clove_ssl.config.pretraining import BackboneConfig
+from clove_ssl.config.pretraining import BackboneConfig, LateViewsConfig
 from clove_ssl.methods.base import Method
 from clove_ssl.optimizers import LARS
 from clove_ssl.pretraining import run as pretraining
@@ -99,7 +99,8 @@ def assert_all_close(together: dict[str, Tensor], alone: dict[str, Tensor]) -> N
 
 @pytest.mark.slow
 def test_torchrun_follows_a_single_process_from_the_command_line(tmp_path: Path) -> None:
-    files.save(tiny_config(tmp_path / "unused", steps=3), tmp_path / "config.yaml")
+    short = {"steps": 3, "late_views": LateViewsConfig(share=0.3, enlarge=1.5)}
+    files.save(tiny_config(tmp_path / "unused", **short), tmp_path / "config.yaml")
     out = tmp_path / "two"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command = [*torchrun, "--nproc-per-node", "2", "-m", "clove_ssl", "pretrain"]
@@ -108,7 +109,7 @@ def test_torchrun_follows_a_single_process_from_the_command_line(tmp_path: Path)
         check=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    pretraining.pretrain(tiny_config(tmp_path / "one", steps=3))
+    pretraining.pretrain(tiny_config(tmp_path / "one", **short))
     for name in ("loss", "positives_per_image_global"):
         one, two = (
             [line[name] for line in read_metrics(RunDirectory(tmp_path / run))]
