@@ -121,4 +121,5 @@ def test_what_they_cost(tmp_path: Path) -> None:
     pixels = (224**2 + 128**2) / (160**2 + 96**2)
     assert late.cost(views) == pytest.approx(0.8 + 0.2 * pixels)
     assert LateViewsConfig().cost(views) == 1
-    assert (late.largest(views), LateViewsConfig().largest(views)) == (late.specs(views), views)
+    assert late.most_pixels(views) == 2 * (224**2 + 128**2)
+    assert LateViewsConfig().most_pixels(views) == 2 * (160**2 + 96**2)

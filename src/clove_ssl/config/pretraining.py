@@ -207,9 +207,9 @@ class LateViewsConfig(Ranged):
         """The larger views."""
         return tuple(replace(spec, size=self._side(spec.size)) for spec in usual)
 
-    def largest(self, usual: tuple[ViewSpec, ...]) -> tuple[ViewSpec, ...]:
-        """The views of a run that take the most memory."""
-        return self.specs(usual) if self.share else usual
+    def most_pixels(self, usual: tuple[ViewSpec, ...]) -> int:
+        """Pixels of all views of an image, when they are largest."""
+        return _pixels(self.specs(usual) if self.share else usual)
 
     def cost(self, usual: tuple[ViewSpec, ...]) -> float:
         """Pixels of all steps, divided by those of as many steps with usual views."""

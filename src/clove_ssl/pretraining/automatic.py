@@ -164,8 +164,7 @@ def _fit_memory(config: PretrainConfig, machine: Machine) -> int | None:
     """Images at a time, where a batch does not fit into the memory of the GPU at once."""
     if machine.kind == "cpu":
         return None
-    largest = config.late_views.largest(config.method.view_specs())
-    pixels = sum(spec.size**2 for spec in largest)
+    pixels = config.late_views.most_pixels(config.method.view_specs())
     # The rest is for weights, the optimizer, rendered batches ahead, and what others use.
     fits = 0.6 * machine.memory / (pixels * _GIB_PER_PIXEL[config.backbone.name])
     # Rounded down to a power of two, which divides the batch.

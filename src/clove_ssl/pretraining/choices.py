@@ -219,8 +219,7 @@ def _memory_needs(config: PretrainConfig, process: Process, sizes: Sizes) -> Nee
         network = config.method.build(backbone)
     states = 2 if config.optimizer.name == "adamw" else 1
     weights, checkpoint = weights_and_checkpoint(network, states if config.method.trains else 0)
-    largest = config.late_views.largest(network.views())
-    values = sizes.plan.micro_batch * sum(3 * spec.size**2 for spec in largest)
+    values = 3 * sizes.plan.micro_batch * config.late_views.most_pixels(network.views())
     on_cpu = process.device.type == "cpu"
     # Of views, which a GPU may render.
     ready = sizes.workers.value * config.data.prefetch if on_cpu else 0
