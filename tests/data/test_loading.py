@@ -14,6 +14,7 @@ import pytest
 from torch.utils.data import DataLoader, Dataset
 
 from clove_ssl import cores
+from clove_ssl.config.choice import Choice
 from clove_ssl.config.pretraining import DataConfig
 from clove_ssl.data.loading import choose_workers, silent_without, start_worker
 
@@ -39,12 +40,12 @@ def test_workers_are_no_more_than_the_container_lets_run(
     monkeypatch.setattr(cores, "QUOTA", tmp_path / "cpu.max")
     monkeypatch.setattr(cores, "allowed_cores", lambda: 12)
     chosen = choose_workers(DataConfig(), processes_here=1, trains_on_cpu=trains_on_cpu)
-    assert chosen == (workers, why)
+    assert chosen == Choice(workers, why)
 
 
 def test_as_many_workers_as_asked_for() -> None:
     chosen = choose_workers(DataConfig(workers=40), processes_here=1, trains_on_cpu=True)
-    assert chosen == (40, "as asked")
+    assert chosen == Choice(40, "as asked")
 
 
 class LargeItems(Dataset[bytes]):

@@ -12,8 +12,10 @@ from builders.runs.tiny_finetuning import tiny_finetuning
 from builders.tasks.tiny_detectors import tiny_batch, tiny_detector
 from torch import Tensor
 
+from clove_ssl.config.choice import Choice
 from clove_ssl.errors import UserError
-from clove_ssl.finetuning.learner import TaskLearner, choose_capture
+from clove_ssl.finetuning.choices import choose_capture
+from clove_ssl.finetuning.learner import TaskLearner
 from clove_ssl.finetuning.plan import plan_finetuning
 from clove_ssl.methods.base import Progress
 from clove_ssl.tasks.base import TaskModel
@@ -34,7 +36,7 @@ def network() -> DetectionNetwork:
     return DetectionNetwork(tiny_detector("c4"), test)
 
 
-def chosen(place: Process, model: TaskModel, **changes: Any) -> tuple[bool, str]:
+def chosen(place: Process, model: TaskModel, **changes: Any) -> Choice[bool]:
     config = replace(CONFIG, **changes)
     plan = plan_finetuning(config, images=100, processes=place.world_size)
     return choose_capture(config, plan, place, model)
@@ -43,15 +45,15 @@ def chosen(place: Process, model: TaskModel, **changes: Any) -> tuple[bool, str]
 @pytest.mark.parametrize(
     ("asked", "place", "decided"),
     [
-        ("auto", process("cuda"), (True, OFTEN)),
-        ("always", process("cuda"), (True, OFTEN)),
-        ("never", process("cuda"), (False, "as asked")),
-        ("auto", process("cpu"), (False, "on a CPU")),
-        ("auto", process("cuda", 2), (False, "2 processes share a step")),
+        ("auto", process("cuda"), Choice(True, OFTEN)),
+        ("always", process("cuda"), Choice(True, OFTEN)),
+        ("never", process("cuda"), Choice(False, "as asked")),
+        ("auto", process("cpu"), Choice(False, "on a CPU")),
+        ("auto", process("cuda", 2), Choice(False, "2 processes share a step")),
     ],
 )
 def test_detectors_are_captured_where_they_can_be(
-    asked: str, place: Process, decided: tuple[bool, str]
+    asked: str, place: Process, decided: Choice[bool]
 ) -> None:
     assert chosen(place, network(), capture=asked) == decided
 
@@ -64,10 +66,10 @@ def test_large_batches_are_captured_only_if_asked_for(
 ) -> None:
     task = replace(CONFIG.task, train_sides=(640, 800), longest=1333)
     changes = {"capture": asked, "task": task, "batch_size": 16, "micro_batch": images}
-    found, reason = chosen(process("cuda"), network(), **changes)
-    assert found is captures
-    if not found:
-        assert "17 million pixels" in reason
+    found = chosen(process("cuda"), network(), **changes)
+    assert found.value is captures
+    if not captures:
+        assert "17 million pixels" in found.reason
 
 
 def test_terms_of_a_micro_batch_outlast_the_next_replay() -> None:
@@ -88,9 +90,9 @@ def test_terms_of_a_micro_batch_outlast_the_next_replay() -> None:
 
 
 def test_other_tasks_say_why_they_are_not() -> None:
-    captures, reason = chosen(process("cuda"), TaskModel())
-    assert not captures
-    assert "this task" in reason
+    found = chosen(process("cuda"), TaskModel())
+    assert not found.value
+    assert "this task" in found.reason
 
 
 def test_a_capture_that_cannot_be_is_refused() -> None:

@@ -235,5 +235,5 @@ def _announced(config: FinetuneConfig) -> None:
         def begin(*_: object, **__: object) -> None:
             raise _Begun
 
-        patch.setattr("clove_ssl.finetuning.run._train_and_evaluate", begin)
+        patch.setattr("clove_ssl.finetuning.run.EvaluatedRun.train", begin)
         finetuning.finetune(config)

@@ -214,7 +214,7 @@ def test_an_interrupted_evaluation_is_made_up_for(
     config = replace(config, evaluation=replace(config.evaluation, every=2))
     finetuning.finetune(replace(config, out=tmp_path / "whole"))
     with monkeypatch.context() as patch:
-        patch.setattr("clove_ssl.finetuning.run.score_and_write", _interrupt)
+        patch.setattr("clove_ssl.finetuning.evaluated_run.score_and_write", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             finetuning.finetune(config)
     assert "Interrupted. Go on with: clove resume" in capsys.readouterr().out
@@ -235,7 +235,7 @@ def test_scores_that_were_written_and_not_logged_are_logged_later(
     config = tiny_finetuning("voc-semantic", tmp_path / "run")
     finetuning.finetune(replace(config, out=tmp_path / "whole"))
     with monkeypatch.context() as patch:
-        patch.setattr("clove_ssl.finetuning.run.say_scores", _interrupt)
+        patch.setattr("clove_ssl.finetuning.evaluated_run.say_scores", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             finetuning.finetune(config)
     assert RunDirectory(config.out).scores.is_file()

@@ -11,6 +11,7 @@ import torch
 from builders.runs.tiny_runs import tiny_config
 
 from clove_ssl.backbones.build import build_backbone
+from clove_ssl.config.choice import Choice
 from clove_ssl.config.pretraining import (
     BackboneConfig,
     CheckpointConfig,
@@ -20,7 +21,7 @@ from clove_ssl.config.pretraining import (
 from clove_ssl.config.resuming import ResumeChanges
 from clove_ssl.errors import UserError
 from clove_ssl.methods.slotcon.config import SlotConConfig
-from clove_ssl.pretraining.choices import Choice, Choices, decide, decide_sizes, plan_run
+from clove_ssl.pretraining.choices import Choices, decide, decide_sizes, plan_run
 from clove_ssl.pretraining.run import pretrain, resume
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.provenance import read_starts

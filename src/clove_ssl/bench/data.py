@@ -59,7 +59,7 @@ def measure_rendering(bench: Bench, method: MethodConfig, data: DataConfig) -> N
 def measure_reading(bench: Bench, method: MethodConfig, data: DataConfig) -> None:
     """What the worker processes deliver when nobody trains."""
     source, images = open_source(data), bench.config.batch
-    workers, _ = _workers(bench, data)
+    workers = _workers(bench, data)
     warm_up = 2 * workers + 2
     reader: BatchReader[Any] = _reader(bench, method, data, source)
     loader = load_batches(
@@ -94,7 +94,7 @@ def measure_feed(bench: Bench, method: MethodConfig, data: DataConfig) -> None:
 
 def _measure_feed(bench: Bench, method: MethodConfig, data: DataConfig) -> None:
     source, images = open_source(data), bench.config.batch
-    workers, _ = _workers(bench, data)
+    workers = _workers(bench, data)
     ahead = 2 * workers + 8  # batches that may be ready before they are asked for
     warm_up = ahead if data.cache == "off" else ahead + len(source) // images
     config = PretrainConfig(
@@ -136,8 +136,9 @@ def _reader(
     return EncodedImages(source, specs, data, seed=0, keeps_jpegs=keeps)
 
 
-def _workers(bench: Bench, data: DataConfig) -> tuple[int, str]:
-    return choose_workers(data, processes_here=1, trains_on_cpu=bench.device.type == "cpu")
+def _workers(bench: Bench, data: DataConfig) -> int:
+    on_cpu = bench.device.type == "cpu"
+    return choose_workers(data, processes_here=1, trains_on_cpu=on_cpu).value
 
 
 def with_classes(method: MethodConfig, data: DataConfig) -> MethodConfig:

@@ -28,7 +28,8 @@ from clove_ssl.bench.clock import (
 from clove_ssl.bench.config import TaskBenchConfig
 from clove_ssl.config.finetuning import RANDOM, protocol
 from clove_ssl.data.loading import choose_workers
-from clove_ssl.finetuning.learner import TaskFeed, choose_capture
+from clove_ssl.finetuning.choices import choose_capture
+from clove_ssl.finetuning.learner import TaskFeed
 from clove_ssl.finetuning.plan import plan_finetuning
 from clove_ssl.layers.captured import SEEN_BEFORE, Recorder
 from clove_ssl.tasks.base import Reading, Task, TaskData, TaskModel
@@ -84,9 +85,9 @@ class TaskBench(Clock):
         self._process = Process(0, 1, 0, 1, device)
         self._on_gpu = device.type == "cuda"
         self._recorder = Recorder(device) if self._on_gpu else None
-        self._workers, _ = choose_workers(
+        self._workers = choose_workers(
             config.data, processes_here=1, trains_on_cpu=not self._on_gpu
-        )
+        ).value
         self._config, self._task, self._data = config, task, data
         self._batches = list(task.training_batches(data, self._reading(DIFFERENT, workers=0)))
 
@@ -121,7 +122,7 @@ class TaskBench(Clock):
         usual = protocol(self._config.task.name, Path(), RANDOM)
         run = replace(usual, task=self._config.task, batch_size=self.images)
         plan = plan_finetuning(run, images=self._data.train_images, processes=1)
-        return choose_capture(run, plan, self._process, model)[0]
+        return choose_capture(run, plan, self._process, model).value
 
     def measure_reading(self) -> None:
         """What workers deliver when nobody trains."""

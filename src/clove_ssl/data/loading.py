@@ -25,6 +25,7 @@ from typing import Generic, Protocol, TypeVar
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from clove_ssl.config.choice import Choice
 from clove_ssl.cores import available_cores, describe_cores
 from clove_ssl.data.kept_photos import PhotoTable
 from clove_ssl.data.order import BatchOrder
@@ -149,14 +150,14 @@ class WorkersUntilKept(Generic[Batch]):
 
 def choose_workers(
     config: WorkerChoice, *, processes_here: int, trains_on_cpu: bool
-) -> tuple[int, str]:
-    """Worker processes for this training process, and why."""
+) -> Choice[int]:
+    """Worker processes for this training process."""
     if config.workers is not None:
-        return config.workers, "as asked"
+        return Choice(config.workers, "as asked")
     share = available_cores() // processes_here
     if trains_on_cpu:
-        return _few(share // 2), f"{describe_cores()}, half for training"
-    return _few(share), describe_cores()
+        return Choice(_few(share // 2), f"{describe_cores()}, half for training")
+    return Choice(_few(share), describe_cores())
 
 
 def _few(workers: int) -> int:

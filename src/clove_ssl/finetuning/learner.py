@@ -9,12 +9,11 @@ import torch
 
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.console import Console
-from clove_ssl.data.loading import choose_workers, end_workers
+from clove_ssl.data.loading import end_workers
 from clove_ssl.finetuning.plan import FinetunePlan
 from clove_ssl.layers.captured import Recorder
 from clove_ssl.methods.base import Learner, Progress, StepOutput
 from clove_ssl.tasks.base import Reading, TaskModel
-from clove_ssl.training.captured import decide_capture
 from clove_ssl.training.loop import TrainingLoop
 from clove_ssl.training.observer import WaitingTime
 from clove_ssl.training.processes import Process
@@ -63,15 +62,6 @@ class TaskFeed:
         end_workers(self._batches)
 
 
-def choose_readers(config: FinetuneConfig, process: Process) -> tuple[int, str]:
-    """How many workers read images, and why."""
-    return choose_workers(
-        config.data,
-        processes_here=process.local_world_size,
-        trains_on_cpu=process.device.type == "cpu",
-    )
-
-
 def plan_reading(
     config: FinetuneConfig,
     plan: FinetunePlan,
@@ -93,37 +83,6 @@ def plan_reading(
         prefetch=config.data.prefetch,
         pin_memory=process.device.type == "cuda",
     )
-
-
-MOST_CAPTURED_PIXELS = 8_000_000
-"""Of a micro-batch. With more, the GPU is busy for nine tenths of a step and more without graphs,
-which would take as much memory as the step itself (docs/results/finetuning.md)."""
-
-
-def choose_capture(
-    config: FinetuneConfig, plan: FinetunePlan, process: Process, model: TaskModel
-) -> tuple[bool, str]:
-    """Whether a part of the steps is captured, by default wherever it can be and pays, and why."""
-    obstacle = model.why_not_captured()
-    obstacles = {
-        "on a CPU": process.device.type != "cuda",
-        f"{process.world_size} processes share a step": process.world_size > 1,
-        obstacle: bool(obstacle),
-    }
-    pixels = plan.micro_batch * _largest_image(config.task)
-    busy = f"batches of up to {pixels / 1e6:.0f} million pixels keep the GPU busy by themselves"
-    return decide_capture(
-        config.capture,
-        obstacles,
-        reason="first stage, choice of regions and box head, for sizes that come often",
-        costs=busy if pixels > MOST_CAPTURED_PIXELS else "",
-    )
-
-
-def _largest_image(task: object) -> int:
-    """Pixels of the largest image that a detector is trained on."""
-    sides, longest = getattr(task, "train_sides", (1,)), getattr(task, "longest", 1)
-    return int(max(sides)) * int(longest)
 
 
 def capture_part(model: TaskModel, loop: TrainingLoop) -> None:

@@ -7,50 +7,42 @@ for bit on the same device.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from clove_ssl.backbones.build import fuse_norms
+from clove_ssl.config.choice import Choice
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.console import Console
 from clove_ssl.data.loading import explained_deaths
 from clove_ssl.errors import UserError, counted
-from clove_ssl.finetuning.best import BestModel, after_evaluation
+from clove_ssl.finetuning.choices import Choices, choose_capture, choose_readers
 from clove_ssl.finetuning.evaluate import Evaluation
-from clove_ssl.finetuning.learner import (
-    TaskFeed,
-    TaskLearner,
-    capture_part,
-    choose_capture,
-    choose_readers,
-    plan_reading,
-)
+from clove_ssl.finetuning.evaluated_run import EvaluatedRun
+from clove_ssl.finetuning.learner import TaskLearner, capture_part, plan_reading
 from clove_ssl.finetuning.plan import (
     KEPT_CHECKPOINTS,
-    FinetunePlan,
     check_needs,
     check_room_for_scenes,
     plan_finetuning,
 )
-from clove_ssl.finetuning.score import check_scorable, say_scores, score_and_write, scores_of
+from clove_ssl.finetuning.score import check_scorable
 from clove_ssl.finetuning.self_check import announce, examine_start, write_self_check
 from clove_ssl.finetuning.starting_heads import load_heads
 from clove_ssl.finetuning.starting_point import StartingPoint, continued_backbone, open_backbone
 from clove_ssl.layers.normalization import synchronize_norms
 from clove_ssl.report.page import get_ready, write_report
 from clove_ssl.runs.directory import RunDirectory
-from clove_ssl.runs.metrics import Metrics, read_metrics
 from clove_ssl.runs.provenance import record_start
 from clove_ssl.tasks.base import Task, TaskData, TaskModel
 from clove_ssl.training.checkpoints import CheckpointStore
 from clove_ssl.training.loop import TrainingLoop
 from clove_ssl.training.numerics import Precision, choose_precision, start_repeatably
-from clove_ssl.training.observer import Observer
 from clove_ssl.training.processes import Process, owned, placed
-from clove_ssl.training.signals import Terminated, terminated_like_interrupted
+from clove_ssl.training.signals import terminated_like_interrupted
 
 ADVICE = "Try a smaller --lr, a longer --warmup-steps, or --precision fp32 in a new run."
 
@@ -73,6 +65,19 @@ class Parts:
     start: StartingPoint
     precision: Precision
     data: TaskData | None  # none where built-in scenes still have to be written
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a run trains, on what, and how: known once its labelled images are there."""
+
+    config: FinetuneConfig
+    task: Task
+    start: StartingPoint
+    data: TaskData
+    model: TaskModel
+    choices: Choices
+    heads: str  # what became of those that were asked for
 
 
 def prepare(config: FinetuneConfig, process: Process, data: TaskData | None = None) -> Parts:
@@ -106,50 +111,26 @@ def train(
     whole: RunDirectory | None = None,
 ) -> FinetuneResult:
     """Train and score one run, which may be one of several that ``whole`` holds."""
+    told = whole or run
     workers = choose_readers(config, process)
-    with (
-        owned(run, process) as console,
-        _told_how_to_go_on(whole or run, console),
-        explained_deaths(
-            workers=workers[0],
-            config=str((whole or run).config),
-            resume=f"clove resume {(whole or run).path}",
-        ),
-    ):
+    deaths = explained_deaths(
+        workers=workers.value, config=str(told.config), resume=f"clove resume {told.path}"
+    )
+    with owned(run, process) as console, _told_how_to_go_on(told, console), deaths:
         check_scorable(parts.task, config, run, console, is_one_of_many=whole is not None)
-        data = _labelled_data(config, run, process, parts, console)
-        plan = plan_finetuning(config, images=data.train_images, processes=process.world_size)
-        model = _build_model(config, process, parts, data)
-        check_needs(config, run, plan, model, process)
-        heads = _start_heads(config, parts, model)
-        capture = choose_capture(config, plan, process, model)
-        loop = _build_loop(config, run, console, process, plan=plan, model=model, parts=parts)
-        if capture[0]:
-            capture_part(model, loop)
-        _check_unchanged(data, loop.restore())
-        _introduce(
-            config,
-            run,
-            loop,
-            plan,
-            model=model,
-            data=data,
-            parts=parts,
-            workers=workers,
-            capture=capture,
-            heads=heads,
-        )
-        reading = plan_reading(config, plan, process, start_step=loop.step, workers=workers[0])
-        evaluation = Evaluation(
-            config, parts.task, data, reading, parts.precision, process, console
-        )
-        finished, scores = _train_and_evaluate(run, loop, plan, model, evaluation)
-        if not finished:
-            console.say(f"Stopped after step {loop.step}. {_go_on_with(whole or run)}")
+        setup = _set_up(config, run, process, parts, console, workers)
+        loop = _build_loop(run, process, console, setup)
+        _check_unchanged(setup.data, loop.restore())
+        if process.is_first:
+            _introduce(run, loop, setup)
+        evaluation = _plan_evaluation(loop, setup)
+        scores = EvaluatedRun(run, loop, setup.choices.plan, setup.model, evaluation).train()
+        if scores is None:
+            console.say(f"Stopped after step {loop.step}. {_go_on_with(told)}")
         elif process.is_first:
             _finish(run, evaluation, console, step=loop.step)
         process.wait()
-        return FinetuneResult(run.path, finished, loop.step, scores)
+        return FinetuneResult(run.path, scores is not None, loop.step, scores or {})
 
 
 @contextmanager
@@ -179,6 +160,25 @@ def _finish(run: RunDirectory, evaluation: Evaluation, console: Console, *, step
     console.choice("scores", str(run.scores))
     console.choice("report", str(run.report))
     console.choice("model", str(run.model))
+
+
+def _set_up(
+    config: FinetuneConfig,
+    run: RunDirectory,
+    process: Process,
+    parts: Parts,
+    console: Console,
+    workers: Choice[int],
+) -> Setup:
+    """Read the images, plan, and build the model, if they fit."""
+    data = _labelled_data(config, run, process, parts, console)
+    plan = plan_finetuning(config, images=data.train_images, processes=process.world_size)
+    model = _build_model(config, process, parts, data)
+    check_needs(config, run, plan, model, process)
+    heads = _start_heads(config, parts, model)
+    capture = choose_capture(config, plan, process, model)
+    choices = Choices(plan=plan, precision=parts.precision, workers=workers, capture=capture)
+    return Setup(config, parts.task, parts.start, data, model, choices, heads)
 
 
 def _labelled_data(
@@ -217,21 +217,13 @@ def _start_heads(config: FinetuneConfig, parts: Parts, model: TaskModel) -> str:
 
 
 def _build_loop(
-    config: FinetuneConfig,
-    run: RunDirectory,
-    console: Console,
-    process: Process,
-    *,
-    plan: FinetunePlan,
-    model: TaskModel,
-    parts: Parts,
+    run: RunDirectory, process: Process, console: Console, setup: Setup
 ) -> TrainingLoop:
-    solver = config.solver
-    groups = model.parameter_groups(solver.weight_decay)
-    return TrainingLoop(
+    solver, plan, model = setup.config.solver, setup.choices.plan, setup.model
+    loop = TrainingLoop(
         learner=TaskLearner(model),
         optimizer=torch.optim.SGD(
-            groups,
+            model.parameter_groups(solver.weight_decay),
             lr=plan.peak_lr,
             momentum=solver.momentum,
             # One kernel, and hardly any work for the host.
@@ -239,12 +231,15 @@ def _build_loop(
         ),
         lr=plan.lr(),
         plan=plan,
-        precision=parts.precision,
+        precision=setup.choices.precision,
         process=process,
         store=CheckpointStore(run.checkpoints, keep=KEPT_CHECKPOINTS, warn=console.warn),
         console=console,
         advice=ADVICE,
     )
+    if setup.choices.capture.value:
+        capture_part(model, loop)
+    return loop
 
 
 def _check_unchanged(data: TaskData, state: dict[str, object]) -> None:
@@ -256,127 +251,33 @@ def _check_unchanged(data: TaskData, state: dict[str, object]) -> None:
         )
 
 
-def _introduce(
-    config: FinetuneConfig,
-    run: RunDirectory,
-    loop: TrainingLoop,
-    plan: FinetunePlan,
-    *,
-    model: TaskModel,
-    data: TaskData,
-    parts: Parts,
-    workers: tuple[int, str],
-    capture: tuple[bool, str],
-    heads: str,
-) -> None:
+def _introduce(run: RunDirectory, loop: TrainingLoop, setup: Setup) -> None:
     """The self-check, said and stored, and the record of this start."""
-    if not loop.process.is_first:
-        return
     get_ready()
-    facts = examine_start(config, plan, parts.start, model, data)
-    if heads:
-        facts["heads"] = heads
-    facts["precision"] = f"{loop.precision.name} ({loop.precision.reason})"
-    if loop.process.device.type == "cuda":
-        facts["captured steps"] = f"{'yes' if capture[0] else 'no'} ({capture[1]})"
-    announce(config, plan, facts, data, loop.console)
+    config, choices, data, model = setup.config, setup.choices, setup.data, setup.model
+    facts = examine_start(config, choices.plan, setup.start, model, data)
+    if setup.heads:
+        facts["heads"] = setup.heads
+    facts |= choices.facts()
+    announce(config, choices.plan, facts, data, loop.console)
     if loop.step:
         loop.console.say(f"Resuming after step {loop.step}")
     else:  # later starts hold trained weights, not the initial ones
         write_self_check(run, config, facts, model, data)
-    process = loop.process
-    choices = {
-        "precision": loop.precision.values(),
-        "capture": dict(zip(("value", "reason"), capture, strict=True)),
-        "workers": dict(zip(("value", "reason"), workers, strict=True)),
-        "plan": plan.values(),
-    }
-    record_start(run, process.device, step=loop.step, processes=process.world_size, choices=choices)
-
-
-def _train_and_evaluate(
-    run: RunDirectory,
-    loop: TrainingLoop,
-    plan: FinetunePlan,
-    model: TaskModel,
-    evaluation: Evaluation,
-) -> tuple[bool, dict[str, float]]:
-    """Train from evaluation to evaluation; False when asked to stop before the end."""
-    config, process = evaluation.config, loop.process
-    scores: dict[str, float] = {}
-    start = loop.step
-    batches = evaluation.task.training_batches(evaluation.data, evaluation.reading)
-    metrics = Metrics(run, config.logging, start_step=loop.step) if process.is_first else None
-    observer = Observer(
-        config.logging,
-        plan,
-        process,
-        console=loop.console,
-        metrics=metrics,
-        slow_advice="Shorten the schedule with --steps, or take a smaller network.",
+    record_start(
+        run,
+        loop.process.device,
+        step=loop.step,
+        processes=loop.process.world_size,
+        choices=choices.values(),
     )
-    feed = TaskFeed(batches, process, images=evaluation.data.train_images)
-    with closing(feed), closing(observer):
-        best = BestModel(run, plan, config.evaluation.patience)
-        for step in plan.evaluations(loop.step):
-            done = loop.run(feed, observer, until=step)
-            # After the last step there is still an evaluation, which may take longer than a
-            # machine that goes away will wait.
-            if not done or any(process.gather(loop.asked_to_stop)):
-                return False, {}
-            try:
-                scores = _evaluated(
-                    run, model, evaluation, observer, loop.console, step=step, trained=step > start
-                )
-            except Terminated:
-                if process.world_size > 1:  # the others may wait; this one has to end to tell them
-                    raise
-                return False, {}
-            if config.evaluation.best:
-                scores, ends = after_evaluation(best, process, loop.console, step=step)
-                if ends:
-                    break
-        return True, scores
 
 
-def _is_logged(run: RunDirectory, scores: dict[str, float], *, step: int) -> bool:
-    rows = read_metrics(run)
-    return any(row["step"] == step and scores.keys() <= row.keys() for row in rows)
-
-
-def _evaluated(
-    run: RunDirectory,
-    model: TaskModel,
-    evaluation: Evaluation,
-    observer: Observer,
-    console: Console,
-    *,
-    step: int,
-    trained: bool,
-) -> dict[str, float]:
-    """Scores after ``step`` steps, unless an earlier start has left them and none followed."""
-    last = step == evaluation.config.total_iterations
-    best = evaluation.config.evaluation.best
-    place = run if last and not best else run.evaluation(step)
-    process = evaluation.process
-    if not trained and process.gather(place.scores.is_file())[0]:
-        if not process.is_first:
-            return {}
-        # A kill may have come between the file of scores and the line about them.
-        if not _is_logged(run, scores_of(place), step=step):
-            observer.evaluated(step, scores_of(place))
-        return scores_of(place)
-    export = place if last or best else None
-    evaluation.predict(model, place.predictions, step=step, export=export)
-    if not process.is_first:
-        return {}
-    if missing := evaluation.task.why_not_scored():
-        raise UserError(
-            f"The model is trained, and what it predicts is in {place.predictions}. {missing}; "
-            f"then: clove score {run.path}"
-        )
-    with console.working("Scoring"):
-        scores = score_and_write(evaluation.task, place, evaluation.data.test)
-    say_scores(scores, console, classes=last)
-    observer.evaluated(step, scores_of(place))
-    return scores_of(place)
+def _plan_evaluation(loop: TrainingLoop, setup: Setup) -> Evaluation:
+    """What will be evaluated, and which batches are read until then."""
+    config, choices, process = setup.config, setup.choices, loop.process
+    workers = choices.workers.value
+    reading = plan_reading(config, choices.plan, process, start_step=loop.step, workers=workers)
+    return Evaluation(
+        config, setup.task, setup.data, reading, choices.precision, process, loop.console
+    )

@@ -1,4 +1,4 @@
-"""Fine-tuning, once or with several seeds; what a run itself does is in ``finetuning_run.py``."""
+"""Fine-tuning, once or with several seeds; what a run itself does is in ``finetuning/run.py``."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ import torch
 
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.finetuning import FinetuneConfig
-from clove_ssl.data.loading import choose_workers
 from clove_ssl.errors import UserError
+from clove_ssl.finetuning.choices import choose_readers
 from clove_ssl.tasks.base import Reading, TaskData, TaskModel
 from clove_ssl.training.numerics import Precision
 from clove_ssl.training.processes import Process, placed
@@ -77,11 +77,7 @@ class Trial:
     def pace(self, batch: int) -> Pace:
         """Measure steps and predictions."""
         count = _BATCHES[self._process.device.type]
-        workers, _ = choose_workers(
-            self._config.data,
-            processes_here=self._process.local_world_size,
-            trains_on_cpu=self._process.device.type == "cpu",
-        )
+        workers = choose_readers(self._config, self._process).value
         model = self._model()
         share = max(1, batch // self._process.world_size)
         reading = self._reading(share, count)

@@ -32,6 +32,9 @@ from clove_ssl.runs.metric_table import Judge, Metric
 if TYPE_CHECKING:
     from clove_ssl.config.pretraining import PretrainConfig
 
+Chance = Literal["kept", "subtracted"]
+"""What becomes of the covariances that a batch shows by chance."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectorConfig(Ranged):

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from clove_ssl.layers.fp32 import at_least_fp32
-from clove_ssl.methods.config import VarianceWeights
+from clove_ssl.methods.config import Chance, VarianceWeights
 
 Gather = Callable[[Tensor], Tensor]  # (B, ...) of this process -> (N, ...) of all
 
@@ -69,7 +69,7 @@ def variance_hinge(rows: Tensor) -> Tensor:
     return F.relu(1 - (rows.var(-2) + 1e-4).sqrt()).mean()
 
 
-def covariance_penalty(rows: Tensor) -> Tensor:
+def covariance_penalty(rows: Tensor, chance: Chance = "kept") -> Tensor:
     """Squared covariances between different channels of (..., N, D) rows, summed, over D."""
     count, channels = rows.shape[-2:]
     centered = (rows - rows.mean(-2, keepdim=True)) / math.sqrt(count - 1)
@@ -82,6 +82,10 @@ def covariance_penalty(rows: Tensor) -> Tensor:
         own = products.diagonal(dim1=-2, dim2=-1)
     # All squares less those of the diagonal: setting it to zero would copy (..., D, D).
     others = products.square().sum((-2, -1)) - own.square().sum(-1)  # (...)
+    if chance == "subtracted":
+        # Two normal channels that know nothing of each other have a squared covariance, too: the
+        # product of their variances over N - 1, on average. Here for all pairs.
+        others = others - (own.sum(-1).square() - own.square().sum(-1)) / (count - 1)
     return others.mean() / channels
 
 
@@ -92,10 +96,12 @@ def global_terms(
     weights: VarianceWeights,
     gather: Gather,
     counts: Sequence[Tensor] | None = None,  # of every pair, (B,)
+    chance: Chance = "kept",
 ) -> VarianceTerms:
     """VICReg on whole images: invariance is a mean over pairs, the rest one over views.
 
-    Images count in the invariance of a pair as ``counts`` says, or all alike.
+    Images count in the invariance of a pair as ``counts`` says, or all alike; ``chance`` is for
+    :func:`covariance_penalty`.
     """
     with torch.autocast(vectors[0].device.type, enabled=False):
         wide = [at_least_fp32(vector) for vector in vectors]
@@ -108,7 +114,7 @@ def global_terms(
         return VarianceTerms(
             weights.invariance * _mean(distances),
             weights.variance * _mean([variance_hinge(rows) for rows in everyone]),
-            weights.covariance * _mean([covariance_penalty(rows) for rows in everyone]),
+            weights.covariance * _mean([covariance_penalty(rows, chance) for rows in everyone]),
         )
 
 

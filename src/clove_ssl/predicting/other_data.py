@@ -81,7 +81,7 @@ def _data(config: EvaluateConfig, stored: StoredModel) -> LabelledDataConfig:
 
 def _reading(config: EvaluateConfig, device: torch.device) -> Reading:
     on_gpu = device.type == "cuda"
-    workers, _ = choose_workers(config.data, processes_here=1, trains_on_cpu=not on_gpu)
+    workers = choose_workers(config.data, processes_here=1, trains_on_cpu=not on_gpu).value
     return Reading.alone(
         batch=1, steps=0, workers=workers, prefetch=config.data.prefetch, pin_memory=on_gpu
     )

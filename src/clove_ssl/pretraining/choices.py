@@ -10,11 +10,12 @@ Sizes come first: they say what a run needs at least, before its networks take a
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 
 from clove_ssl.backbones.build import build_backbone, can_fuse_norms, outlined
+from clove_ssl.config.choice import Choice
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.config.views import ViewSpec
 from clove_ssl.console import Console
@@ -42,7 +43,6 @@ from clove_ssl.training.plan import (
 from clove_ssl.training.processes import Process
 from clove_ssl.views.render.gpu import has_kernels
 
-T = TypeVar("T")
 Place = Literal["on the GPU", "in the workers"]
 
 # Compiling takes a minute or two. A ResNet-50 in views of 2 x 224 and 6 x 96 pixels, in batches of
@@ -73,14 +73,6 @@ class PretrainPlan(RunPlan):
             start=self.start_lr,
             final=self.final_lr,
         )
-
-
-@dataclass(frozen=True)
-class Choice(Generic[T]):
-    """A decision and its reason."""
-
-    value: T
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -182,7 +174,7 @@ def decide_sizes(config: PretrainConfig, process: Process, *, images: int) -> Si
     )
     return Sizes(
         plan_run(config, images=images, processes=process.world_size, device_type=kind),
-        Choice(*workers),
+        workers,
     )
 
 
@@ -333,7 +325,7 @@ def _choose_capture(
         obstacle: bool(obstacle),
     }
     reason = "every step runs the same kernels"
-    return Choice(*decide_capture(config.capture, obstacles, reason=reason))
+    return decide_capture(config.capture, obstacles, reason=reason)
 
 
 def _choose_cache(

@@ -19,6 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from clove_ssl.config.choice import Choice
 from clove_ssl.errors import UserError
 from clove_ssl.layers.captured import Recorder
 from clove_ssl.layers.transfers import map_tensors, tensors_of
@@ -211,8 +212,8 @@ def decide_capture(
     *,
     reason: str,
     costs: str = "",
-) -> tuple[bool, str]:
-    """Whether steps are captured, and why: wherever they can be and nothing speaks against it.
+) -> Choice[bool]:
+    """Whether steps are captured: wherever they can be and nothing speaks against it.
 
     Args:
         asked: What the user says.
@@ -221,15 +222,15 @@ def decide_capture(
         costs: Against it, unless the user wants it always.
     """
     if asked == "never":
-        return False, "as asked"
+        return Choice(False, "as asked")
     found = [obstacle for obstacle, applies in obstacles.items() if applies]
     if not found and costs and asked == "auto":
-        return False, costs
+        return Choice(False, costs)
     if not found:
-        return True, reason
+        return Choice(True, reason)
     if asked == "always":
         raise UserError(
             f"--capture always cannot be done here: {found[0]}. Leave it out to let such runs "
             "start their kernels one by one."
         )
-    return False, found[0]
+    return Choice(False, found[0])

@@ -131,6 +131,14 @@ def test_whole_images_may_be_compared_only_where_they_are_flipped_alike() -> Non
     assert not torch.isclose(whole, whole_loss(expanded(method, batch), large=2))
 
 
+def test_what_a_batch_shows_by_chance_can_be_left_out_of_covariances() -> None:
+    config = config_of(whole=WholeConfig(width=9, chance="subtracted"))
+    method, batch = built(config), two_views(config, images=IMAGES)
+    whole = whole_loss(expanded(method, batch), large=2, less_chance=True)
+    torch.testing.assert_close(method(batch, START).metrics["loss_whole"], whole.detach())
+    assert not torch.isclose(whole, whole_loss(expanded(method, batch), large=2))
+
+
 def test_views_that_are_all_flipped_alike_are_compared_as_ever() -> None:
     batch = two_views(config_of(), images=IMAGES)
     flipped = batch.views[0].geometry.flipped
@@ -188,7 +196,7 @@ def test_every_large_view_is_paired_once_with_every_other_view() -> None:
     assert pairs_with_large(2, 2) == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3)]
 
 
-@pytest.mark.parametrize("kind", ["vicreg", "infonce"])
+@pytest.mark.parametrize("kind", ["vicreg", "vicreg less chance", "infonce"])
 @pytest.mark.parametrize("counted", [False, True])
 def test_gradients_of_the_loss_on_whole_images_are_right(kind: str, counted: bool) -> None:
     g = torch.Generator().manual_seed(0)
@@ -200,6 +208,7 @@ def test_gradients_of_the_loss_on_whole_images_are_right(kind: str, counted: boo
         how: dict[str, Any] = {"gather": identity, "counts": counts}
         if kind == "infonce":
             return contrast_images(list(views), pairs, temperature=0.2, **how)
+        how["chance"] = "kept" if kind == "vicreg" else "subtracted"
         return global_terms(list(views), pairs, weights=VarianceWeights(), **how).total()
 
     assert torch.autograd.gradcheck(loss, views)

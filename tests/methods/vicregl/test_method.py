@@ -68,6 +68,27 @@ def test_the_terms_are_the_formulas(shape: tuple[int, int]) -> None:
     rows = random(*shape) * 0.7
     assert variance_hinge(rows).item() == pytest.approx(slow.variance(rows))
     assert covariance_penalty(rows).item() == pytest.approx(slow.covariance(rows))
+    less = covariance_penalty(rows, "subtracted").item()
+    assert less == pytest.approx(slow.covariance(rows, less_chance=True), abs=1e-12)
+
+
+@pytest.mark.parametrize("images", [3, 8, 40])
+def test_without_chance_a_batch_of_any_size_says_on_average_what_is_true(images: int) -> None:
+    g = torch.Generator().manual_seed(0)
+    independent = torch.randn(20_000, images, 12, generator=g, dtype=torch.float64)
+    assert covariance_penalty(independent).item() == pytest.approx(11 / (images - 1), rel=0.01)
+    assert covariance_penalty(independent, "subtracted").item() == pytest.approx(0, abs=0.02)
+    first = independent[..., :1]
+    mixed = torch.cat([first, 0.6 * first + 0.8 * independent[..., 1:2]], dim=2)
+    known = 0.6**2 * (1 + 1 / (images - 1) - 2 / (images - 1) ** 2)  # of normal numbers
+    assert covariance_penalty(mixed, "subtracted").item() == pytest.approx(known, abs=0.02)
+
+
+def test_two_images_have_chance_and_nothing_else() -> None:
+    torch.manual_seed(0)
+    rows = random(2, 9)
+    assert covariance_penalty(rows) > 1
+    assert covariance_penalty(rows, "subtracted").item() == pytest.approx(0, abs=1e-12)
 
 
 def test_a_constant_batch_has_full_variance_loss_and_no_covariance() -> None:

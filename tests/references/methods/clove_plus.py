@@ -77,12 +77,17 @@ def _term(method: CLoVEPlus, context: Tensor, target: Tensor, view: View, other:
 
 
 def whole_loss(
-    vectors: list[Tensor], large: int, flipped: list[list[bool]] | None = None
+    vectors: list[Tensor],
+    large: int,
+    flipped: list[list[bool]] | None = None,
+    *,
+    less_chance: bool = False,
 ) -> Tensor:
     """VICReg (25, 25, 1), number by number, on (B, D) embeddings of the large views and others.
 
     With ``flipped``, image by image for each view, twice the distances of those that are flipped
-    alike: every second one is.
+    alike: every second one is. With ``less_chance`` squared covariances are those beyond what
+    independent channels of a batch show.
     """
     distances = []
     for i in range(large):
@@ -102,8 +107,11 @@ def whole_loss(
             covariance = covariance + torch.outer(row, row) / (count - 1)
         deviations = (covariance.diagonal() + 1e-4).sqrt()
         hinges.append((1 - deviations).clamp(min=0).mean())
-        off = covariance - torch.diag(covariance.diagonal())
-        penalties.append(off.square().sum() / width)
+        squares = covariance.square()
+        if less_chance:
+            variances = covariance.diagonal()
+            squares = squares - torch.outer(variances, variances) / (count - 1)
+        penalties.append((squares - torch.diag(squares.diagonal())).sum() / width)
     invariance = sum(distances) / len(distances)
     return 25 * (invariance + sum(hinges) / len(hinges)) + sum(penalties) / len(penalties)
 

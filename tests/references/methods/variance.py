@@ -17,17 +17,28 @@ def variance(rows: Tensor) -> float:
     return total / rows.shape[1]
 
 
-def covariance(rows: Tensor) -> float:
-    """Sum of squared covariances of different channels of (N, D) rows, over D."""
-    count, channels = rows.shape
-    means = [float(rows[:, c].mean()) for c in range(channels)]
+def covariance(rows: Tensor, *, less_chance: bool = False) -> float:
+    """Sum of squared covariances of different channels of (N, D) rows, over D.
+
+    ``less_chance`` takes from each what two independent normal channels of these variances have.
+    """
+    channels = rows.shape[1]
     total = 0.0
     for a in range(channels):
         for b in range(channels):
             if a != b:
-                products = [float((row[a] - means[a]) * (row[b] - means[b])) for row in rows]
-                total += (sum(products) / (count - 1)) ** 2
+                total += _covariance(rows, a, b) ** 2
+            if a != b and less_chance:
+                variances = _covariance(rows, a, a) * _covariance(rows, b, b)
+                total -= variances / (len(rows) - 1)
     return total / channels
+
+
+def _covariance(rows: Tensor, a: int, b: int) -> float:
+    """That of two channels of (N, D) rows."""
+    means = [float(rows[:, channel].mean()) for channel in (a, b)]
+    products = [float((row[a] - means[0]) * (row[b] - means[1])) for row in rows]
+    return sum(products) / (len(rows) - 1)
 
 
 def matched(here: Tensor, there: Tensor, count: int | None) -> list[tuple[int, int]]:

@@ -18,7 +18,7 @@ from clove_ssl.config.ranges import (
 from clove_ssl.errors import UserError
 from clove_ssl.methods.clove.config import CLoVEConfig, LossConfig
 from clove_ssl.methods.clove_plus.metrics import clove_plus_metrics
-from clove_ssl.methods.config import TeacherConfig, VarianceWeights
+from clove_ssl.methods.config import Chance, TeacherConfig, VarianceWeights
 
 if TYPE_CHECKING:
     from clove_ssl.backbones.build import Backbone
@@ -48,6 +48,9 @@ class WholeConfig(VarianceWeights):
     flips: Literal["any", "alike"] = "any"
     """``alike``: compare two views of an image only if both are mirrored or neither is, so that the
     last map may tell left from right."""
+    chance: Chance = "kept"
+    """``subtracted``: take out of the squared covariances what a batch of channels that have
+    nothing to do with each other shows by chance, which is the more the smaller the batch."""
     temperature: Positive = 0.2
     """Divides the cosines of ``infonce``."""
 

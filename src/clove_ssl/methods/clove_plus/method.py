@@ -255,7 +255,9 @@ class CLoVEPlus(StudentMethod[StagesEncoder]):
             heat = config.temperature
             loss = contrast_images(vectors, pairs, temperature=heat, gather=gather, counts=alike)
             return loss, {}
-        terms = global_terms(vectors, pairs, weights=config, gather=gather, counts=alike)
+        terms = global_terms(
+            vectors, pairs, weights=config, gather=gather, counts=alike, chance=config.chance
+        )
         return terms.total(), term_metrics("whole", terms)
 
     def _note(self, batch: ViewBatch, targets: EncodedStages, progress: Progress) -> None:
