@@ -1,0 +1,110 @@
+"""Which of seven changes to CLoVE Plus help: eight runs instead of fourteen.
+
+Run:  python -m benchmarks.factors write benchmarks/studies/clove-plus.yaml > factors.yaml
+      clove study factors.yaml --out studies/factors --devices 0 0
+      python -m benchmarks.factors read studies/factors/tables.csv
+
+Every change is in half of the runs, and each other change in half of those, so the effect of one is
+a difference of two means of four (a fractional factorial design of resolution III): all eight
+runs speak of every change. What two changes do only together is counted as a third one's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from itertools import compress, product
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from clove_ssl.config import files
+from clove_ssl.study.config import BudgetConfig, PretrainingEntry, StudyConfig
+from clove_ssl.study.studies import open_study
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "chance-subtracted": {"method": {"whole": {"chance": "subtracted"}}},
+    "few-flips": {"method": {"views": {"flip_probability": 0.1}}},
+    "late-views": {"late_views": {"share": 0.3}},
+    "beta-6": {"method": {"whole": {"beta": 6.0}}},
+    "lr-8": {"optimizer": {"lr": 8.0}},
+    "four-small-views": {"method": {"views": {"local_count": 4, "local_size": 64}}},
+    "more-decay": {"optimizer": {"weight_decay": 2e-4}},
+}
+SECONDS = 150
+PREFIX = "run-"
+RECIPE = "clove-plus-r18-small"
+
+
+def design() -> dict[str, tuple[str, ...]]:
+    """The changes of each of the eight runs, by the label of the run."""
+    runs = {}
+    for a, b, c in product((False, True), repeat=3):
+        # Three changes are combined in all ways. The others are made where two of these agree, and
+        # where an odd number of the three is made: so any two changes meet in two of the runs.
+        made = (a, b, c, a == b, a == c, b == c, a ^ b ^ c)
+        label = PREFIX + "".join("1" if each else "0" for each in made)
+        runs[label] = tuple(compress(CHANGES, made))
+    return runs
+
+
+def study_of(base: StudyConfig) -> StudyConfig:
+    """A study of the design, with the data, probes and fine-tunings of another."""
+    runs = tuple(
+        PretrainingEntry(
+            label=label, recipe=RECIPE, changes=merged(CHANGES[name] for name in names)
+        )
+        for label, names in design().items()
+    )
+    return replace(
+        base,
+        title="CLoVE Plus: seven changes in eight runs",
+        reference=runs[0].label,
+        budget=BudgetConfig(kind="seconds", amount=SECONDS),
+        pretrainings=runs,
+    )
+
+
+def merged(changes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """All changes as one nested mapping."""
+    result: dict[str, Any] = {}
+    for change in changes:
+        for name, value in change.items():
+            both = [result.get(name, {}), value]
+            result[name] = merged(both) if isinstance(value, Mapping) else value
+    return result
+
+
+def effects(means: Mapping[str, float]) -> dict[str, float]:
+    """What each change adds to a score, from the means of the runs by their labels."""
+    return {
+        name: fmean(means[label] for label, names in design().items() if name in names)
+        - fmean(means[label] for label, names in design().items() if name not in names)
+        for name in CHANGES
+    }
+
+
+def read_means(file: Path) -> dict[str, dict[str, float]]:
+    """Means by score, then by run, of the ``tables.csv`` of a study; whole columns only."""
+    found: dict[str, dict[str, float]] = {}
+    with file.open() as lines:
+        for row in csv.DictReader(lines):
+            if row["method"].startswith(PREFIX) and row["mean"]:
+                by_run = found.setdefault(f"{row['table']}: {row['figure']}", {})
+                by_run[row["method"]] = float(row["mean"])
+    return {score: means for score, means in found.items() if means.keys() == design().keys()}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("write", "read"))
+    parser.add_argument("file", type=Path)
+    given = parser.parse_args()
+    if given.what == "write":
+        print(files.to_yaml(study_of(open_study(str(given.file)))), end="")
+    else:
+        for score, means in read_means(given.file).items():
+            shown = ", ".join(f"{name} {effect:+.2f}" for name, effect in effects(means).items())
+            print(f"{score}: {shown}")
