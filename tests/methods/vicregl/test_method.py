@@ -91,6 +91,17 @@ def test_two_images_have_chance_and_nothing_else() -> None:
     assert covariance_penalty(rows, "subtracted").item() == pytest.approx(0, abs=1e-12)
 
 
+def test_larger_embeddings_pay_twice_the_invariance_and_four_times_the_covariance() -> None:
+    torch.manual_seed(0)
+    a, b = 0.4 * random(8, 5), 0.4 * random(8, 5)
+    larger = torch.ones((), dtype=torch.float64, requires_grad=True)
+    terms = global_terms([larger * a, larger * b], PAIRS, weights=VarianceWeights(), gather=alone)
+    (slope,) = torch.autograd.grad(terms.total(), larger)
+    # No channel is as spread as it should be, so what the hinge gains is what is left of its 25.
+    balance = 2 * terms.invariance + 4 * terms.covariance - (25 - terms.variance)
+    assert slope.item() == pytest.approx(balance.item(), abs=0.02)
+
+
 def test_a_constant_batch_has_full_variance_loss_and_no_covariance() -> None:
     rows = torch.ones(5, 3, dtype=torch.float64)
     assert variance_hinge(rows).item() == pytest.approx(0.99)  # 1 - sqrt(1e-4)
