@@ -17,7 +17,7 @@ from clove_ssl.console import Console
 from clove_ssl.doctor.machine import Check, State, machine_checks, verdict
 from clove_ssl.doctor.self_test import self_tests
 from clove_ssl.errors import UserError, counted
-from clove_ssl.report.verdict import RunVerdict, finetuning_verdict, pretraining_verdict
+from clove_ssl.report.verdict import RunVerdict, finetuning_verdict, run_verdict
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.hints import Hint, hints
@@ -42,17 +42,6 @@ def examine(run: Path | None = None) -> None:
                 console.say(_last_line(checks, run_verdict(found)))
             except UserError as error:  # a damaged file of scores, which says what to do
                 console.say(str(error))
-
-
-def run_verdict(run: RunDirectory) -> RunVerdict:
-    """What to think of a run, whatever kind it is."""
-    config = directory.read_config(run)
-    if isinstance(config, FinetuneConfig):
-        return finetuning_verdict(run, config)
-    metrics = read_metrics(run)
-    state = read_state(run, config, metrics)
-    found = hints(metrics, config, total_steps=state.total_steps)
-    return pretraining_verdict(run, config, state, found)
 
 
 def _last_line(checks: list[Check], found: RunVerdict) -> str:
