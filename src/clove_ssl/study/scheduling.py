@@ -72,7 +72,7 @@ def _settled(plan: StudyPlan, cell: Cell) -> Outcome | None:
 
 
 class _Worker:
-    """A process that takes cells one after the other; see :mod:`study_worker`."""
+    """A process that takes cells one after the other; see :func:`.running.work`."""
 
     def __init__(self, plan: StudyPlan, slot: int, group: tuple[int, ...], *, gpus: int) -> None:
         self._plan = plan
