@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 from clove_ssl.config import files
@@ -33,7 +34,7 @@ def examine(run: Path | None = None) -> None:
     """Examine this machine, or a run when one is given."""
     with Console() as console:
         if run is None:
-            checks = _show(_all_machine_checks(), console, width=18)
+            checks = _show(chain(machine_checks(), self_tests()), console, width=18)
             console.say(verdict(checks, subject="This machine", healthy="is ready"))
         else:
             found = directory.find(run)
@@ -191,11 +192,6 @@ def check_files(run: RunDirectory) -> Check:
 def as_check(hint: Hint) -> Check:
     """A hint about a metric, in the words of the doctor."""
     return Check(hint.metric.title, MEANING[hint.level], hint.text)
-
-
-def _all_machine_checks() -> Iterator[Check]:
-    yield from machine_checks()
-    yield from self_tests()
 
 
 def _show(checks: Iterable[Check], console: Console, *, width: int) -> list[Check]:
