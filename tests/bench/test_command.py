@@ -90,7 +90,7 @@ def test_measurements_show_how_far_they_are(
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setattr("clove_ssl.console._REDRAW", 0.01)
     bench = Bench(tiny_bench())
-    bench.measure("floor", lambda: time.sleep(0.05), images=2)
+    bench.measure("floor", lambda: time.sleep(0.05))
     live = [line for line in capsys.readouterr().out.split("\r\x1b[2K") if "/5" in line]
     assert {"floor 1/5", "floor 3/5"} <= {line.split("  ")[1] for line in live}
     assert "left" in live[-1]

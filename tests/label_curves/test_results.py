@@ -40,6 +40,8 @@ def test_the_verdict_does_not_promise_what_was_not_seen() -> None:
     nothing = curve(line("random", 0.0, 0.0, 0.0), line("mine", 0.0, 0.0, 0.0)).verdict()
     assert "With no part of the labels mine does" in nothing[0], "no object found equals nothing"
     assert curve(line("random", 0.1, (), ()), line("mine", (), (), ())).verdict() == []
+    one_part = curve(line("random", 0.1, (), ()), line("mine", 0.2, (), ())).verdict()
+    assert "no part of the labels" not in " ".join(one_part), "there is no larger one"
 
 
 def test_several_seeds_have_a_spread() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -177,6 +178,13 @@ def test_what_cannot_be_shown_is_said_in_one_message(
     error = capsys.readouterr().err
     assert message in error
     assert "Traceback" not in error
+
+
+def test_a_pipe_is_no_image(run: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    config = ShowConfig(what="views", run=run, images=(tmp_path / "pipe.png",))
+    with pytest.raises(UserError, match="pipe.png cannot be shown: .*not a regular file"):
+        showing.paint_sheet(config)
 
 
 def test_methods_without_such_parts_say_so(tmp_path: Path) -> None:

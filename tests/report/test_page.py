@@ -528,6 +528,35 @@ def test_fine_tunings_of_a_task_stand_side_by_side(tmp_path: Path) -> None:
     assert "fine-tune random weights, too" in text_of(render_report(runs[1:]))
 
 
+def scored(path: Path, start: str, ap: float, *, root: str | None = None) -> RunDirectory:
+    """A fine-tuning on VOC with a score."""
+    tuned = directory.create(path)
+    config = protocol("voc-c4", tuned.path, start)
+    data = replace(config.data, root=None if root is None else Path(root))
+    files.save(replace(config, data=data), tuned.config)
+    table = ScoreTable("box", "COCO average precision", {"AP": ap}, {})
+    write_scores(tuned.scores, Scores((table,), images=7))
+    return tuned
+
+
+def test_random_weights_are_no_floor_for_other_images(tmp_path: Path) -> None:
+    floor = scored(tmp_path / "random", "random", 0.2, root="cats")
+    text = text_of(render_report([floor, scored(tmp_path / "dogs", "runs/a", 0.3, root="dogs")]))
+    assert "Random weights, trained as long" not in text
+    cats = scored(tmp_path / "cats", "runs/a", 0.3, root=str(Path("cats").absolute()))
+    assert "Random weights, trained as long" in text_of(render_report([floor, cats]))
+
+
+def test_a_score_that_nothing_was_measured_for_is_neither_good_nor_best(tmp_path: Path) -> None:
+    nothing = scored(tmp_path / "nothing", "random", math.nan)
+    text = text_of(render_report([nothing]))
+    assert not re.search(r"\bnan\b", text)
+    assert "Nothing could be measured" in text
+    page = render_report([nothing, scored(tmp_path / "mine", "runs/a", 0.3)])
+    assert re.findall(r'class="best">([^<]+)', page) == ["30.00"]
+    assert "Random weights, trained as long" not in text_of(page)
+
+
 @pytest.mark.parametrize("key", ["scores", "figures"])  # the second is that of older runs
 def test_repeated_fine_tunings_are_judged_by_their_mean(tmp_path: Path, key: str) -> None:
     tuned = directory.create(tmp_path / "tuned")
@@ -554,6 +583,9 @@ def test_scores_are_compared_with_random_weights_in_words(make_run: RunMaker) ->
     assert "Correspondence 62.0 % (random weights 42.0 %)" in text
     run.probes.write_text(json.dumps([{**entries[0], "gain_interval": [-0.1, 0.3]}, entries[1]]))
     assert "No better than random weights yet" in text_of(write_report(run).read_text())
+    diverged = {**entries[0], "value": math.nan, "gain_interval": [math.nan, math.nan]}
+    run.probes.write_text(json.dumps([diverged, entries[1]]))
+    assert "It has learned" not in text_of(write_report(run).read_text())
 
 
 def test_lower_is_better_is_not_drawn_as_longer(make_run: RunMaker) -> None:

@@ -186,6 +186,8 @@ PRETRAINING = {"label": "a", "recipe": "clove-demo"}
             {"pretrainings": [PRETRAINING, {"label": "b", "recipe": "random-r18"}]},
             "different stages (c4, last)",
         ),
+        ({"probes": [{"label": "dense", "changes": {"probe": 5}}]}, "changes of dense"),
+        ({"probes": [{"label": "dense", "changes": {"probe": "knn"}}]}, "changes of dense"),
     ],
 )
 def test_a_mistake_in_a_study_is_told_before_anything_runs(

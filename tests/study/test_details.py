@@ -56,6 +56,9 @@ def test_gpus_are_numbered_among_those_that_may_be_used(monkeypatch: pytest.Monk
     assert study_scheduling._environment((1,))["CUDA_VISIBLE_DEVICES"] == "GPU-5"
     with pytest.raises(UserError, match="--devices names GPU 2"):
         study_scheduling._environment((0, 2))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(UserError, match="leaves 0 of them"):
+        study_scheduling._environment((0,))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     assert study_scheduling._environment((0, 2))["CUDA_VISIBLE_DEVICES"] == "0,2"
 

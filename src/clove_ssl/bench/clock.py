@@ -73,7 +73,6 @@ class Clock:
         name: str,
         work: Callable[[], object],
         *,
-        images: int,
         prepared: float = 0.0,
         warm_up: int = WARM_UP,
         resets_memory: bool = True,
@@ -90,7 +89,7 @@ class Clock:
             self._seconds(work, warm_up, shown)
             gc.collect()  # or Python may do so while time is taken, half a second after compilation
             seconds = self._seconds(work, self.steps, shown) / self.steps
-        result = Measurement(name, images / seconds, 1e3 * seconds, self._memory(), first)
+        result = Measurement(name, self.images / seconds, 1e3 * seconds, self._memory(), first)
         self._keep(result)
         return result
 
@@ -203,15 +202,7 @@ class Clock:
 
     def _table(self) -> Table:
         floor = next((one for one in self.measurements if one.name == FLOOR), None)
-        columns = (
-            "part",
-            "images/s",
-            "of the floor",
-            "ms per batch",
-            "of the step",
-            "GiB",
-            "first",
-        )
+        columns = "part", "images/s", "of the floor", "ms per batch", "of the step", "GiB", "first"
         table = Table(*columns)
         about = (*self._about.values(), f"batch {self.images}", self.device.type)
         table.title = ", ".join(map(str, about))

@@ -42,14 +42,14 @@ def measure_rendering(bench: Bench, method: MethodConfig, data: DataConfig) -> N
     draws = ImageOrder(len(source), seed=0).draws(0, images)
     reader = _reader(bench, method, data, source)
     if isinstance(reader, RenderedViews):
-        bench.measure("decode and render, 1 process", lambda: reader[draws], images=images)
+        bench.measure("decode and render, 1 process", lambda: reader[draws])
         return
     renderer = DeviceRenderer(
         reader, bench.device, dtype=bench.precision.dtype, decoder=find_batch_decoder()
     )
     encoded, decoded = reader[draws].pin_memory(), reader.decoded_batch(draws).pin_memory()
-    bench.measure("decode and render", lambda: renderer.render(encoded), images=images)
-    bench.measure("  render", lambda: renderer.render(decoded), images=images)
+    bench.measure("decode and render", lambda: renderer.render(encoded))
+    bench.measure("  render", lambda: renderer.render(decoded))
     busy = bench.device_milliseconds(
         "render", lambda: renderer.render(decoded), stream=renderer.stream
     )

@@ -102,7 +102,7 @@ class TaskBench(Clock):
             torch.stack([each.float().mean() for each in maps]).sum().backward()  # type: ignore[no-untyped-call]
             backbone.zero_grad(set_to_none=True)
 
-        self.measure(FLOOR, work, images=self.images)
+        self.measure(FLOOR, work)
 
     def measure_steps(self) -> Step:
         """Steps kernel by kernel and, where that can be, captured; gives those of a usual run."""
@@ -135,9 +135,7 @@ class TaskBench(Clock):
     def measure_whole(self, step: Step) -> None:
         """Steps on what is read at the same time, as in a run."""
         with self._feed() as feed, self._stream():
-            self.measure(
-                END_TO_END, lambda: step(feed.next()), images=self.images, resets_memory=False
-            )
+            self.measure(END_TO_END, lambda: step(feed.next()), resets_memory=False)
 
     def _feed(self) -> AbstractContextManager[TaskFeed]:
         """Enough batches for one measurement."""
@@ -150,7 +148,7 @@ class TaskBench(Clock):
         batches = cycle(self._batches)
         warm_up = (SEEN_BEFORE + 1) * len(self._batches) if self._on_gpu else WARM_UP
         with self._stream():
-            self.measure(name, lambda: step(next(batches)), images=self.images, warm_up=warm_up)
+            self.measure(name, lambda: step(next(batches)), warm_up=warm_up)
         return step
 
     def _stream(self) -> AbstractContextManager[None]:

@@ -14,10 +14,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from clove_ssl.bench.clock import END_TO_END
 from clove_ssl.config import files
@@ -68,10 +67,10 @@ def _measure_run(bench: Bench, method: MethodConfig, data: DataConfig, name: str
         start = _seconds_to_first_step(config, Path(folder, "config.yaml"))
         _, *later = training_steps(read_metrics(RunDirectory(config.out)))
     last = later[-2:]
-    wait = np.mean([line["data_wait"] for line in last])
+    wait = fmean(line["data_wait"] for line in last)
     bench.record(
         f"{name} (waits {100 * wait:.1f} %)",
-        float(np.mean([line["images_per_second"] for line in last])),
+        fmean(line["images_per_second"] for line in last),
         memory=last[-1].get("memory_gib", 0),
         first=start,
     )

@@ -38,16 +38,14 @@ from clove_ssl.views.batch import View, ViewBatch, joined_pixels
 PROGRESS = Progress(0, 1000)
 
 
-def measure_floor(
-    bench: Bench, batch: ViewBatch, *, taught: bool, joined: bool = True, name: str = FLOOR
-) -> Measurement:
-    """Bare backbones on the same views, those of one size joined or each on its own.
+def measure_floor(bench: Bench, batch: ViewBatch, *, taught: bool) -> Measurement:
+    """Bare backbones on the same views, those of one size joined.
 
     Where a method is ``taught`` a second network, the teacher, sees the large ones.
     """
     torch.manual_seed(0)
-    passes = passes_of(batch, joined=joined)
-    inputs = EncoderInputs(passes, large_ones(passes) if taught else [])
+    passes = _passes_of(batch)
+    inputs = EncoderInputs(passes, passes[:1] if taught else [])
     student = bench.placed(_LastMap(bench.backbone()))
     teacher = copy.deepcopy(student).requires_grad_(False)
     prepared = _compile_floor(bench, student, teacher, inputs) if bench.compiles else 0.0
@@ -56,7 +54,7 @@ def measure_floor(
         run_networks(bench, student, teacher, inputs)
         student.zero_grad(set_to_none=True)
 
-    return bench.measure(name, work, images=bench.config.batch, prepared=prepared)
+    return bench.measure(FLOOR, work, prepared=prepared)
 
 
 def _compile_floor(
@@ -69,7 +67,7 @@ def _compile_floor(
     start = time.perf_counter()
     different = {images.shape: images for images in inputs.student}.values()
     calls = [PieceCall.of(student, images, learns=True) for images in different]
-    calls += [PieceCall.of(teacher, images, learns=False) for images in inputs.teacher[:1]]
+    calls += [PieceCall.of(teacher, images, learns=False) for images in inputs.teacher]
     with bench.working("compilation of the floor"):
         compile_calls(calls, Surroundings(bench.precision, bench.device))
     student.compile(dynamic=False)
@@ -107,20 +105,12 @@ class _LastMap(nn.Module):
         return self.backbone.features(images)
 
 
-def passes_of(batch: ViewBatch, *, joined: bool) -> list[Tensor]:
-    """What goes through a network at once, the large views first: all of a size, or each view."""
+def _passes_of(batch: ViewBatch) -> list[Tensor]:
+    """What goes through a network at once: all views of a size, the large ones first."""
     sizes: dict[int, list[View]] = defaultdict(list)
     for view in batch.views:
         sizes[view.pixels.shape[-1]].append(view)
-    groups = [sizes[size] for size in sorted(sizes, reverse=True)]
-    if joined:
-        return [joined_pixels(views) for views in groups]
-    return [view.pixels for views in groups for view in views]
-
-
-def large_ones(passes: Sequence[Tensor]) -> list[Tensor]:
-    """Those of the size of the first."""
-    return [images for images in passes if images.shape[-1] == passes[0].shape[-1]]
+    return [joined_pixels(sizes[size]) for size in sorted(sizes, reverse=True)]
 
 
 def measure_step(bench: Bench, model: Method, batch: ViewBatch) -> Measurement:
@@ -141,7 +131,7 @@ def measure_step(bench: Bench, model: Method, batch: ViewBatch) -> Measurement:
         model.after_step(PROGRESS)
         stages.end("optimizer")
 
-    whole = bench.measure("step", step, images=bench.config.batch, prepared=prepared)
+    whole = bench.measure("step", step, prepared=prepared)
     for name, milliseconds in stages.milliseconds().items():
         bench.record_share(f"  {name}", milliseconds, step=whole)
     if isinstance(model, TeacherStudentMethod):
@@ -195,12 +185,12 @@ def _measure_parts(
                 teacher(images)
 
     gradients = partial(_forward_and_backward, bench, model, batch)
-    bench.measure("  networks with heads", networks, images=bench.config.batch)
+    bench.measure("  networks with heads", networks)
     update = bench.device_milliseconds("teacher update", lambda: model.update_teacher(PROGRESS))
     forward = bench.device_milliseconds("teacher forward", teacher_forward)
     bench.record_share("  teacher forward", forward, step=step)
     bench.record_share("  teacher update", update, step=step)
-    bench.measure("  forward and backward", gradients, images=bench.config.batch)
+    bench.measure("  forward and backward", gradients)
     rest = max(_difference(bench, gradients, networks) - update, 0.0)
     bench.record_share("  loss, matching, predictor", rest, step=step)
 

@@ -81,7 +81,7 @@ def measure_way(
 
     name = f"step, {way}" if progress == PROGRESS else f"step of another kind, {way}"
     with _stream(passes):
-        return bench.measure(name, step, images=bench.config.batch)
+        return bench.measure(name, step)
 
 
 def _stream(passes: CapturedPasses | None) -> AbstractContextManager[None]:

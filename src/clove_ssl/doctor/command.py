@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 from clove_ssl.config import files
@@ -17,7 +18,7 @@ from clove_ssl.console import Console
 from clove_ssl.doctor.machine import Check, State, machine_checks, verdict
 from clove_ssl.doctor.self_test import self_tests
 from clove_ssl.errors import UserError, counted
-from clove_ssl.report.verdict import RunVerdict, finetuning_verdict, pretraining_verdict
+from clove_ssl.report.verdict import RunVerdict, finetuning_verdict, run_verdict
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.hints import Hint, hints
@@ -33,7 +34,7 @@ def examine(run: Path | None = None) -> None:
     """Examine this machine, or a run when one is given."""
     with Console() as console:
         if run is None:
-            checks = _show(_all_machine_checks(), console, width=18)
+            checks = _show(chain(machine_checks(), self_tests()), console, width=18)
             console.say(verdict(checks, subject="This machine", healthy="is ready"))
         else:
             found = directory.find(run)
@@ -42,17 +43,6 @@ def examine(run: Path | None = None) -> None:
                 console.say(_last_line(checks, run_verdict(found)))
             except UserError as error:  # a damaged file of scores, which says what to do
                 console.say(str(error))
-
-
-def run_verdict(run: RunDirectory) -> RunVerdict:
-    """What to think of a run, whatever kind it is."""
-    config = directory.read_config(run)
-    if isinstance(config, FinetuneConfig):
-        return finetuning_verdict(run, config)
-    metrics = read_metrics(run)
-    state = read_state(run, config, metrics)
-    found = hints(metrics, config, total_steps=state.total_steps)
-    return pretraining_verdict(run, config, state, found)
 
 
 def _last_line(checks: list[Check], found: RunVerdict) -> str:
@@ -202,11 +192,6 @@ def check_files(run: RunDirectory) -> Check:
 def as_check(hint: Hint) -> Check:
     """A hint about a metric, in the words of the doctor."""
     return Check(hint.metric.title, MEANING[hint.level], hint.text)
-
-
-def _all_machine_checks() -> Iterator[Check]:
-    yield from machine_checks()
-    yield from self_tests()
 
 
 def _show(checks: Iterable[Check], console: Console, *, width: int) -> list[Check]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from clove_ssl.cores import allowed_cores, available_memory, core_quota
+from clove_ssl.errors import counted
 
 GIB = 2**30
 SHARED_MEMORY = Path("/dev/shm")
@@ -27,6 +28,16 @@ FORMATS = {"JPEG": "jpg", "PNG": "zlib", "WebP": "webp"}  # with Pillow's names 
 NOT_FOR_USERS = frozenset({"dev"})
 
 Version = tuple[int, ...]
+State = Literal["ok", "look", "problem"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was looked at, how it is, and what to do about it."""
+
+    name: str
+    state: State
+    text: str
 
 
 def machine_checks() -> Iterator[Check]:
@@ -255,18 +266,6 @@ def _extras(asked: Sequence[str]) -> dict[str, list[str]]:
     return extras
 
 
-State = Literal["ok", "look", "problem"]
-
-
-@dataclass(frozen=True)
-class Check:
-    """What was looked at, how it is, and what to do about it."""
-
-    name: str
-    state: State
-    text: str
-
-
 def verdict(checks: list[Check], *, subject: str, healthy: str) -> str:
     """The last line of an examination: that all is well, or what to do first."""
     problems = [check for check in checks if check.state == "problem"]
@@ -275,6 +274,5 @@ def verdict(checks: list[Check], *, subject: str, healthy: str) -> str:
         count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
         return f"{subject} has {count}. Begin with {problems[0].name}: {problems[0].text}"
     if looks:
-        things = "1 thing" if looks == 1 else f"{looks} things"
-        return f"{subject} {healthy}, with {things} to look at above."
+        return f"{subject} {healthy}, with {counted(looks, 'thing')} to look at above."
     return f"{subject} {healthy}."

@@ -7,7 +7,6 @@ what was interrupted, and writes table and curves anew.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
 
 from clove_ssl.atomic import clear_leftovers
 from clove_ssl.config.label_curves import LabelsConfig
@@ -56,17 +55,13 @@ def _check_one_process() -> None:
 def _run(plan: LabelPlan, console: Console) -> Failures:
     try:
         with terminated_like_interrupted():
-            return _run_cells(plan, console, after_each=write_results)
+            return _run_cells(plan, console)
     except KeyboardInterrupt:
         console.say(f"Stopped. The same command goes on; so far: {plan.folder.result('html')}")
         raise
 
 
-def _run_cells(
-    plan: LabelPlan,
-    console: Console,
-    after_each: Callable[[LabelPlan, Mapping[str, str]], object],
-) -> Failures:
+def _run_cells(plan: LabelPlan, console: Console) -> Failures:
     """Run what is not done yet; gives why cells failed, by their names."""
     failures: Failures = {}
     for cell in plan.cells:
@@ -80,7 +75,7 @@ def _run_cells(
         except Exception as error:  # whatever it is, the other cells are not to blame
             failures[cell.name] = write_failure(plan.folder.failure(cell.name), error)
             console.warn(f"{cell.name} failed: {failures[cell.name]}")
-        after_each(plan, failures)
+        write_results(plan, failures)
         tidy_up()
     return failures
 

@@ -111,7 +111,7 @@ def _compared(line: LabelLine, base: LabelLine, curve: LabelCurve) -> Iterator[s
             f"{100 * mine.mean:.1f}; {base.name} needs {theirs.images:,} for "
             f"{100 * theirs.mean:.1f}: {theirs.images / mine.images:.3g} times as many labels."
         )
-    else:
+    elif any(mine.images < theirs.images for mine in line.measured for theirs in base.measured):
         yield (
             f"With no part of the labels {line.name} does as well as {base.name} with a larger one."
         )

@@ -314,9 +314,8 @@ def _laid_out(surfaces: Sequence[SurfaceMap], image: Pixels) -> NDArray[np.uint8
     whole = np.zeros((3, height, width), np.uint8)
     for surface in surfaces:
         top, left = max(surface.top, 0), max(surface.left, 0)
-        seen = surface.iuv[
-            :, top - surface.top : height - surface.top, left - surface.left : width - surface.left
-        ]
+        bottom, right = max(height - surface.top, 0), max(width - surface.left, 0)
+        seen = surface.iuv[:, top - surface.top : bottom, left - surface.left : right]
         window = whole[:, top : top + seen.shape[1], left : left + seen.shape[2]]
         np.copyto(window, seen, where=seen[:1] > 0)
     return whole

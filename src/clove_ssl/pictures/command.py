@@ -23,7 +23,14 @@ from clove_ssl.painting.sheets import (
     wrapped,
     write_titled_sheet,
 )
-from clove_ssl.pictures.maps import cell_at, fitted, principal_colours, similarity_maps, sliding_map
+from clove_ssl.pictures.maps import (
+    cell_at,
+    fitted,
+    principal_colours,
+    similarity_maps,
+    sliding_map,
+    thinned,
+)
 from clove_ssl.pictures.sources import (
     ShownImage,
     ShownNetwork,
@@ -88,15 +95,14 @@ def _matches(config: ShowConfig) -> Sheet:
 
 
 def _features(config: ShowConfig) -> Sheet:
-    networks = open_networks(config, both=True)
     before = open_untrained(config)
-    images, maps = _image_maps(config, [*before, *networks])
+    networks = [*before, *open_networks(config, both=True)]
+    images, maps = _image_maps(config, networks)
     # Each its own directions: those of random weights have nothing to do with the trained ones.
     colours = [
         *principal_colours(maps[: len(before)]),
         *principal_colours(maps[len(before) :]),
     ]
-    networks = [*before, *networks]
     rows: Rows = []
     for number, image in enumerate(images):
         picture = enlarged(array_of(image.pixels))
@@ -121,7 +127,7 @@ def _similarity(config: ShowConfig) -> Sheet:
     row, column = cell_at(config.at, _grid(maps[0]))
     found = [each.cpu() for each in similarity_maps(maps[0][:, row, column], maps)]
     values = torch.cat([each.flatten() for each in found])
-    low, high = (torch.quantile(values[:1_000_000], share).item() for share in (0.02, 0.995))
+    low, high = (torch.quantile(thinned(values), share).item() for share in (0.02, 0.995))
     first = ring(enlarged(array_of(images[0].pixels)), config.at)
     tiles = [captioned(first, images[0].name, note="the chosen cell")]
     for image, cosines in zip(images, found, strict=True):

@@ -74,7 +74,7 @@ def principal_colours(groups: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
     sample = together[:: -(-len(together) // _MOST_ROWS)]
     basis = _main_directions(sample)  # (D, 3)
     values = together @ basis  # (N, 3)
-    low, high = (torch.quantile(_thinned(values), share, dim=0) for share in (0.01, 0.99))
+    low, high = (torch.quantile(thinned(values), share, dim=0) for share in (0.01, 0.99))
     shares = ((values - low) / (high - low).clamp(min=1e-12)).clamp(0, 1)
     sizes = [each.shape[1:] for group in groups for each in group]
     pieces = iter(torch.split(shares, [size.numel() for size in sizes]))
@@ -109,6 +109,6 @@ def _main_directions(rows: Tensor) -> Tensor:
     return signed
 
 
-def _thinned(values: Tensor) -> Tensor:
-    """Not more rows than quantiles can be taken of."""
+def thinned(values: Tensor) -> Tensor:
+    """Evenly chosen rows, not more than quantiles can be taken of."""
     return values[:: -(-len(values) // 1_000_000)]

@@ -22,6 +22,7 @@ from clove_ssl.console import Console
 from clove_ssl.data.decode import DecodeError, decode
 from clove_ssl.data.labels.classified import only_labelled
 from clove_ssl.data.sources import FolderSource, ImageSource, open_source
+from clove_ssl.data.whole_files import read_whole
 from clove_ssl.errors import UserError
 from clove_ssl.methods.base import Method
 from clove_ssl.painting.sheets import Pixels
@@ -168,7 +169,7 @@ def _files(path: Path, count: int) -> Sequence[Path]:
 
 def _read_file(path: Path, number: int) -> ShownImage:
     try:
-        return ShownImage(path.name, number, decode(path.read_bytes()))
+        return ShownImage(path.name, number, decode(read_whole(path)))
     except FileNotFoundError:
         raise UserError(f"{path} does not exist. Name an image file or a folder.") from None
     except (DecodeError, OSError) as error:

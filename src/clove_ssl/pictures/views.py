@@ -201,9 +201,9 @@ def _paint_pair(
     geometry = [drawn.parameters.geometry(view) for view in pair]
     boxes = [each.signed_boxes(rule.coordinates) for each in geometry]  # (1, 4) each
     grids = [_grid(backbone, drawn.specs[view].size) for view in pair]
-    matches = match_cells(boxes[0], boxes[1], grids[0], grids[1], rule.threshold, unit=rule.unit)[
-        0
-    ]  # (L_a, L_b)
+    (matches,) = match_cells(
+        boxes[0], boxes[1], grids[0], grids[1], rule.threshold, unit=rule.unit
+    )  # (L_a, L_b)
     links = _nearest_matches(matches, boxes, grids)
     places = [(_place(here, grids[0]), _place(there, grids[1])) for here, there in links]
     pictures = [enlarged(array_of(drawn.pixels[view]), _PAIR_WIDTH) for view in pair]

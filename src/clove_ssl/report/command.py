@@ -15,10 +15,9 @@ from clove_ssl.pictures import command as showing
 from clove_ssl.probes import command as probing
 from clove_ssl.report.inline_pictures import MAIN_PICTURES
 from clove_ssl.report.page import render_report, write_file, write_report
-from clove_ssl.report.verdict import pretraining_verdict
+from clove_ssl.report.verdict import run_verdict
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory, list_checkpoints
-from clove_ssl.runs.hints import hints
 from clove_ssl.runs.metrics import damaged_lines, read_metrics
 from clove_ssl.runs.state import read_state
 
@@ -65,10 +64,7 @@ def conclude(path: Path) -> None:
         return
     except (UserError, RuntimeError, OSError) as error:  # such as a GPU without enough memory
         console.warn(f"not all could be measured and drawn: {error}")
-    metrics = read_metrics(run)
-    state = read_state(run, config, metrics)
-    found = hints(metrics, config, total_steps=state.total_steps)
-    console.say(pretraining_verdict(run, config, state, found).spoken())
+    console.say(run_verdict(run).spoken())
 
 
 def _measure_and_paint(run: RunDirectory, config: PretrainConfig, console: Console) -> None:

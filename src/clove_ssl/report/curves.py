@@ -22,7 +22,6 @@ TOP, RIGHT, BOTTOM = 10, 14, 24
 COLOURS = 8  # runs that have a colour of their own; the ninth looks like the first
 LETTER = 7.2  # width of a digit of the tick labels
 
-
 EMPTY = Markup('<p class="empty">No value to draw yet.</p>')
 
 
@@ -133,10 +132,8 @@ def tick_labels(positions: Sequence[float]) -> list[str]:
     largest = max(map(abs, positions), default=0.0)
     if not 1e-3 <= largest < 1e9:
         return [f"{position:.8g}" for position in positions]
-    scale, suffix = next(
-        (scale, suffix) for scale, suffix in ((1e6, "M"), (1e4, "k"), (0.0, "")) if largest >= scale
-    )
-    shown = [position / {"M": 1e6, "k": 1e3, "": 1}[suffix] for position in positions]
+    scale, suffix = (1e6, "M") if largest >= 1e6 else (1e3, "k") if largest >= 1e4 else (1.0, "")
+    shown = [position / scale for position in positions]
     gap = min((b - a for a, b in zip(shown, shown[1:], strict=False)), default=1.0)
     decimals = max(0, -math.floor(math.log10(gap * 1.001)))
     return [f"{value:.{decimals}f}{suffix}" if value else "0" for value in shown]

@@ -9,7 +9,8 @@ from typing import Any
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.console import duration
-from clove_ssl.report.verdict import probes_of
+from clove_ssl.report.probe_bars import headed
+from clove_ssl.report.verdict import percent, probes_of
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.hints import metric_table
 from clove_ssl.runs.history import History, Series
@@ -127,20 +128,12 @@ def _probe_facts(run: RunDirectory, config: PretrainConfig, history: History) ->
     shares.sort(key=lambda pair: pair[0]["data"] != config.data.source)
     facts: Facts = {}
     for entry, baseline in shares:
-        beside = f" (random weights {_percent(baseline['value'])})" if baseline else ""
-        facts.setdefault(_title(entry["title"]), f"{_percent(entry['value'])}{beside}")
+        beside = f" (random weights {percent(baseline['value'])})" if baseline else ""
+        facts.setdefault(headed(entry["title"]), f"{percent(entry['value'])}{beside}")
     if facts:
         return dict(list(facts.items())[:_SHOWN_PROBES])
     on_the_way = history.of(f"{PROBE_PREFIX}correspondence")
-    return {"Correspondence": _percent(on_the_way.values[-1])} if on_the_way else {}
-
-
-def _title(text: str) -> str:
-    return text if text.startswith("k-") else text[:1].upper() + text[1:]
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    return {"Correspondence": percent(on_the_way.values[-1])} if on_the_way else {}
 
 
 def _progress_facts(config: PretrainConfig, state: RunState, history: History) -> Facts:

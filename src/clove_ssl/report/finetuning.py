@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from clove_ssl.config.json_files import read_json
+from clove_ssl.errors import counted
 from clove_ssl.report.runs import ReportedRun
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.summary_file import read_summary
@@ -99,35 +100,24 @@ def _board(
     task: str, name: str, members: Sequence[tuple[ReportedRun, Scores, ScoreTable]]
 ) -> ScoreBoard:
     columns = list(dict.fromkeys(column for _, _, table in members for column in table.summary))
-    best = {
-        column: max(
-            (table.summary.get(column, -math.inf) for _, _, table in members), default=math.inf
-        )
-        for column in columns
-    }
-    several = len(members) > 1
+    found = [[table.summary.get(name, math.nan) for name in columns] for _, _, table in members]
+    best = [_best(values) for values in zip(*found, strict=True)]
     rows = [
         ScoreRow(
             run,
-            [
-                _cell(table.summary.get(column), is_best=several and best[column])
-                for column in columns
-            ],
+            [Cell(_percent(each), each == top) for each, top in zip(values, best, strict=True)],
         )
-        for run, _, table in members
+        for (run, _, _), values in zip(members, found, strict=True)
     ]
     _, scores, table = members[0]
-    images = "1 image" if scores.images == 1 else f"{scores.images:,} images"
-    return ScoreBoard(
-        f"{task}: {name}", f"{table.rule}, {images}", columns, rows, _classes(members)
-    )
+    note = f"{table.rule}, {counted(scores.images, 'image')}"
+    return ScoreBoard(f"{task}: {name}", note, columns, rows, _classes(members))
 
 
-def _cell(value: float | None, *, is_best: float | bool) -> Cell:
-    """A score; ``is_best`` is the best of all runs, or False where there is one run only."""
-    if value is None:
-        return Cell(NOTHING)
-    return Cell(_percent(value), is_best is not False and value == is_best)
+def _best(scores: Sequence[float]) -> float | None:
+    """The best score of several runs; nothing where there is one run only."""
+    known = [score for score in scores if not math.isnan(score)]
+    return max(known, default=None) if len(scores) > 1 else None
 
 
 def _classes(members: Sequence[tuple[ReportedRun, Scores, ScoreTable]]) -> Rows:

@@ -43,7 +43,6 @@ GEOMETRY = {
     "letter": curves.LETTER,
 }
 
-
 MAIN_GROUPS = frozenset({"loss", "features", "probes", "other"})
 """Metrics that are shown at once; the others are folded."""
 SHOWN_AT_ONCE = 4

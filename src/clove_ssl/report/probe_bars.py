@@ -12,15 +12,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from clove_ssl.config.pretraining import shown_source
 from clove_ssl.report.curves import Axis, tick_labels, ticks, value_range
+from clove_ssl.report.verdict import RANDOM, Entry, percent
 from clove_ssl.runs.common_metrics import COMMON
 from clove_ssl.runs.metrics import PROBE_PREFIX
-
-Entry = Mapping[str, Any]
-"""An entry of ``probes.json``, as ``runs/probe_file.py`` reads it."""
 
 LOWER_IS_BETTER = frozenset({"alignment", "uniformity"})
 _MEANINGS = {metric.name.removeprefix(PROBE_PREFIX): metric.meaning for metric in COMMON}
@@ -83,7 +81,7 @@ def _chart(
     scale = 100 if probes[0]["is_share"] else 1
     labels = tick_labels([scale * position for position in positions])
     return BarChart(
-        title=title if title.startswith("k-") else title[:1].upper() + title[1:],
+        title=headed(title),
         data=data,
         meaning=_MEANINGS.get(kind, ""),
         better="lower" if is_lower else "higher",
@@ -92,6 +90,11 @@ def _chart(
         ticks=tuple(zip(map(axis.place, positions), labels, strict=True)),
         bars=tuple(_bar(probe, axis, colours) for probe in probes),
     )
+
+
+def headed(title: str) -> str:
+    """The name of a score as a heading; the letter of k-NN stays small."""
+    return title if title.startswith("k-") else title[:1].upper() + title[1:]
 
 
 def _axis(values: Sequence[float], form: str) -> Axis:
@@ -116,7 +119,7 @@ def _bar(probe: Entry, axis: Axis, colours: Mapping[str, int]) -> Bar:
         place=axis.place(probe["value"]),
         whisker=whisker,
         chance=None if chance is None else axis.place(chance),
-        is_baseline=name.startswith("random:"),
+        is_baseline=name.startswith(RANDOM),
         run=colours.get(Path(name).name),
     )
 
@@ -128,7 +131,7 @@ def _note(probe: Entry) -> str:
     if probe.get("chance") is not None:
         parts.append(f"chance {_text(probe['chance'], probe)}")
     if "accuracy" in probe:
-        parts.append(f"pixel accuracy {100 * probe['accuracy']:.1f} %")
+        parts.append(f"pixel accuracy {percent(probe['accuracy'])}")
     return ", ".join(parts)
 
 
@@ -137,4 +140,4 @@ def _interval(probe: Entry) -> Sequence[float]:
 
 
 def _text(value: float, probe: Entry) -> str:
-    return f"{100 * value:.1f} %" if probe["is_share"] else f"{value:.3g}"
+    return percent(value) if probe["is_share"] else f"{value:.3g}"

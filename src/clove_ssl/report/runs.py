@@ -106,13 +106,20 @@ def read_runs(runs: Sequence[RunDirectory]) -> list[ReportedRun]:
 def _beside_random_weights(run: ReportedRun, others: Sequence[ReportedRun]) -> ReportedRun:
     """A fine-tuning with a verdict that knows the same one of random weights on this page."""
     own = run.finetuning
+    if own is None:
+        return run
     for other in others:
         its = other.finetuning
-        if own is None or its is None or its.backbone != RANDOM:
-            continue
-        if (own.task, own.total_iterations) == (its.task, its.total_iterations):
+        if its is not None and its.backbone == RANDOM and _lesson(its) == _lesson(own):
             return replace(run, verdict=finetuning_verdict(run.run, own, floor=other.run))
     return run
+
+
+def _lesson(config: FinetuneConfig) -> tuple[object, ...]:
+    """What fine-tunings have in common that can be compared by their scores."""
+    root = config.data.root and config.data.root.resolve()
+    data = replace(config.data, root=root, workers=None)
+    return config.task, config.total_iterations, config.fraction, data
 
 
 def _read_finetuning(

@@ -6,26 +6,27 @@ can do beside random weights counts most; where that was not measured, how train
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from clove_ssl.config.finetuning import RANDOM as FROM_SCRATCH
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig, shown_source
-from clove_ssl.runs.directory import RunDirectory
-from clove_ssl.runs.hints import Hint, worrying
+from clove_ssl.errors import counted
+from clove_ssl.runs.directory import RunDirectory, read_config
+from clove_ssl.runs.hints import Hint, hints, worrying
+from clove_ssl.runs.metrics import read_metrics
 from clove_ssl.runs.probe_file import read_probes
-from clove_ssl.runs.state import RunState
+from clove_ssl.runs.state import RunState, read_state
 from clove_ssl.runs.summary_file import read_summary
 from clove_ssl.tasks.scoring.scores import read_scores
 
 Standing = Literal["good", "early", "look", "bad"]
 Entry = Mapping[str, Any]
-Scored = tuple[str, float, str]
-"""The name of a score, its value from 0 to 1, and on what it was found."""
-
+"""An entry of ``probes.json``, as ``runs/probe_file.py`` reads it."""
 RANDOM = "random:"
 FEW_STEPS = 100
 """Optimizer steps after which no network has learned anything worth using."""
@@ -48,8 +49,33 @@ class RunVerdict:
         return f"{self.headline}. {self.text} {self.next_step}"
 
 
+class Scored(NamedTuple):
+    """The score by which a fine-tuning is judged."""
+
+    name: str
+    value: float  # from 0 to 1; not a number where there was nothing to measure
+    where: str  # on what it was found
+
+    @property
+    def shown(self) -> str:
+        """Name and value in percent."""
+        return f"{self.name.replace('_', ' ')} {100 * self.value:.1f}"
+
+
+def run_verdict(run: RunDirectory) -> RunVerdict:
+    """What to think of a run, whatever kind it is."""
+    config = read_config(run)
+    if isinstance(config, FinetuneConfig):
+        return finetuning_verdict(run, config)
+    metrics = read_metrics(run)
+    state = read_state(run, config, metrics)
+    return pretraining_verdict(
+        run, config, state, hints(metrics, config, total_steps=state.total_steps)
+    )
+
+
 def pretraining_verdict(
-    run: RunDirectory, config: PretrainConfig, state: RunState, hints: Sequence[Hint]
+    run: RunDirectory, config: PretrainConfig, state: RunState, found: Sequence[Hint]
 ) -> RunVerdict:
     """The verdict on a pre-training run, at any time of its life."""
     if not config.method.trains:
@@ -59,7 +85,7 @@ def pretraining_verdict(
             "These are random weights: the floor that other runs are compared with.",
             f"Compare them with a run: clove probe RUN {run.path}",
         )
-    problems = [hint for hint in worrying(hints) if hint.level == "bad"]
+    problems = [hint for hint in worrying(found) if hint.level == "bad"]
     if problems:
         title = problems[0].metric.title.lower()
         return RunVerdict(
@@ -70,10 +96,7 @@ def pretraining_verdict(
         )
     if state.status != "finished":
         return _unfinished(run, state)
-    measured = compared_with_random(run, config)
-    if measured is not None:
-        return measured
-    return _unmeasured(run, state)
+    return compared_with_random(run, config) or _unmeasured(run, state)
 
 
 def finetuning_verdict(
@@ -91,27 +114,41 @@ def finetuning_verdict(
             f"The {config.task.name} model is still being trained.",
             f"If nothing is running, go on with: clove resume {run.path}",
         )
-    name, value, where = scored
-    shown = f"{name.replace('_', ' ')} {100 * value:.1f}"
-    if value < _NOTHING_FOUND:
-        return RunVerdict(
-            "bad",
-            "The model finds nothing",
-            f"It scores {shown} {where} after {config.total_iterations:,} steps.",
-            "Train longer; if that does not help, look at the pictures of truth and prediction, "
-            "check the labels, and try another --lr.",
-        )
-    if value < _LITTLE_FOUND:
-        return RunVerdict(
-            "look",
-            "The model has begun to find things",
-            f"It scores {shown} of 100 {where}.",
-            "Train longer, or with more labelled images.",
-        )
+    if weak := _weak(scored, config):
+        return weak
+    shown = f"{scored.shown[:1].upper()}{scored.shown[1:]}"
     text, next_step = _beside_the_floor(
         run, config, None if floor is None else _headline_score(floor)
     )
-    return RunVerdict("good", f"{shown[:1].upper()}{shown[1:]} of 100 {where}", text, next_step)
+    return RunVerdict("good", f"{shown} of 100 {scored.where}", text, next_step)
+
+
+def _weak(scored: Scored, config: FinetuneConfig) -> RunVerdict | None:
+    """The verdict on a score that is no use yet."""
+    if math.isnan(scored.value):
+        return RunVerdict(
+            "look",
+            "Nothing could be measured",
+            f"There is no {scored.name.replace('_', ' ')} {scored.where}, since the test images "
+            "have nothing that counts for it.",
+            "Check their labels.",
+        )
+    if scored.value < _NOTHING_FOUND:
+        return RunVerdict(
+            "bad",
+            "The model finds nothing",
+            f"It scores {scored.shown} {scored.where} after {config.total_iterations:,} steps.",
+            "Train longer; if that does not help, look at the pictures of truth and prediction, "
+            "check the labels, and try another --lr.",
+        )
+    if scored.value < _LITTLE_FOUND:
+        return RunVerdict(
+            "look",
+            "The model has begun to find things",
+            f"It scores {scored.shown} of 100 {scored.where}.",
+            "Train longer, or with more labelled images.",
+        )
+    return None
 
 
 def _beside_the_floor(
@@ -125,13 +162,13 @@ def _beside_the_floor(
             "Fine-tune a pre-trained backbone in the same way, and put both runs on one page: "
             "clove report RUN RUN",
         )
-    if floor is None:
+    if floor is None or math.isnan(floor.value):
         return pictures, (
             "To know what pre-training brings, fine-tune random weights, too, and put both runs on "
             "one page: clove report RUN RUN"
         )
     return (
-        f"Random weights, trained as long, reach {100 * floor[1]:.1f}; chance is part of the "
+        f"Random weights, trained as long, reach {100 * floor.value:.1f}; chance is part of the "
         f"difference. {pictures}",
         f"Use it: clove predict {run.path} IMAGES --out FOLDER. To be sure of the difference, "
         "repeat both with --runs 3.",
@@ -148,15 +185,14 @@ def _score(run: RunDirectory) -> Scored | None:
     scores = read_scores(run.scores) if run.scores.is_file() else None
     if scores is None or not scores.by_name():
         return None
-    images = "1 test image" if scores.images == 1 else f"{scores.images:,} test images"
-    return *scores.headline, f"on {images}"
+    return Scored(*scores.headline, f"on {counted(scores.images, 'test image')}")
 
 
 def _repeated_score(run: RunDirectory) -> Scored | None:
     """The mean of the first score of several runs."""
     content = read_summary(run)
     for name, spread in content["scores"].items():
-        return name, spread["mean"], f"on average over {content['runs']} runs"
+        return Scored(name, spread["mean"], f"on average over {content['runs']} runs")
     return None
 
 
@@ -197,7 +233,7 @@ def judge_entry(entry: Entry, entries: Sequence[Entry]) -> RunVerdict | None:
     baseline = _baseline(entry, entries)
     if baseline is None:
         return None
-    gain = entry["value"] - baseline["value"]
+    gain = entry["value"] - baseline["value"]  # not a number where a network diverged
     interval = entry.get("gain_interval")
     text = f"{_sentence(entry)}; random weights {_short(baseline)}."
     if interval is not None and interval[0] <= 0 <= interval[1]:
@@ -207,7 +243,7 @@ def judge_entry(entry: Entry, entries: Sequence[Entry]) -> RunVerdict | None:
             f"{text} That is no difference that these images can show.",
             "Train longer, or on more images.",
         )
-    if gain <= 0:
+    if not gain > 0:
         return RunVerdict(
             "bad",
             "Worse than random weights",
@@ -291,10 +327,9 @@ def _unmeasured(run: RunDirectory, state: RunState) -> RunVerdict:
 
 def _is_of(entry: Entry, run: RunDirectory) -> bool:
     """Whether an entry is about the exported backbone of this run, which may have been moved."""
-    name = Path(str(entry["backbone"]))
-    return name.name in (run.path.resolve().name, run.backbone.name) and not str(name).startswith(
-        RANDOM
-    )
+    name = str(entry["backbone"])
+    own_names = (run.path.resolve().name, run.backbone.name)
+    return Path(name).name in own_names and not name.startswith(RANDOM)
 
 
 def _baseline(entry: Entry, entries: Sequence[Entry]) -> Entry | None:
@@ -313,20 +348,21 @@ def _baseline(entry: Entry, entries: Sequence[Entry]) -> Entry | None:
 def _sentence(entry: Entry) -> str:
     if entry["figure"] == "correspondence":
         photos = "scene" if entry["data"] == "scenes" else "photo"
-        value = _percent(entry["value"])
+        value = percent(entry["value"])
         return f"Its features find the same place in two views of a {photos} {value} of the time"
     return f"Its features reach {entry['title']} {_shown(entry)} on {shown_source(entry['data'])}"
 
 
 def _short(entry: Entry) -> str:
     if entry["figure"] == "correspondence":
-        return f"do so {_percent(entry['value'])} of the time"
+        return f"do so {percent(entry['value'])} of the time"
     return f"reach {_shown(entry)}"
 
 
 def _shown(entry: Entry) -> str:
-    return _percent(entry["value"]) if entry["is_share"] else f"{entry['value']:.3g}"
+    return percent(entry["value"]) if entry["is_share"] else f"{entry['value']:.3g}"
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """A share as probes tell it."""
     return f"{100 * share:.1f} %"

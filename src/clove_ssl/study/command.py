@@ -25,12 +25,7 @@ from clove_ssl.study.costs import describe_costs, estimate, read_speeds
 from clove_ssl.study.plan import StudyPlan, check_data, make_plan, save_study
 from clove_ssl.study.report import StudyPage, write_study_report
 from clove_ssl.study.results import pretraining_rows
-from clove_ssl.study.running import (
-    FROM_INPUT,
-    record_failure,
-    run_cell,
-    work,
-)
+from clove_ssl.study.running import FROM_INPUT, record_failure, run_cell, work
 from clove_ssl.study.scheduling import Outcome, Slots, run_in_turn, slurm_script
 from clove_ssl.study.studies import open_study
 from clove_ssl.training.signals import terminated_like_interrupted
@@ -154,11 +149,7 @@ def _start(
 def _run_one(plan: StudyPlan, cell: Cell, *, gpus: int) -> None:
     """One cell, whose failure is written down for whoever looks at the study."""
     try:
-        if gpus > 1:
-            with terminated_like_interrupted():
-                run_cell(plan, cell, gpus=gpus)
-        else:
-            run_cell(plan, cell)
+        run_cell(plan, cell, gpus=gpus)
     except CellInUse:
         raise
     except Exception as error:

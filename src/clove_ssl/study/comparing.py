@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from clove_ssl.probes.suite import TITLES
@@ -30,10 +30,13 @@ _VARIANTS = {row.key for table in _ABLATIONS for row in table.rows}
 
 
 @dataclass(frozen=True)
-class _Columns:
-    """The scores of a table."""
+class _Layout:
+    """What a table shows: a measure, in the rows of the paper's table where there is one."""
 
-    names: tuple[str, ...]
+    measure: Measure
+    paper: PaperTable | None
+    has_paper: bool  # whether the paper has these scores
+    names: tuple[str, ...]  # of the scores
     headings: tuple[str, ...]
 
 
@@ -78,104 +81,83 @@ class StudyComparison:
         return {entry.label: pretraining_facts(self._plan, entry) for entry in self._entries}
 
     @cached_property
-    def _results(self) -> dict[tuple[str, str, str], Results]:
+    def _results(self) -> dict[tuple[str, str], Results]:
         return {
-            self._key(entry, measure): results_of(self._plan, entry, measure)
+            (entry.label, measure.label): results_of(self._plan, entry, measure)
             for measure in self._measures
             for entry in self._entries
         }
 
-    def _key(self, entry: PretrainingEntry, measure: Measure) -> tuple[str, str, str]:
-        return entry.label, type(measure).__name__, measure.label
-
     def _found(self, entry: PretrainingEntry, measure: Measure) -> Results:
-        return self._results[self._key(entry, measure)]
+        return self._results[entry.label, measure.label]
 
     def _tables_of(self, measure: Measure) -> Iterator[StudyTable]:
         if self._methods:
-            yield self._table(measure, self._methods, _main_table(measure))
+            yield self._table(self._layout(measure, _main_table(measure)), self._methods)
         for ablation in self._ablations:
-            yield self._table(measure, self._entries, ablation)
+            yield self._table(self._layout(measure, ablation), self._entries)
 
-    def _table(
-        self, measure: Measure, entries: Sequence[PretrainingEntry], paper: PaperTable | None
-    ) -> StudyTable:
-        task = measure.task if isinstance(measure, FinetuningEntry) else None
-        same_measure = paper is not None and paper.task == task
-        columns = self._columns(measure, paper if same_measure else None)
-        title = f"{measure.label}" if paper is None else f"{paper.title}: {measure.label}"
-        label = (
-            measure.label
-            if paper is None
-            else f"{paper.label.removeprefix('tab:')}-{measure.label}"
-        )
-        return StudyTable(
-            identity=f"study:{label}",
-            title=title,
-            note=_note(paper, same_measure=same_measure),
-            headings=columns.headings,
-            rows=tuple(self._rows(measure, entries, paper, columns, same_measure=same_measure)),
-            has_paper=same_measure,
-        )
-
-    def _columns(self, measure: Measure, paper: PaperTable | None) -> _Columns:
-        if paper is not None:
-            return _Columns(paper.scores, paper.headings)
+    def _layout(self, measure: Measure, paper: PaperTable | None) -> _Layout:
+        if paper is not None and paper.task == _task_of(measure):
+            return _Layout(measure, paper, True, paper.scores, paper.headings)
         found = [self._found(entry, measure).scores for entry in self._entries]
         names = list(dict.fromkeys(name for scores in found for name in scores))
         if isinstance(measure, ProbeEntry):
             names = list(dict.fromkeys([measure.main_score, *names]))
         shown = tuple(names[:MOST_FIGURES]) or ("score",)
-        return _Columns(shown, tuple(title_of(measure, name) for name in shown))
+        headings = tuple(title_of(measure, name) for name in shown)
+        return _Layout(measure, paper, False, shown, headings)
 
-    def _rows(
-        self,
-        measure: Measure,
-        entries: Sequence[PretrainingEntry],
-        paper: PaperTable | None,
-        columns: _Columns,
-        *,
-        same_measure: bool,
-    ) -> Iterator[StudyRow]:
+    def _table(self, layout: _Layout, entries: Sequence[PretrainingEntry]) -> StudyTable:
+        title = name = layout.measure.label
+        if layout.paper is not None:
+            title = f"{layout.paper.title}: {title}"
+            name = f"{layout.paper.label.removeprefix('tab:')}-{name}"
+        return StudyTable(
+            identity=f"study:{name}",
+            title=title,
+            note=_note(layout),
+            headings=layout.headings,
+            rows=tuple(self._rows(layout, entries)),
+            has_paper=layout.has_paper,
+        )
+
+    def _rows(self, layout: _Layout, entries: Sequence[PretrainingEntry]) -> Iterator[StudyRow]:
         """The paper's rows in their order, then methods that it does not have."""
+        paper = layout.paper
         for line in paper.rows if paper else ():
             ours = [entry for entry in entries if line.key in entry.rows]
             for entry in ours:
-                yield self._row(measure, entry, columns, (paper, line), same_measure=same_measure)
-            if not ours and same_measure:
+                yield self._row(layout, entry, line)
+            if not ours and layout.has_paper:
                 yield _row_of_paper(line)
         for entry in entries:
             if paper is None or (not paper.is_ablation and paper.row(entry.rows) is None):
-                yield self._row(measure, entry, columns, None, same_measure=same_measure)
+                yield self._row(layout, entry, None)
 
-    def _row(
-        self,
-        measure: Measure,
-        entry: PretrainingEntry,
-        columns: _Columns,
-        line: tuple[PaperTable | None, PaperRow] | None,
-        *,
-        same_measure: bool,
-    ) -> StudyRow:
+    def _row(self, layout: _Layout, entry: PretrainingEntry, line: PaperRow | None) -> StudyRow:
+        study, measure = self._plan.config, layout.measure
         results, facts = self._found(entry, measure), self._facts[entry.label]
-        table, row = line if line else (None, None)
-        values = row.values if row and same_measure else (None,) * len(columns.names)
+        theirs = line.values if line and layout.has_paper else (None,) * len(layout.names)
         pairs = tuple(
             Pair(value, _our_score(results, name, value))
-            for name, value in zip(columns.names, values, strict=True)
+            for name, value in zip(layout.names, theirs, strict=True)
+        )
+        row = StudyRow(
+            name=entry.label if line is None else f"{line.name} ({entry.label})",
+            paper_epochs=line.epochs if line else None,
+            pairs=pairs,
         )
         measured = next((pair.ours for pair in pairs if pair.ours), None)
         if measured is None:
-            return StudyRow(_name(entry, row), row.epochs if row else None, pairs)
+            return row
         left: Iterable[str] = ()
-        if table and row and same_measure:
-            left = departures(self._plan.config, entry, facts, results, (table, row))
-        return StudyRow(
-            name=_name(entry, row),
-            paper_epochs=row.epochs if row else None,
-            pairs=pairs,
-            budget=describe_budget(self._plan.config, entry, facts, results),
-            data=describe_data(self._plan.config, facts, measure, results),
+        if layout.paper and line and layout.has_paper:
+            left = departures(study, entry, facts, results, (layout.paper, line))
+        return replace(
+            row,
+            budget=describe_budget(study, entry, facts, results),
+            data=describe_data(study, facts, measure, results),
             count=measured.count,
             departures=tuple(left),
         )
@@ -213,8 +195,11 @@ def measures_of(study: StudyConfig) -> Sequence[Measure]:
 
 def _main_table(measure: Measure) -> PaperTable | None:
     """The paper's table of all methods for a task."""
-    task = measure.task if isinstance(measure, FinetuningEntry) else ""
-    return next((table for table in _MAIN if table.task == task), None)
+    return next((table for table in _MAIN if table.task == _task_of(measure)), None)
+
+
+def _task_of(measure: Measure) -> str | None:
+    return measure.task if isinstance(measure, FinetuningEntry) else None
 
 
 def main_score(measure: Measure, found: Iterable[str]) -> str:
@@ -251,19 +236,16 @@ def _row_of_paper(line: PaperRow) -> StudyRow:
     return StudyRow(line.name, line.epochs, tuple(Pair(value, None) for value in line.values))
 
 
-def _name(entry: PretrainingEntry, line: PaperRow | None) -> str:
-    return entry.label if line is None else f"{line.name} ({entry.label})"
-
-
-def _note(paper: PaperTable | None, *, same_measure: bool) -> str:
-    if paper is None:
+def _note(layout: _Layout) -> str:
+    if layout.paper is None:
         return "The paper has no such table."
-    if not same_measure:
+    if not layout.has_paper:
         return (
-            f"The variants of the paper's table {paper.label}, measured in another way: its "
+            f"The variants of the paper's table {layout.paper.label}, measured in another way: its "
             "scores (AP on VOC) cannot stand beside these."
         )
     return (
-        f"The paper's scores are those of {paper.label}, as printed: means of {paper.runs} runs, "
-        "but for those of other methods that it takes from their own papers."
+        f"The paper's scores are those of {layout.paper.label}, as printed: means of "
+        f"{layout.paper.runs} runs, but for those of other methods that it takes from their own "
+        "papers."
     )

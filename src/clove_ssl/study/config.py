@@ -192,8 +192,8 @@ class StudyRunConfig(Ranged):
     """Run a study, continue it, or show what it would cost; see docs/study.md."""
 
     study: Annotated[str, tyro.conf.Positional]
-    """``smoke``, ``quick``, ``quick-ablations``, ``paper-main``, ``paper-ablations``, or a YAML
-    file."""
+    """``smoke``, ``quick``, ``quick-ablations``, ``clove-plus``, ``paper-main``,
+    ``paper-ablations``, or a YAML file."""
     out: Path
     """Folder of the study; what is done there is not done again."""
     data: str | None = None

@@ -52,11 +52,11 @@ class StudyConfigs:
         if entry.label not in self._probes:
             data = self._labelled(entry.data) or entry.data
             base = ProbeConfig(backbones=(), data=data, size=USUAL_SIDE)
+            changed = files.changed(base, entry.changes, where=f"changes of {entry.label}")
             if entry.main_score not in TITLES:
                 raise unknown_name(f"score of probe {entry.label}", entry.main_score, TITLES)
             if "stages" not in entry.changes:
                 self._check_stages(entry)
-            changed = files.changed(base, entry.changes, where=f"changes of {entry.label}")
             self._probes[entry.label] = changed
         return replace(self._probes[entry.label], backbones=(backbone,))
 

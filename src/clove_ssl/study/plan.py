@@ -7,6 +7,7 @@ import math
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import yaml
@@ -109,13 +110,12 @@ class StudyPlan:
         """The complete config of a cell; that of a timed pre-training needs its timing."""
         run = self.folder.run(cell.name)
         if isinstance(cell.measure, ProbeEntry):
-            return self.configs.probe(cell.measure, backbone=self._backbone_file(cell))
+            # The file and not the run: probes of one run may go on side by side.
+            return self.configs.probe(cell.measure, backbone=self._backbone(cell, is_file=True))
         if isinstance(cell.measure, FinetuningEntry):
+            backbone = self._backbone(cell, is_file=False)
             return self.configs.finetuning(
-                cell.measure,
-                backbone=self._backbone(cell),
-                seed=cell.finetuning_seed,
-                out=run.path,
+                cell.measure, backbone=backbone, seed=cell.finetuning_seed, out=run.path
             )
         return self.configs.pretraining(
             cell.entry, seed=cell.seed, out=run.path, steps_in_time=self._steps_in_time(cell)
@@ -123,8 +123,7 @@ class StudyPlan:
 
     def missing(self, cell: Cell) -> list[str]:
         """The cells that have to be done before this one and are not."""
-        by_name = {each.name: each for each in self.cells}
-        return [n for n in cell.needs if state_of(by_name[n], self.folder) != "done"]
+        return [n for n in cell.needs if state_of(self._by_name[n], self.folder) != "done"]
 
     def keep(self, cell: Cell) -> None:
         """Write down what a cell is started with; refuse what differs from an earlier start."""
@@ -154,16 +153,15 @@ class StudyPlan:
         assert self.config.budget.amount is not None
         return timing.steps_in(self.config.budget.amount) if timing else None
 
-    def _backbone(self, cell: Cell) -> str:
+    def _backbone(self, cell: Cell, *, is_file: bool) -> str:
         if cell.entry.backbone is not None:
             return backbone_of(cell.entry, cell.seed)
-        return str(self.folder.run(cell.needs[0]).path)
+        made = self.folder.run(cell.needs[0])
+        return str(made.backbone if is_file else made.path)
 
-    def _backbone_file(self, cell: Cell) -> str:
-        """The file and not the run: probes of one run may go on side by side."""
-        if cell.entry.backbone is not None:
-            return backbone_of(cell.entry, cell.seed)
-        return str(self.folder.run(cell.needs[0]).backbone)
+    @cached_property  # slots ask ten times a second what every waiting cell misses
+    def _by_name(self) -> dict[str, Cell]:
+        return {cell.name: cell for cell in self.cells}
 
 
 def make_plan(config: StudyConfig, out: Path) -> StudyPlan:

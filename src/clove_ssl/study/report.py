@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from markupsafe import Markup
 
@@ -126,11 +127,10 @@ def paint_bars(table: StudyTable) -> Markup | None:
     axis = Axis(0, _longest(rows), left, WIDTH - RIGHT)
     bottom = TOP + sum(heights)
     parts = [_scale(axis, bottom)]
-    for number, row in enumerate(rows):
-        parts.append(_group(row, axis, TOP + sum(heights[:number])))
-    what = f"{table.headings[0]}: {table.title}" + (
-        " (grey: the paper's)" if table.has_paper else ""
-    )
+    tops = accumulate(heights, initial=TOP)
+    parts += [_group(row, axis, top) for row, top in zip(rows, tops, strict=False)]
+    grey = " (grey: the paper's)" if table.has_paper else ""
+    what = f"{table.headings[0]}: {table.title}{grey}"
     return Markup(
         '<svg class="study-bars" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {} {}" '
         'width="{}" role="img" aria-label="{}"><style>{}</style>'
@@ -144,13 +144,13 @@ def _bars_of(row: StudyRow) -> int:
 
 def _longest(rows: list[StudyRow]) -> float:
     """The right end of the scale: the largest value with its whisker."""
-    ends = [pair.paper for pair in (row.pairs[0] for row in rows) if pair.paper is not None]
-    ends += [_whisker(row.pairs[0].ours)[1] for row in rows if row.pairs[0].ours]
+    pairs = [row.pairs[0] for row in rows]
+    ends = [pair.paper for pair in pairs if pair.paper is not None]
+    ends += [_whisker(pair.ours)[1] for pair in pairs if pair.ours]
     return max(*ends, 1e-9) * 1.02
 
 
-def _whisker(ours: OurScore | None) -> tuple[float, float]:
-    assert ours is not None
+def _whisker(ours: OurScore) -> tuple[float, float]:
     reach = 2 * (ours.standard_error or 0.0)
     return ours.mean - reach, ours.mean + reach
 
@@ -173,10 +173,10 @@ def _group(row: StudyRow, axis: Axis, top: float) -> Markup:
     assert pair.ours is not None
     parts, y = [], top
     if pair.paper is not None:
-        parts += [_bar("paper", axis, pair.paper, y)]
+        parts.append(_bar("paper", axis, pair.paper, y))
         y += BAR
     low, high = (max(axis.low, end) for end in _whisker(pair.ours))
-    parts += [_bar("ours", axis, pair.ours.mean, y)]
+    parts.append(_bar("ours", axis, pair.ours.mean, y))
     if pair.ours.standard_error is not None:
         parts.append(_whisker_line(axis.place(low), axis.place(high), y + (BAR - 3) / 2))
     text = Markup('<text x="{:.1f}" y="{:.1f}"{}>{}</text>')

@@ -89,7 +89,7 @@ def results_of(plan: StudyPlan, entry: PretrainingEntry, measure: Measure) -> Re
 
 def pretraining_facts(plan: StudyPlan, entry: PretrainingEntry) -> PretrainingFacts | None:
     """What is known of the first finished run of an entry."""
-    cell = next((cell for cell in _pretrainings(plan, entry)), None)
+    cell = next(iter(_pretrainings(plan, entry)), None)
     if cell is None:
         return None
     run = plan.folder.run(cell.name)

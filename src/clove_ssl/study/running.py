@@ -39,7 +39,9 @@ from clove_ssl.whole_runs import resume
 
 def run_cell(plan: StudyPlan, cell: Cell, *, gpus: int = 1) -> None:
     """Do the work of a cell, unless it is done; a stop signal raises ``KeyboardInterrupt``."""
-    with plan.folder.working_on(cell.name):
+    # A run in this process looks after signals itself; torchrun has to be ended by us.
+    heeding = terminated_like_interrupted() if gpus > 1 else nullcontext()
+    with heeding, plan.folder.working_on(cell.name):
         if state_of(cell, plan.folder) == "done":
             return
         if missing := plan.missing(cell):
@@ -50,17 +52,18 @@ def run_cell(plan: StudyPlan, cell: Cell, *, gpus: int = 1) -> None:
 
 
 def record_failure(plan: StudyPlan, cell: Cell, error: Exception) -> str:
-    """Write down why a cell failed; gives the first line of it."""
+    """Write down why a cell failed; gives what to tell of it."""
     return write_failure(plan.folder.failure(cell.name), error)
 
 
 def write_failure(path: Path, error: Exception) -> str:
-    """Write down what went wrong; gives the first line of it."""
-    told = str(error) if isinstance(error, UserError) else traceback.format_exc()
+    """Write down what went wrong, with a traceback unless it is told for users; gives its text."""
+    is_told = isinstance(error, UserError)
+    told = str(error) if is_told else traceback.format_exc()
     with suppress(OSError):  # a full disk may be why it failed; the other cells go on
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, told.rstrip() + "\n")
-    return f"{type(error).__name__}: {error}" if not isinstance(error, UserError) else str(error)
+    return str(error) if is_told else f"{type(error).__name__}: {error}"
 
 
 def _do(plan: StudyPlan, cell: Cell, gpus: int) -> None:
@@ -169,8 +172,7 @@ def work(plan: StudyPlan, orders: Iterable[str], *, gpus: int) -> None:
 
 def _attempt(plan: StudyPlan, cell: Cell, gpus: int) -> Answer:
     try:
-        with terminated_like_interrupted() if gpus > 1 else nullcontext():
-            run_cell(plan, cell, gpus=gpus)
+        run_cell(plan, cell, gpus=gpus)
     except CellInUse as error:
         print(error)
         return "in-use"

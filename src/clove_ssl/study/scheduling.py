@@ -72,7 +72,7 @@ def _settled(plan: StudyPlan, cell: Cell) -> Outcome | None:
 
 
 class _Worker:
-    """A process that takes cells one after the other; see :mod:`study_worker`."""
+    """A process that takes cells one after the other; see :func:`.running.work`."""
 
     def __init__(self, plan: StudyPlan, slot: int, group: tuple[int, ...], *, gpus: int) -> None:
         self._plan = plan
@@ -276,8 +276,11 @@ def _environment(group: tuple[int, ...]) -> dict[str, str]:
     """The environment of a cell on a group of the GPUs that this process may use."""
     if not group:
         return {**os.environ}
-    allowed = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    names = allowed.split(",") if allowed else [str(n) for n in range(max(group) + 1)]
+    allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if allowed is None:
+        names = [str(number) for number in range(max(group) + 1)]
+    else:
+        names = list(filter(None, allowed.split(",")))
     if max(group) >= len(names):
         raise UserError(
             f"--devices names GPU {max(group)}, but CUDA_VISIBLE_DEVICES={allowed} leaves "

@@ -120,15 +120,9 @@ def header(table: StudyTable) -> list[str]:
         for heading in table.headings
         for name in ([f"{heading} paper", f"{heading} ours"] if table.has_paper else [heading])
     ]
-    return [
-        "method",
-        *(["ep paper"] if table.has_paper else []),
-        *scores,
-        "n",
-        "budget",
-        "data",
-        *_last(table),
-    ]
+    epochs = ["ep paper"] if table.has_paper else []
+    departures = ["not as in the paper"] if table.has_paper else []
+    return ["method", *epochs, *scores, "n", "budget", "data", *departures]
 
 
 def cells(table: StudyTable, row: StudyRow) -> list[str]:
@@ -136,7 +130,7 @@ def cells(table: StudyTable, row: StudyRow) -> list[str]:
     scores = [
         text
         for pair in row.pairs
-        for text in ([_paper(pair)] if table.has_paper else []) + [_ours(pair)]
+        for text in ([_number(pair.paper, ".1f")] if table.has_paper else []) + [_ours(pair)]
     ]
     epochs = [str(row.paper_epochs or NOTHING)] if table.has_paper else []
     departures = ["; ".join(row.departures) or NOTHING] if table.has_paper else []
@@ -174,19 +168,16 @@ RUNS_LEGEND = (
 
 def run_cells(row: PretrainingRow) -> list[str]:
     """One run as text."""
-    formats = {
-        "steps": ",.0f",
-        "epochs": ".1f",
-        "images_per_second": ",.0f",
-        "memory_gib": ".1f",
-        "effective_rank": ".0f",
-        "feature_std": ".2f",
-    }
-    known = {name: getattr(row, name) for name in formats}
-    shown = {n: NOTHING if known[n] is None else format(known[n], f) for n, f in formats.items()}
-    loss = NOTHING if row.loss is None else f"{row.loss[0]:.3f} to {row.loss[1]:.3f}"
-    *before, rank, spread = shown.values()
-    return [row.run, *before, loss, rank, spread]
+    return [
+        row.run,
+        _number(row.steps, ",.0f"),
+        _number(row.epochs, ".1f"),
+        _number(row.images_per_second, ",.0f"),
+        _number(row.memory_gib, ".1f"),
+        NOTHING if row.loss is None else f"{row.loss[0]:.3f} to {row.loss[1]:.3f}",
+        _number(row.effective_rank, ".0f"),
+        _number(row.feature_std, ".2f"),
+    ]
 
 
 PAIRED_HEADER = [
@@ -202,7 +193,7 @@ PAIRED_HEADER = [
 
 def paired_cells(row: PairedRow) -> list[str]:
     """One comparison as text."""
-    error = NOTHING if row.standard_error is None else f"{row.standard_error:.2f}"
+    error = _number(row.standard_error, ".2f")
     interval = NOTHING
     if row.interval is not None:
         interval = f"{row.interval[0]:+.2f} to {row.interval[1]:+.2f}"
@@ -233,12 +224,8 @@ def latex(tables: Sequence[StudyTable]) -> str:
     return "\n\n".join(map(_latex_table, tables)) + "\n"
 
 
-def _last(table: StudyTable) -> list[str]:
-    return ["not as in the paper"] if table.has_paper else []
-
-
-def _paper(pair: Pair) -> str:
-    return NOTHING if pair.paper is None else f"{pair.paper:.1f}"
+def _number(value: float | None, form: str) -> str:
+    return NOTHING if value is None else format(value, form)
 
 
 def _ours(pair: Pair) -> str:

@@ -233,6 +233,7 @@ def test_surfaces_that_leave_the_image_are_cut() -> None:
     image = np.zeros((40, 480, 3), np.uint8)
     iuv = np.full((3, 30, 30), 10, np.uint8)
     edges = [SurfaceMap(-20, -20, iuv), SurfaceMap(470, 30, iuv), SurfaceMap(600, 600, iuv)]
+    edges += [SurfaceMap(485, 3, iuv), SurfaceMap(3, 45, iuv)]  # beyond it by less than their size
     shown = np.asarray(paint_colour_map(image, edges, caption=""))[-40:]
     assert (shown.any(-1)).sum() == 200
 
