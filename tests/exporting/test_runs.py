@@ -169,6 +169,15 @@ def test_a_checkpoint_alone_asks_for_the_branch(
     assert torch.equal(first_convolution(out), state["teacher.module.backbone.body.conv1.weight"])
 
 
+def test_a_checkpoint_is_of_its_run_from_any_folder(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest = sorted(run.glob("checkpoints/*.pt"))[-1]
+    monkeypatch.chdir(newest.parent)
+    expected = learner(run)["encoder.backbone.body.conv1.weight"]
+    assert torch.equal(first_convolution(Path(newest.name)), expected)
+
+
 def test_a_run_starts_from_an_unfinished_one(run: Path) -> None:
     interrupt(run)
     config = tiny_config(run.parent / "second", steps=1, backbone=RESNET18)
