@@ -185,6 +185,17 @@ def test_a_run_starts_from_an_unfinished_one(run: Path) -> None:
     assert result.finished
 
 
+def test_a_folder_where_one_stands_is_exported_beside_it(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "hub"
+    folder.mkdir()
+    shutil.copy(run / "export/backbone.safetensors", folder / "model.safetensors")
+    monkeypatch.chdir(folder)
+    assert cli.main(["export", ".", "--to", "torchvision"]) == 0
+    assert (tmp_path / "hub.torchvision.pth").is_file()
+
+
 def test_a_file_is_exported_without_a_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = run / "export/backbone.safetensors"
     out = run.parent / "from_file.pkl"
