@@ -128,7 +128,7 @@ def save_onnx(
 ) -> None:
     """Write a graph as an ONNX file; ``translations`` are for operators that ONNX does not know."""
     for module in ("onnxscript", "onnxruntime"):  # before minutes of work: one writes, one checks
-        import_onnx(module)
+        _import_onnx(module)
     program = torch.onnx.export(
         graph,
         example,
@@ -155,7 +155,7 @@ def check_onnx(exported: Exported, path: Path) -> float:
 
 def open_onnx(path: Path) -> Runner:
     """What onnxruntime computes with a file, as a function of tensors."""
-    runtime = import_onnx("onnxruntime")
+    runtime = _import_onnx("onnxruntime")
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     names = [each.name for each in session.get_inputs()]
 
@@ -180,7 +180,7 @@ def _example() -> tuple[Tensor]:
     return (torch.zeros(batch, 3, height, width),)
 
 
-def import_onnx(module: str) -> Any:
+def _import_onnx(module: str) -> Any:
     """One of the packages of the extra ``onnx``; say how to get it where it is missing."""
     try:
         return __import__(module)
