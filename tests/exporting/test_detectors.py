@@ -195,3 +195,19 @@ def test_detectors_that_a_program_does_not_have_are_refused(
     message = " ".join(capsys.readouterr().err.split())
     assert words in message
     assert sorted(run.model.parent.iterdir()) == before
+
+
+@pytest.mark.parametrize(("target", "config"), [("detectron2", "w.yaml"), ("mmdetection", "w.py")])
+def test_a_config_replaces_neither_its_weights_nor_what_a_user_wrote(
+    target: str, config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, _ = write_tiny_run(tmp_path / "run", "coco-fpn")
+    command = ["export", str(run.path), "--to", target, "--heads", "--out"]
+    assert cli.main([*command, str(tmp_path / config)]) == 2
+    assert "has that name. Give them another suffix" in capsys.readouterr().err
+    assert not (tmp_path / config).exists()
+    (tmp_path / config).write_text("mine")
+    assert cli.main([*command, str(tmp_path / "w.bin")]) == 2
+    assert f"{config} exists already" in capsys.readouterr().err
+    assert (tmp_path / config).read_text() == "mine"
+    assert not (tmp_path / "w.bin").exists()

@@ -169,11 +169,31 @@ def test_a_checkpoint_alone_asks_for_the_branch(
     assert torch.equal(first_convolution(out), state["teacher.module.backbone.body.conv1.weight"])
 
 
+def test_a_checkpoint_is_of_its_run_from_any_folder(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest = sorted(run.glob("checkpoints/*.pt"))[-1]
+    monkeypatch.chdir(newest.parent)
+    expected = learner(run)["encoder.backbone.body.conv1.weight"]
+    assert torch.equal(first_convolution(Path(newest.name)), expected)
+
+
 def test_a_run_starts_from_an_unfinished_one(run: Path) -> None:
     interrupt(run)
     config = tiny_config(run.parent / "second", steps=1, backbone=RESNET18)
     result = pretrain(replace(config, backbone=replace(config.backbone, weights=run)))
     assert result.finished
+
+
+def test_a_folder_where_one_stands_is_exported_beside_it(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "hub"
+    folder.mkdir()
+    shutil.copy(run / "export/backbone.safetensors", folder / "model.safetensors")
+    monkeypatch.chdir(folder)
+    assert cli.main(["export", ".", "--to", "torchvision"]) == 0
+    assert (tmp_path / "hub.torchvision.pth").is_file()
 
 
 def test_a_file_is_exported_without_a_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

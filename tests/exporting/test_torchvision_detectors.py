@@ -180,6 +180,16 @@ def test_a_program_of_somebody_else_is_not_replaced(
     assert not (tmp_path / "my-net.pth").exists()
 
 
+@pytest.mark.parametrize("name", ["50-epochs.pth", "a b.v2.pth"])
+def test_the_program_can_be_imported_whatever_the_weights_are_called(
+    name: str, tmp_path: Path
+) -> None:
+    run, _ = write_tiny_run(tmp_path / "run", "detect")
+    assert export(run, "--out", str(tmp_path / name)) == 0
+    (written,) = tmp_path.glob("*_torchvision.py")
+    assert written.stem.isidentifier()
+
+
 def test_programs_resize_to_the_pixel_as_detectors_do() -> None:
     """Among them 88 x 176, which the other order of operations makes one pixel higher."""
     for wanted, longest in ((800, 1333), (480, 800), (192, 320)):

@@ -111,6 +111,23 @@ def test_a_backbone_alone_is_called_so(tmp_path: Path, capsys: pytest.CaptureFix
     assert "exclude each other" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [(["--to", "torch-export"], "model.pt2"), (["--to", "mmdetection", "--heads"], "model.*.pth")],
+)
+def test_models_of_two_files_do_not_replace_each_other(
+    options: list[str], name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Inside a run the export before is replaced, but beside a file it may be of another model."""
+    run, _ = write_tiny_run(tmp_path / "run", "coco-fpn")
+    file = run.model.rename(tmp_path / "first.safetensors")
+    there = tmp_path / name.replace("*", "mmdetection")
+    there.write_text("of a second model")
+    assert cli.main(["export", str(file), *options]) == 2
+    assert f"{there.name} exists already" in " ".join(capsys.readouterr().err.split())
+    assert there.read_text() == "of a second model"
+
+
 def test_detections_are_compared_by_pairs() -> None:
     boxes = torch.tensor([[0.0, 0, 10, 10], [5, 5, 9, 9], [0, 0, 10, 10]])
     scores, classes = torch.tensor([0.9, 0.8, 0.7]), torch.tensor([0, 1, 2])

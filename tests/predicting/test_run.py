@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from clove_ssl.data.scenes import SceneSource
 from clove_ssl.errors import UserError
 from clove_ssl.finetuning.finetuned import FinetunedModel
 from clove_ssl.predicting.inputs import Inputs
-from clove_ssl.predicting.run import check_is_empty
+from clove_ssl.predicting.run import Tally, check_is_empty
 
 SIZES = ((64, 64), (64, 64), (80, 52))  # width, height
 
@@ -227,6 +228,24 @@ def test_every_image_has_a_place_of_its_own_however_files_are_called(tmp_path: P
                 pass
     assert sorted(places)[:2] == [".", "X"]
     assert {"x-2", "x.jpg_/y"} < set(places)
+
+
+def test_pictures_lie_in_their_folder_however_files_are_called(
+    runs: dict[str, Path], photos: Path, tmp_path: Path
+) -> None:
+    odd = tmp_path / "given"
+    odd.mkdir()
+    shutil.copy(photos / "0.png", odd / "..png")
+    out = tmp_path / "out"
+    assert predict(runs["coco-fpn"], odd, out=out) == 0
+    assert [path.name for path in (out / "pictures").iterdir()] == ["..jpg"]
+
+
+def test_a_video_with_more_frames_than_it_says_has_no_time_left() -> None:
+    assert "2 of 5 images" in Tally(5, images=2).line()
+    line = Tally(5, images=7).line()
+    assert line.startswith("7 images, ")
+    assert "left" not in line
 
 
 def test_photos_of_a_phone_are_named_with_what_to_type(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ from clove_ssl.runs.provenance import (
     record_start,
     recorded_side,
     run_number,
+    starting_folder,
     unreadable_files,
 )
 from clove_ssl.runs.state import RunState, read_state
@@ -123,6 +124,7 @@ def read_provenance(run: RunDirectory, config: PretrainConfig) -> None:
     list(check_capture(run))
     list(data_warnings(config, images=20, shorter_side=recorded_side(run)))
     assert json.dumps([starts, sorted(unreadable_files(run)), run_number(run)])
+    starting_folder(run, config.out)
     assert all(isinstance(when(start.get("time", "")), str) for start in starts)
 
 

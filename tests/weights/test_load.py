@@ -130,6 +130,15 @@ def test_old_files_without_batch_counters_load_with_counters_at_zero(
     assert torch.equal(fresh.body.bn1.running_mean, trained.body.bn1.running_mean)
 
 
+@pytest.mark.parametrize("shape", [(0,), (2, 2)])
+def test_a_batch_counter_that_is_no_number_is_refused(
+    shape: tuple[int, ...], trained: Backbone, tmp_path: Path
+) -> None:
+    state = trained.body.state_dict() | {"bn1.num_batches_tracked": torch.zeros(shape)}
+    with pytest.raises(UserError, match=r"bn1\.num_batches_tracked.*Nothing was loaded"):
+        load_backbone(saved(state, tmp_path))
+
+
 def test_a_missing_tensor_is_refused_with_counts_and_nothing_is_loaded(
     trained: Backbone, tmp_path: Path
 ) -> None:

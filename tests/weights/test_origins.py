@@ -1,4 +1,4 @@
-"""Folders in the style of Hugging Face whose config is none."""
+"""What the surroundings of a file tell: odd configs of folders, and runs around checkpoints."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from clove_ssl.config import files
+from clove_ssl.config.finetuning import protocol
 from clove_ssl.errors import UserError
+from clove_ssl.runs import directory
 from clove_ssl.weights.load import read_backbone
 
 
@@ -20,3 +23,12 @@ def test_a_config_that_is_none_is_left_alone(tmp_path: Path, config: bytes | Non
         (tmp_path / "config.json").write_bytes(config)
     with pytest.raises(UserError, match="begins like no kind of checkpoint"):
         read_backbone(tmp_path)
+
+
+def test_a_checkpoint_of_a_finetuning_run_names_the_run(tmp_path: Path) -> None:
+    run = directory.create(tmp_path / "run")
+    files.save(protocol("coco-fpn", run.path, "random"), run.config)
+    checkpoint = run.checkpoints / "step-000000002.pt"
+    checkpoint.write_bytes(b"content")
+    with pytest.raises(UserError, match=f"of a fine-tuning run.*Give the run: {run.path}"):
+        read_backbone(checkpoint)

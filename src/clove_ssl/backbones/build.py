@@ -79,8 +79,7 @@ class Backbone(nn.Module):
         self.stage = stage
         self.last_norm: float | None = None  # see ``last_norm``
         self._wanted: tuple[str, ...] = ()
-        # Neither is a submodule, so the names of parameters stay.
-        # Lists and plain objects, which torch does not register.
+        # Lists and plain objects, which torch does not register: the names of parameters stay.
         self._steps: dict[str, list[nn.Module]] = {}
         self._recut: RecutResNet | None = None
         self._apart: dict[str, RecutResNet | None] = {}  # stages that run alone

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from clove_ssl.atomic import cause, write_text
+from clove_ssl.atomic import write_text
 from clove_ssl.console import Console
-from clove_ssl.errors import UserError, already_there, unknown_name
+from clove_ssl.errors import UserError, unknown_name
 from clove_ssl.exporting.detectors import WHOLE_DETECTORS, export_detector
-from clove_ssl.exporting.sources import ExportSource, open_source
+from clove_ssl.exporting.sources import ExportSource, open_source, place_of_export, writing
 from clove_ssl.exporting.whole_models import GRAPHS, export_whole
 from clove_ssl.finetuning.finetuned import holds_finetuned, read_finetuned
 from clove_ssl.tasks.detection.config import DetectionConfig
@@ -38,15 +38,11 @@ def export_backbone(config: ExportConfig) -> Path:
         stage=config.stage,
         encoder=source.encoder if FORMATS[config.to].is_graph else None,
     )
-    try:
+    with writing(path):
         with Console().working(f"Exporting to {config.to}, and checking it"):
             difference = write_checked(exported, config.to, path)
         written = {"file": path, **_write_projector(source, config, path)}
         written["model card"] = _write_card(source, exported, config, path)
-    except OSError as error:
-        raise UserError(
-            f"{path} could not be written: {cause(error)}. Choose another place with --out."
-        ) from error
     with Console() as console:
         console.say(f"Exported {source.facts.architecture} ({source.facts.method}) to {config.to}")
         if holds_finetuned(config.source):
@@ -68,14 +64,9 @@ def _wants_whole(config: ExportConfig) -> bool:
 
 
 def _target(config: ExportConfig, source: ExportSource) -> Path:
-    """Where to write; only what an earlier export left inside the run is replaced."""
-    usual = source.default_out.with_name(
-        source.default_out.name + (FORMATS[config.to].suffix or f"-{config.to}")
-    )
-    path = config.out or usual
-    if path.exists() and (config.out is not None or not source.is_run):
-        raise already_there(path)
-    return path
+    suffix = FORMATS[config.to].suffix or f"-{config.to}"
+    usual = source.default_out.with_name(source.default_out.name + suffix)
+    return place_of_export(config, usual, source.is_run)
 
 
 def _how_to_get_all(config: ExportConfig) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from clove_ssl.tasks.rcnn.boxes import ROI_WEIGHTS, RPN_WEIGHTS, decode_boxes, has_area
 from clove_ssl.tasks.rcnn.detector import Detector
@@ -23,6 +23,7 @@ from clove_ssl.tasks.rcnn.features import BOX_SIDE, HEAD_SIDE, C4Features
 from clove_ssl.tasks.rcnn.pixels import PIXEL_MEAN, PIXEL_STD
 from clove_ssl.tasks.rcnn.proposals.rpn import cell_corners
 from clove_ssl.tasks.rcnn.regions.pooling import assign_levels, pool_regions
+from clove_ssl.weights.export.graphs import Graph
 
 Suppress = Callable[[Tensor, Tensor, float], Tensor]
 """From boxes (G, N, 4) and scores (G, N) of G groups, and an overlap, to those that stay: (G, N)
@@ -31,7 +32,7 @@ bool. Boxes of different groups do not meet; a score below 0 takes no part."""
 _NOTHING = -1e9  # the logit of a row that only fills up
 
 
-class DetectorGraph(nn.Module):
+class DetectorGraph(Graph):
     """A detector as a function from a batch of images to a tuple of tensors.
 
     Args:
@@ -46,11 +47,11 @@ class DetectorGraph(nn.Module):
         super().__init__()
         self.detector = detector.eval()
         self.suppress = suppress
-        self.outputs = ["boxes", "scores", "classes", "counts"]
+        self.outputs = outputs = ["boxes", "scores", "classes", "counts"]
         if detector.mask_head is not None:
-            self.outputs.append("masks")
+            outputs.append("masks")
         if detector.keypoint_head is not None:
-            self.outputs.append("keypoint_maps")
+            outputs.append("keypoint_maps")
         # Buffers, so that they travel with the graph; not persistent, as checkpoints have none of
         # them.
         self.register_buffer("mean", torch.tensor(PIXEL_MEAN).view(3, 1, 1), persistent=False)

@@ -12,17 +12,17 @@ import torch
 import yaml
 from torch import Tensor
 
-from clove_ssl.atomic import cause, write_text
+from clove_ssl.atomic import write_text
 from clove_ssl.backbones.build import CAFFE_SUFFIX, STAGES, TIMM_PREFIX
 from clove_ssl.console import Console
-from clove_ssl.errors import UserError, already_there
+from clove_ssl.errors import UserError
 from clove_ssl.exporting.detectron2_config import (
     EXTRA_NORM_MODULE,
     detectron2_config,
     needs_extra_norm,
 )
 from clove_ssl.exporting.mmdetection_config import mmdetection_config
-from clove_ssl.exporting.sources import beside_model
+from clove_ssl.exporting.sources import companion, place_of_model, writing
 from clove_ssl.exporting.torchvision_detectors import say_usage, write_torchvision
 from clove_ssl.finetuning.finetuned import FinetunedModel, load_finetuned
 from clove_ssl.tasks.densepose.branch import densepose_name
@@ -34,11 +34,10 @@ from clove_ssl.tasks.rcnn.detector import Detector
 from clove_ssl.tasks.rcnn.detectron2_names import detectron2_name
 from clove_ssl.tasks.rcnn.mmdetection_names import mmdetection_name
 from clove_ssl.tasks.rcnn.pixels import PIXEL_MEAN, PIXEL_STD
+from clove_ssl.weights.architectures import COUNTER
 from clove_ssl.weights.config import ExportConfig
 from clove_ssl.weights.export.named_files import torch_bytes, write_arrays
 from clove_ssl.weights.safetensors_file import portable_state, write_bytes
-
-_COUNTER = "num_batches_tracked"
 
 
 @dataclass(frozen=True)
@@ -69,19 +68,15 @@ def export_detector(config: ExportConfig) -> Path:
             f"{config.source} is no detector, and {config.to} has no such network. Leave out "
             "--heads for its backbone."
         )
-    path = config.out or beside_model(config)
-    if config.out is not None and path.exists():
-        raise already_there(path)
+    path = place_of_model(config)
     assert isinstance(model.task, DetectionTask)
     exported = _Exported(model, model.network.detector, model.task.config, path)
     _check_network(exported, config.to)
-    try:
-        with Console().working(f"Exporting the detector to {config.to}, and checking it"):
-            written = _WRITERS[config.to](exported)
-    except OSError as error:
-        raise UserError(
-            f"{path} could not be written: {cause(error)}. Choose another place with --out."
-        ) from error
+    with (
+        writing(path),
+        Console().working(f"Exporting the detector to {config.to}, and checking it"),
+    ):
+        written = _WRITERS[config.to](exported)
     with Console() as console:
         console.say(f"Exported the detector of {config.source} to {config.to}")
         for what, where in written.items():
@@ -121,12 +116,12 @@ def _write_detectron2(exported: _Exported) -> dict[str, Path]:
         keypoints=len(exported.model.keypoint_names),
         weights=path.name,
     )
+    written = {"file": path, "config": companion(path, f"{path.stem}.yaml")}
     arrays = {name: tensor.numpy() for name, tensor in _by_detectron2_names(detector).items()}
     write_arrays(path, arrays, by_endings=False)
-    written = {"file": path, "config": path.with_suffix(".yaml")}
     write_text(written["config"], _as_yaml(settings, exported))
     if needs_extra_norm(detector.config):
-        written["heads"] = path.with_name("res5_extra_norm.py")
+        written["heads"] = path.with_name("res5_extra_norm.py")  # the same for all detectors
         write_text(written["heads"], EXTRA_NORM_MODULE)
     return written
 
@@ -169,9 +164,9 @@ def _write_mmdetection(exported: _Exported) -> dict[str, Path]:
         weights=path.name,
     )
     names = exported.model.class_names
+    written = {"file": path, "config": companion(path, f"{path.stem}.py")}
     content = {"meta": {"dataset_meta": {"classes": names}}, "state_dict": _by_mm_names(detector)}
     write_bytes(path, torch_bytes(content))
-    written = {"file": path, "config": path.with_suffix(".py")}
     lines = [f"# MMDetection's config of {path.name}, written by clove-ssl."]
     lines += [
         f"{name} = {pprint.pformat(value, width=96, sort_dicts=False)}"
@@ -185,7 +180,7 @@ def _by_mm_names(detector: Detector) -> dict[str, Tensor]:
     """The state by MMDetection's names, whose fixed norms count batches as well."""
     state = {mmdetection_name(name): tensor for name, tensor in portable_state(detector).items()}
     counters = {
-        name.replace("running_mean", _COUNTER): tensor.new_zeros((), dtype=torch.int64)
+        name.replace("running_mean", COUNTER): tensor.new_zeros((), dtype=torch.int64)
         for name, tensor in state.items()
         if name.endswith("running_mean")
     }

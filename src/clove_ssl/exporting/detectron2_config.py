@@ -11,10 +11,9 @@ from typing import Any
 from clove_ssl.config.detection import DetectorConfig
 from clove_ssl.tasks.densepose.config import COCODensePoseConfig
 from clove_ssl.tasks.detection.config import DetectionConfig
+from clove_ssl.tasks.rcnn.pixels import PIXEL_MEAN, PIXEL_STD
 from clove_ssl.weights.export.usage import resnet_settings
 
-PIXEL_MEAN = [123.675, 116.28, 103.53]
-PIXEL_STD = [58.395, 57.12, 57.375]
 EXTRA_NORM = "Res5ROIHeadsExtraNorm"
 
 _STAGES = ["res2", "res3", "res4", "res5"]
@@ -53,8 +52,8 @@ def detectron2_config(
         "MODEL": {
             "META_ARCHITECTURE": "GeneralizedRCNN",
             "WEIGHTS": weights,
-            "PIXEL_MEAN": PIXEL_MEAN,
-            "PIXEL_STD": PIXEL_STD,
+            "PIXEL_MEAN": list(PIXEL_MEAN),
+            "PIXEL_STD": list(PIXEL_STD),
             "MASK_ON": detector.masks,
             "KEYPOINT_ON": detector.keypoints,
             **_backbone(detector, network),

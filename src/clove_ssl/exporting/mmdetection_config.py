@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from clove_ssl.config.detection import DetectorConfig
-from clove_ssl.exporting.detectron2_config import PIXEL_MEAN, PIXEL_STD
 from clove_ssl.tasks.detection.config import DetectionConfig
+from clove_ssl.tasks.rcnn.pixels import PIXEL_MEAN, PIXEL_STD
 from clove_ssl.weights.export.usage import mmdetection_resnet
 
 _STRIDES = [4, 8, 16, 32, 64]
@@ -25,8 +25,8 @@ def mmdetection_config(
             "type": "MaskRCNN" if detector.masks else "FasterRCNN",
             "data_preprocessor": {
                 "type": "DetDataPreprocessor",
-                "mean": PIXEL_MEAN,
-                "std": PIXEL_STD,
+                "mean": list(PIXEL_MEAN),
+                "std": list(PIXEL_STD),
                 "bgr_to_rgb": True,
                 "pad_mask": True,
                 "pad_size_divisor": detector.size_multiple,

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from clove_ssl.tasks.rcnn.pixels import PIXEL_MEAN, PIXEL_STD
 from clove_ssl.tasks.semantic.model import SemanticNetwork
+from clove_ssl.weights.export.graphs import Graph
 
 
-class SegmenterGraph(nn.Module):
+class SegmenterGraph(Graph):
     """A segmenter as a function from images of one size to classes.
 
     Args:

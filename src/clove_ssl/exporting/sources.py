@@ -6,24 +6,25 @@ branch, the heads of pre-training and unfinished runs come from a checkpoint.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from clove_ssl import __version__
+from clove_ssl.atomic import cause
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.backbones.last_norm import size_last_stage
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import PretrainConfig
 from clove_ssl.console import Console
-from clove_ssl.errors import UserError
+from clove_ssl.errors import UserError, already_there
 from clove_ssl.methods.teacher_student import BackboneEncoder
 from clove_ssl.pretraining.going_on import restore_method
 from clove_ssl.runs.directory import RunDirectory, not_exported, read_config
 from clove_ssl.runs.metrics import damaged_lines, last_values, read_metrics
 from clove_ssl.runs.probe_file import read_probes
 from clove_ssl.runs.state import read_state
-from clove_ssl.views.batch import IMAGENET_MEAN, IMAGENET_STD
 from clove_ssl.weights.config import ExportConfig
 from clove_ssl.weights.export.formats import FORMATS
 from clove_ssl.weights.export.model_card import ModelCardFacts, card_facts
@@ -53,11 +54,43 @@ class ExportSource:
         return {name: value for name, value in known.items() if value}
 
 
-def beside_model(config: ExportConfig) -> Path:
-    """Where the export of a whole model goes, unless it is told: beside its weights."""
+def place_of_model(config: ExportConfig) -> Path:
+    """Where the export of a whole model goes: beside its weights, unless it is told."""
     source = config.source
     folder = RunDirectory(source).model.parent if source.is_dir() else source.parent
-    return folder / f"model{FORMATS[config.to].suffix}"
+    return place_of_export(config, folder / f"model{FORMATS[config.to].suffix}", source.is_dir())
+
+
+def place_of_export(config: ExportConfig, usual: Path, is_run: bool) -> Path:
+    """Where to write; only what an earlier export left inside the run is replaced."""
+    path = config.out or usual
+    if path.exists() and (config.out is not None or not is_run):
+        raise already_there(path)
+    return path
+
+
+def companion(weights: Path, name: str) -> Path:
+    """The place of a file that goes with exported weights; refuses one that is of others."""
+    path = weights.with_name(name)
+    if path == weights:
+        raise UserError(
+            f"--out is {weights}, but another file that goes with the weights has that name. Give "
+            "them another suffix, such as .pkl or .pth."
+        )
+    if path.exists() and not weights.exists():
+        raise already_there(path)
+    return path
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say in words why ``path`` could not be written."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{path} could not be written: {cause(error)}. Choose another place with --out."
+        ) from error
 
 
 def open_source(config: ExportConfig) -> ExportSource:
@@ -82,13 +115,12 @@ def _open_file(config: ExportConfig) -> ExportSource:
         architecture=backbone.name,
         stage=backbone.stage,
         output_stride=backbone.output_stride,
-        library_version=__version__,
-        mean=IMAGENET_MEAN,
-        std=IMAGENET_STD,
         licence=config.licence or report.licence,
         branch=report.branch,
     )
-    return ExportSource(backbone, None, facts, config.source.with_suffix(""), is_run=False)
+    # The folder where one stands has a name of its own, too: exports go beside it.
+    source = config.source.resolve() if config.source.name in ("", "..") else config.source
+    return ExportSource(backbone, None, facts, source.with_suffix(""), is_run=False)
 
 
 def _open_finetuned(
@@ -113,9 +145,6 @@ def _open_finetuned(
         images_seen=trained.total_iterations * trained.effective_batch,
         steps=trained.total_iterations,
         config_hash=files.fingerprint(trained),
-        library_version=__version__,
-        mean=IMAGENET_MEAN,
-        std=IMAGENET_STD,
         licence=config.licence or ModelCardFacts.licence,
     )
     return ExportSource(backbone, None, facts, run.backbone.with_suffix(""), is_run=True)

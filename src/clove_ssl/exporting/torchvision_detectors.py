@@ -16,14 +16,16 @@ from clove_ssl.atomic import write_text
 from clove_ssl.console import Console
 from clove_ssl.data.decode import decode
 from clove_ssl.data.scenes import SceneSource
-from clove_ssl.errors import UserError, already_there
+from clove_ssl.errors import UserError
 from clove_ssl.exporting.agreement import Agreement, compare_detections
+from clove_ssl.exporting.sources import companion
 from clove_ssl.exporting.torchvision_program import torchvision_class, torchvision_program, usage
 from clove_ssl.finetuning.finetuned import FinetunedModel
 from clove_ssl.tasks.densepose.detector import DensePoseDetector
 from clove_ssl.tasks.detection.config import DetectionConfig
 from clove_ssl.tasks.rcnn.detector import Detector
 from clove_ssl.tasks.rcnn.torchvision_names import torchvision_state
+from clove_ssl.weights.export.exported import removed_unless_checked
 from clove_ssl.weights.export.named_files import torch_bytes
 from clove_ssl.weights.safetensors_file import write_bytes
 
@@ -71,10 +73,7 @@ def write_torchvision(
 ) -> dict[str, Path]:
     """The state dict, the program and the card; what does not agree is not left behind."""
     _refuse_others(detector)
-    module = re.sub(r"\W", "_", path.name.partition(".")[0]) + "_torchvision"
-    program, card = path.with_name(f"{module}.py"), path.with_name(f"{path.name}.md")
-    if program.exists() and not path.exists():
-        raise already_there(program)
+    program, card = companion(path, f"{_module(path)}.py"), path.with_name(f"{path.name}.md")
     text = torchvision_program(
         task,
         detector,
@@ -84,16 +83,21 @@ def write_torchvision(
     )
     write_bytes(path, torch_bytes(torchvision_state(detector)))
     write_text(program, text)
-    agreement = _compare(model, program)
-    if not agreement.holds:
-        path.unlink()
-        program.unlink()
-        raise UserError(
-            f"{path} was removed again: torchvision does not find what the model does "
-            f"({agreement}). Try another version of torchvision. {_ELSEWHERE}"
-        )
+    with removed_unless_checked(path, program):
+        agreement = _compare(model, program)
+        if not agreement.holds:
+            raise UserError(
+                f"{path} was removed again: torchvision does not find what the model does "
+                f"({agreement}). Try another version of torchvision. {_ELSEWHERE}"
+            )
     write_text(card, _card(model, detector, path, program, agreement))
     return {"file": path, "program": program, "model card": card}
+
+
+def _module(path: Path) -> str:
+    """The name of the program as a module that can be imported, which no digit may begin."""
+    name = re.sub(r"\W", "_", path.name.partition(".")[0]) + "_torchvision"
+    return f"_{name}" if name[0].isdigit() else name
 
 
 def say_usage(program: Path, console: Console) -> None:

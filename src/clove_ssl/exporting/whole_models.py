@@ -5,26 +5,24 @@ Every file is read back and compared with the model on built-in scenes of severa
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from clove_ssl.atomic import cause, write_text
+from clove_ssl.atomic import write_text
 from clove_ssl.console import Console
 from clove_ssl.data.decode import decode
 from clove_ssl.data.scenes import SceneSource
-from clove_ssl.errors import UserError, already_there
+from clove_ssl.errors import UserError
 from clove_ssl.exporting.agreement import Agreement, compare_detections
 from clove_ssl.exporting.detector_graph import DetectorGraph
 from clove_ssl.exporting.scripts import detector_script, segmenter_script
 from clove_ssl.exporting.segmenter_graph import SegmenterGraph
-from clove_ssl.exporting.sources import beside_model
+from clove_ssl.exporting.sources import place_of_model, writing
 from clove_ssl.exporting.suppression import (
     onnx_translations,
     suppress_by_groups,
@@ -39,14 +37,21 @@ from clove_ssl.tasks.rcnn.instances import DetectionBatch
 from clove_ssl.tasks.semantic.model import SemanticNetwork
 from clove_ssl.tasks.semantic.task import SemanticTask
 from clove_ssl.weights.config import ExportConfig
-from clove_ssl.weights.export.graphs import import_onnx
-from clove_ssl.weights.safetensors_file import write_bytes
+from clove_ssl.weights.export.exported import removed_unless_checked
+from clove_ssl.weights.export.graphs import (
+    FREE,
+    Free,
+    Graph,
+    Runner,
+    open_onnx,
+    open_program,
+    save_onnx,
+    save_program,
+)
 
 GRAPHS = ("onnx", "torch-export")
 _SIZES = ((2, 128, 160), (1, 160, 99))  # batch, height, width; the first one is traced
 _PIXELS_ALIKE = 0.999  # share of pixels with the same class
-
-Runner = Callable[..., tuple[Tensor, ...]]
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,12 @@ class _Whole:
         assert isinstance(self.model.network, DetectionNetwork)
         return self.model.network.detector
 
-    def graph(self, target: str) -> DetectorGraph | SegmenterGraph:
+    @property
+    def free(self) -> Free:
+        """The sides of inputs that may differ from call to call."""
+        return {**FREE, "sizes": {0: "batch"}} if self.is_detector else FREE
+
+    def graph(self, target: str) -> Graph:
         """The model as a function of tensors."""
         if self.is_detector:
             operator = suppress_by_groups if target == "onnx" else suppress_with_torchvision
@@ -97,19 +107,15 @@ def export_whole(config: ExportConfig) -> Path:
     """Write the whole model of a finished run as a graph; gives the path."""
     model = load_finetuned(config.source)
     whole = _Whole(model, _settings(model, config))
-    path = config.out or beside_model(config)
-    if config.out is not None and path.exists():
-        raise already_there(path)
-    try:
+    path = place_of_model(config)
+    write, open_again = _WRITERS[config.to]
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with Console().working(f"Exporting the model to {config.to}, and checking it"):
-            runner = _WRITERS[config.to](whole, path)
-            difference = _checked(whole, runner, path)
+            write(whole, path)
+            with removed_unless_checked(path):
+                difference = _checked(whole, open_again(path), path)
         script = _write_script(whole, path) if config.to == "onnx" else None
-    except OSError as error:
-        raise UserError(
-            f"{path} could not be written: {cause(error)}. Choose another place with --out."
-        ) from error
     with Console() as console:
         _say(whole, config, path, difference, script, console)
     return path
@@ -131,74 +137,39 @@ def _settings(model: FinetunedModel, config: ExportConfig) -> dict[str, int]:
     return {"short_side": model.task.config.test_side, "longest": model.task.config.longest}
 
 
-def _write_torch_export(whole: _Whole, path: Path) -> Runner:
-    """A ``.pt2`` file, and what it computes once it is read back."""
-    automatic = torch.export.Dim.AUTO
-    free: dict[str, dict[int, Any]] = {"images": dict.fromkeys((0, 2, 3), automatic)}
-    if whole.is_detector:
-        free["sizes"] = {0: automatic}
-    graph, example = whole.graph("torch-export"), whole.example(_SIZES[0])
-    _run_once(graph, example)
-    program = torch.export.export(graph, example, dynamic_shapes=free)
-    buffer = io.BytesIO()
-    extra = {"facts.json": json.dumps(whole.metadata())}
-    torch.export.save(program, buffer, extra_files=extra)
-    write_bytes(path, buffer.getvalue())
-    loaded: Runner = torch.export.load(path).module()
-    return loaded
+def _write_torch_export(whole: _Whole, path: Path) -> None:
+    """A ``.pt2`` file."""
+    graph, example = _traceable(whole, "torch-export")
+    facts = {"facts.json": json.dumps(whole.metadata())}
+    save_program(graph, example, path, free=whole.free, extra_files=facts)
 
 
-def _write_onnx(whole: _Whole, path: Path) -> Runner:
-    """An ONNX file, and what onnxruntime computes with it."""
-    import_onnx("onnxscript")
-    runtime = import_onnx("onnxruntime")
-    graph = whole.graph("onnx")
-    free: dict[str, dict[int, str]] = {"images": {0: "batch", 2: "height", 3: "width"}}
-    if whole.is_detector:
-        free["sizes"] = {0: "batch"}
-    example = whole.example(_SIZES[0])
-    _run_once(graph, example)
-    program = torch.onnx.export(
-        graph,
-        example,
-        dynamo=True,
-        input_names=list(free),
-        output_names=list(graph.outputs),
-        dynamic_shapes=free,
-        custom_translation_table=onnx_translations() if whole.is_detector else None,
-        verbose=False,
-    )
-    if program is None:
-        raise RuntimeError("torch.onnx.export gave no program")
-    content = program.model_proto
-    for name, value in whole.metadata().items():
-        entry = content.metadata_props.add()
-        entry.key, entry.value = name, value
-    write_bytes(path, content.SerializeToString())
-    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-
-    def run(*inputs: Tensor) -> tuple[Tensor, ...]:
-        named = {name: each.numpy() for name, each in zip(free, inputs, strict=True)}
-        return tuple(map(torch.from_numpy, session.run(None, named)))
-
-    return run
+def _write_onnx(whole: _Whole, path: Path) -> None:
+    """An ONNX file."""
+    graph, example = _traceable(whole, "onnx")
+    translations = onnx_translations() if whole.is_detector else None
+    facts = whole.metadata()
+    save_onnx(graph, example, path, free=whole.free, metadata=facts, translations=translations)
 
 
 @torch.no_grad()
-def _run_once(graph: DetectorGraph | SegmenterGraph, example: tuple[Tensor, ...]) -> None:
-    """Let networks build what they build when they first run, which tracing must not see."""
+def _traceable(whole: _Whole, target: str) -> tuple[Graph, tuple[Tensor, ...]]:
+    """A graph with inputs, which has run: what it builds then, tracing must not see."""
+    graph, example = whole.graph(target), whole.example(_SIZES[0])
     graph(*example)
+    return graph, example
 
 
-_WRITERS: dict[str, Callable[[_Whole, Path], Runner]] = {
-    "onnx": _write_onnx,
-    "torch-export": _write_torch_export,
+_WRITERS: dict[str, tuple[Callable[[_Whole, Path], None], Callable[[Path], Runner]]] = {
+    "onnx": (_write_onnx, open_onnx),
+    "torch-export": (_write_torch_export, open_program),
 }
+"""How a graph is written, and what opens it again."""
 
 
 @torch.no_grad()
 def _checked(whole: _Whole, runner: Runner, path: Path) -> str:
-    """Compare the file with the model; what does not agree is not left behind."""
+    """Compare the file with the model; say how far they agree, or refuse it."""
     agreement, alike = Agreement(), 1.0
     for size in _SIZES:
         inputs = whole.example(size)
@@ -209,7 +180,6 @@ def _checked(whole: _Whole, runner: Runner, path: Path) -> str:
             expected = whole.graph("torch-export")(*inputs)[0]
             alike = min(alike, float((expected == outputs[0]).float().mean()))
     if not agreement.holds or alike < _PIXELS_ALIKE:
-        path.unlink()
         found = str(agreement) if whole.is_detector else f"{100 * alike:.1f} % of pixels agree"
         raise UserError(
             f"{path} was removed again: it does not compute what the model does ({found}). Try "
@@ -231,15 +201,8 @@ def _compare(
     boxes, scores, classes, counts = outputs[:4]
     total = Agreement()
     for number, mine in enumerate(detector.find(batch)):
-        count = int(counts[number])
-        total += compare_detections(
-            mine.boxes,
-            mine.scores,
-            mine.classes,
-            boxes[number, :count],
-            scores[number, :count],
-            classes[number, :count],
-        )
+        theirs = (each[number, : int(counts[number])] for each in (boxes, scores, classes))
+        total += compare_detections(mine.boxes, mine.scores, mine.classes, *theirs)
     return total
 
 
@@ -269,10 +232,11 @@ def _say(
         console.choice("sizes", "int64 (batch, 2), height and width of each image in the batch")
     else:
         console.choice("images", "uint8 (batch, 3, height, width), RGB, all of one size")
-    console.choice("outputs", ", ".join(whole.graph(config.to).outputs))
-    if "keypoint_maps" in whole.graph(config.to).outputs:
+    outputs = whole.graph(config.to).outputs
+    console.choice("outputs", ", ".join(outputs))
+    if "keypoint_maps" in outputs:
         console.choice("keypoints", "as maps; their highest place is not part of the graph")
-    if "masks" in whole.graph(config.to).outputs:
+    if "masks" in outputs:
         console.choice("masks", "in their boxes; the graph does not paste them into the image")
     if script is not None:
         console.choice("script", str(script), "needs onnxruntime, NumPy and Pillow alone")

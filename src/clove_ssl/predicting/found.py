@@ -5,7 +5,6 @@ Objects are records of COCO's result format, segmentations a class for every pix
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,5 +87,5 @@ def paint(image: InputImage, found: Found, meaning: Meaning) -> Image.Image:
     pixels = np.ascontiguousarray(image.pixels.permute(1, 2, 0).numpy())
     if found.classes is not None:
         return paint_classes_in_place(pixels, found.classes, meaning.class_names)
-    best_last: Sequence[Record] = sorted(found.records, key=lambda record: float(record["score"]))
+    best_last = sorted(found.records, key=lambda record: float(record["score"]))
     return paint_things_in_place(pixels, found_things(best_last, meaning.dataset))

@@ -136,8 +136,7 @@ class _OneImage(_Part):
         self._path = path
 
     def items(self) -> Iterator[_Item]:
-        place = self._path.with_suffix("").name
-        yield _Item(str(self._path), place, lambda: decode(read_whole(self._path)))
+        yield _Item(str(self._path), self._path.stem, lambda: decode(read_whole(self._path)))
 
 
 class _Frames(_Part):

@@ -17,7 +17,7 @@ from clove_ssl.finetuning.score import say_scores, score_and_write, scores_of
 from clove_ssl.predicting.run import check_is_empty
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.tasks.base import Reading, Task, TaskData
-from clove_ssl.training.numerics import Precision, choose_precision
+from clove_ssl.training.numerics import choose_precision
 from clove_ssl.training.processes import choose_device
 
 
@@ -97,9 +97,8 @@ def _predictions(
 ) -> list[Any]:
     """What the model says about all test images, in the number format of its run."""
     device = next(model.network.parameters()).device
-    chosen: Precision = choose_precision("fp32", device)
-    if device.type == "cuda" and precision == "bf16":
-        chosen = choose_precision("bf16", device)
+    is_half = device.type == "cuda" and precision == "bf16"
+    chosen = choose_precision("bf16" if is_half else "fp32", device)
     chosen.prepare()
     found: list[Any] = []
     with (

@@ -44,11 +44,13 @@ class Tally:
         """Images, speed, and the time that is left."""
         seconds = max(time.monotonic() - self._start, 1e-6)
         done = self.images + len(self.skipped)
-        of_all = "" if self.total is None else f" of {self.total:,}"
-        images = "image" if (self.total or done) == 1 else "images"
+        # A video may have more frames than it says.
+        total = None if self.total is None or self.total < done else self.total
+        of_all = "" if total is None else f" of {total:,}"
+        images = "image" if (total or done) == 1 else "images"
         text = f"{done:,}{of_all} {images}, {done / seconds:.1f} a second"
-        if self.total and done:
-            text += f", {duration((self.total - done) * seconds / done)} left"
+        if total and done:
+            text += f", {duration((total - done) * seconds / done)} left"
         return text
 
     def is_due(self) -> bool:
@@ -64,8 +66,7 @@ def predict_images(config: PredictConfig) -> Path:
     """Look at all images that were named; gives the folder of the results."""
     with Console().working("Opening the model"):
         model = load_finetuned(config.model, device=str(choose_device(config.device)))
-    meaning = Meaning.of(model)
-    writers = _open_writers(config, model, meaning)
+    writers = _open_writers(config, model)
     inputs = Inputs(config.images, every=config.every)
     _make_new(config.out)
     tally = Tally(inputs.count)
@@ -74,7 +75,7 @@ def predict_images(config: PredictConfig) -> Path:
         for line in inputs.warnings():
             console.warn(line)
         try:
-            _predict_all(config, model, meaning, inputs, writers, tally, console)
+            _predict_all(config, model, inputs, writers, tally, console)
             written = [writer.close() for writer in writers] if tally.images else []
         except OSError as error:
             raise unwritable("Results", config.out, error) from None
@@ -85,12 +86,12 @@ def predict_images(config: PredictConfig) -> Path:
 def _predict_all(
     config: PredictConfig,
     model: FinetunedModel,
-    meaning: Meaning,
     inputs: Iterable[InputImage],
     writers: list[Writer],
     tally: Tally,
     console: Console,
 ) -> None:
+    meaning = Meaning.of(model)
     for batch in _batches(_readable(inputs, tally, console), _batch_size(config, model)):
         pixels = [image.pixels for image in batch if isinstance(image.pixels, Tensor)]
         for image, prediction in zip(batch, model.predict_all(pixels), strict=True):
@@ -99,17 +100,16 @@ def _predict_all(
             for writer in writers:
                 writer.add(found)
             if config.draw:
-                picture = paint(image, found, meaning)
-                _save(picture, config.out / "pictures" / image.place)
+                _save(paint(image, found, meaning), config.out / "pictures", image.place)
             tally.images, tally.objects = number, tally.objects + len(found.records)
         if tally.is_due():
             console.progress(tally.line())
 
 
-def _save(picture: Image.Image, place: Path) -> None:
+def _save(picture: Image.Image, folder: Path, place: str) -> None:
     """Write a picture as JPEG, or as PNG where one side has more pixels than JPEG allows."""
     is_long = max(picture.size) > _JPEG_SIDE
-    path = place.with_name(place.name + (".png" if is_long else ".jpg"))
+    path = folder / f"{place}{'.png' if is_long else '.jpg'}"
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
         picture.save(file, format="PNG" if is_long else "JPEG", quality=92)
@@ -142,12 +142,13 @@ def _batch_size(config: PredictConfig, model: FinetunedModel) -> int:
     return config.batch or (_GPU_BATCH if on_gpu else 1)
 
 
-def _open_writers(config: PredictConfig, model: FinetunedModel, meaning: Meaning) -> list[Writer]:
+def _open_writers(config: PredictConfig, model: FinetunedModel) -> list[Writer]:
     network = model.network
     has_masks = isinstance(network, DetectionNetwork) and network.detector.mask_head is not None
     formats = choose_formats(
         config.format, segments=isinstance(network, SemanticNetwork), has_masks=has_masks
     )
+    meaning = Meaning.of(model)
     return [WRITERS[name](config.out, meaning) for name in dict.fromkeys(formats)]
 
 

@@ -148,12 +148,7 @@ COMMON = (
         "Length of the whole gradient.",
         judge=_judge_gradient,
     ),
-    Metric(
-        "lr",
-        "Learning rate",
-        "optimisation",
-        "Rises linearly, then follows a cosine down.",
-    ),
+    Metric("lr", "Learning rate", "optimisation", "Rises linearly, then follows a cosine down."),
     Metric(
         "images_per_second",
         "Images per second",

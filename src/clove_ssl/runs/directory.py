@@ -26,80 +26,39 @@ _OWN_PATTERN = re.compile(r"run-\d+|config\.yaml\..*|events\.out\.tfevents\..*")
 _CHECKPOINT = re.compile(r"step-(\d+)(-kept)?\.pt")
 
 
+class _Place:
+    """A file or folder of a run: an attribute that gives its path."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, run: RunDirectory, _: type) -> Path:
+        return run.path / self.name
+
+
 @dataclass(frozen=True)
 class RunDirectory:
     """Names of everything a run writes."""
 
     path: Path
 
-    @property
-    def config(self) -> Path:
-        return self.path / "config.yaml"
-
-    @property
-    def provenance(self) -> Path:
-        return self.path / "provenance.json"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def log(self) -> Path:
-        return self.path / "log.txt"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def backbone(self) -> Path:
-        return self.path / "export" / "backbone.safetensors"
-
-    @property
-    def best_backbone(self) -> Path:
-        return self.path / "export" / "best_backbone.safetensors"
-
-    @property
-    def model(self) -> Path:
-        """The whole fine-tuned model, heads included."""
-        return self.path / "export" / "model.safetensors"
-
-    @property
-    def model_card(self) -> Path:
-        return self.path / "export" / "model_card.md"
-
-    @property
-    def report(self) -> Path:
-        return self.path / "report.html"
-
-    @property
-    def probes(self) -> Path:
-        return self.path / "probes.json"
-
-    @property
-    def self_check(self) -> Path:
-        return self.path / "self_check.json"
-
-    @property
-    def scenes(self) -> Path:
-        return self.path / "scenes"
-
-    @property
-    def predictions(self) -> Path:
-        return self.path / "predictions"
-
-    @property
-    def scores(self) -> Path:
-        return self.path / "scores.json"
-
-    @property
-    def summary(self) -> Path:
-        return self.path / "summary.json"
-
-    @property
-    def pictures(self) -> Path:
-        return self.path / "pictures"
+    config = _Place("config.yaml")
+    provenance = _Place("provenance.json")
+    metrics = _Place("metrics.jsonl")
+    log = _Place("log.txt")
+    checkpoints = _Place("checkpoints")
+    backbone = _Place("export/backbone.safetensors")
+    best_backbone = _Place("export/best_backbone.safetensors")
+    model = _Place("export/model.safetensors")  # the whole fine-tuned one, heads included
+    model_card = _Place("export/model_card.md")
+    report = _Place("report.html")
+    probes = _Place("probes.json")
+    self_check = _Place("self_check.json")
+    scenes = _Place("scenes")
+    predictions = _Place("predictions")
+    scores = _Place("scores.json")
+    summary = _Place("summary.json")
+    pictures = _Place("pictures")
 
     def evaluation(self, step: int) -> RunDirectory:
         """Predictions and scores of an evaluation on the way."""
@@ -170,9 +129,8 @@ def _make_free(path: Path, *, overwrite: bool) -> None:
 
 def _is_of_a_run(name: str) -> bool:
     """Whether a run, or a command that was given one, writes something of this name."""
-    run = RunDirectory(Path())
-    named = [each for each, kind in vars(RunDirectory).items() if isinstance(kind, property)]
-    own = {getattr(run, each).parts[0] for each in named}
+    places = (each for each in vars(RunDirectory).values() if isinstance(each, _Place))
+    own = {place.name.partition("/")[0] for place in places}
     return name in own | _OTHER_OWN_NAMES or _OWN_PATTERN.fullmatch(name) is not None
 
 

@@ -26,6 +26,7 @@ class Start(TypedDict, total=False):
     """What readers rely on of a start; there is more in it."""
 
     time: str
+    folder: str
     step: int
     processes: int
     device: str

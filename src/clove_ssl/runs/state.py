@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from clove_ssl.config.finetuning import FinetuneConfig
@@ -36,7 +37,9 @@ def read_state(
     images = _planned_images(run) or _images(config, last)
     is_known = images is not None or not config.method.trains
     total = config.total_steps(images or 0) if is_known else config.steps
-    return RunState(_status(run), int(last.get("step", 0)), total, images, last.get("epoch"))
+    return RunState(
+        _status(run, run.backbone), int(last.get("step", 0)), total, images, last.get("epoch")
+    )
 
 
 def read_finetuning_state(
@@ -44,10 +47,8 @@ def read_finetuning_state(
 ) -> RunState:
     """The same for a fine-tuning run, which has finished when it has been scored."""
     last = metrics[-1] if metrics else {}
-    status: Status = "running" if _is_locked(run) else "interrupted"
-    if run.scores.is_file():
-        status = "finished"
-    return RunState(status, int(last.get("step", 0)), config.total_iterations, None, None)
+    step = int(last.get("step", 0))
+    return RunState(_status(run, run.scores), step, config.total_iterations, None, None)
 
 
 def _planned_images(run: RunDirectory) -> int | None:
@@ -65,8 +66,8 @@ def _images(config: PretrainConfig, last: Mapping[str, float]) -> int | None:
     return config.data.scenes_count if config.data.source == SCENES else None
 
 
-def _status(run: RunDirectory) -> Status:
-    if run.backbone.is_file():
+def _status(run: RunDirectory, written_last: Path) -> Status:
+    if written_last.is_file():
         return "finished"
     return "running" if _is_locked(run) else "interrupted"
 

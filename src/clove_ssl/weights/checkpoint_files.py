@@ -21,13 +21,9 @@ import torch
 from torch import Tensor
 
 from clove_ssl.errors import UserError
-from clove_ssl.weights.array_pickles import (
-    PickledArray,
-    mapped,
-    read_array_pickle,
-    torch_stand_ins,
-)
-from clove_ssl.weights.layouts import State, unwrap
+from clove_ssl.weights.array_pickles import PickledArray, mapped, read_array_pickle, torch_stand_ins
+from clove_ssl.weights.dialects import State
+from clove_ssl.weights.layouts import unwrap
 from clove_ssl.weights.safetensors_file import read_backbone_file
 from clove_ssl.weights.torch_pickles import (
     NEWEST_PROTOCOL,
@@ -83,8 +79,8 @@ def read_content(path: Path) -> Content:
         )
     with path.open("rb") as file:
         start = file.read(_START)
-    # Eight bytes of length, then JSON: no other kind of checkpoint has a brace there.
-    if start[8:9] == b"{":  # after the length, a safetensors file begins with JSON
+    # Safetensors: eight bytes of length, then JSON. No other kind has a brace there.
+    if start[8:9] == b"{":
         state, metadata = read_backbone_file(path)
         return Content({"": _checked(state, path)}, metadata)
     checkpoint = _read_pickled(path, start)
@@ -153,8 +149,7 @@ def _with_arrays(value: Any) -> Any:
     """Replace the stand-ins of arrays, two levels deep, where states are."""
     if not isinstance(value, Mapping):
         return value
-    # What a file mentions a thousand times is made once.
-    # By identity; a small file may mention one array so often that its copies fill the memory.
+    # By identity, once: a small file may mention one array so often that copies fill the memory.
     made: dict[int, Any] = {}
     return {key: _without_stand_ins(inner, made) for key, inner in value.items()}
 

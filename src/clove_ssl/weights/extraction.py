@@ -18,12 +18,11 @@ from clove_ssl.config.bases import Branch
 from clove_ssl.views.batch import IMAGENET_STD
 from clove_ssl.weights.architectures import name_by_order
 from clove_ssl.weights.checkpoint_files import Content
-from clove_ssl.weights.dialects import find_dialect, strip
+from clove_ssl.weights.dialects import State, find_dialect, strip
 from clove_ssl.weights.layouts import (
     LICENCES,
     OWN,
     Found,
-    State,
     licence,
     method_of,
     recognise,

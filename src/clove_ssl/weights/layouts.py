@@ -19,9 +19,8 @@ from torch import Tensor
 
 from clove_ssl.config.bases import Branch
 from clove_ssl.errors import UserError, unknown_name
-from clove_ssl.weights.dialects import find_dialect
+from clove_ssl.weights.dialects import State, find_dialect
 
-State = dict[str, Tensor]
 OWN = "clove-ssl"
 
 
@@ -192,7 +191,8 @@ def recognise(
     """
     if method and method not in METHODS:
         raise unknown_name("method of a checkpoint", method, METHODS)
-    table = [_without_evidence(layout) for layout in LAYOUTS if method and layout.method == method]
+    named = [layout for layout in LAYOUTS if method and layout.method == method]
+    table = [replace(layout, evidence=()) for layout in named]
     generic = [layout for layout in LAYOUTS if not method or not layout.method]
     for layout in (*table, *generic):
         found = _apply(layout, state, branch)
@@ -224,10 +224,6 @@ def unknown_layout(state: Mapping[str, Tensor], origin: str) -> UserError:
     )
 
 
-def _without_evidence(layout: Layout) -> Layout:
-    return replace(layout, evidence=())
-
-
 def _apply(layout: Layout, state: Mapping[str, Tensor], branch: Branch | None) -> Found | None:
     if layout.evidence and not any(name.startswith(layout.evidence) for name in state):
         return None
@@ -237,8 +233,9 @@ def _apply(layout: Layout, state: Mapping[str, Tensor], branch: Branch | None) -
     if branch is None and layout.transfers == "ask" and None not in prefixes.values():
         raise _two_branches(layout)
     chosen: Branch = branch or ("teacher" if layout.transfers == "teacher" else "student")
-    if prefixes[chosen] is not None:
-        return Found(layout, prefixes[chosen] or "", chosen)
+    prefix = prefixes[chosen]
+    if prefix is not None:
+        return Found(layout, prefix, chosen)
     if branch is not None and any(prefix is not None for prefix in prefixes.values()):
         raise UserError(
             f"The checkpoint was recognised as {layout.title}, but it holds no {branch}. Leave out "

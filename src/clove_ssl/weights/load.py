@@ -38,7 +38,7 @@ from clove_ssl.weights.architectures import COUNTER, check_fit, find_network, fi
 from clove_ssl.weights.checkpoint_files import Content, read_content
 from clove_ssl.weights.dialects import Stripped
 from clove_ssl.weights.extraction import Extracted, Wanted, extract
-from clove_ssl.weights.layouts import unknown_layout, unwrap
+from clove_ssl.weights.layouts import LICENCES, OWN, unknown_layout, unwrap
 from clove_ssl.weights.origins import Origin, locate
 from clove_ssl.weights.safetensors_file import FORMAT
 
@@ -139,7 +139,7 @@ def _own_file(content: Content, wanted: Wanted) -> Extracted:
         title="clove-ssl backbone",
         method=metadata.get("method", ""),
         branch=branch,
-        licence=metadata.get("licence", "not stated; whoever trained it decides"),
+        licence=metadata.get("licence", LICENCES[OWN]),
         own=True,
     )
 
@@ -219,11 +219,7 @@ def _load(
     if not (partial and tensors):
         check_fit(extracted.tensors, expected, name=backbone.name, origin=origin)
     _check_numbers(tensors, origin)
-    counters = {
-        name: extracted.tensors.get(name, tensor.new_zeros(()))
-        for name, tensor in backbone.body.state_dict().items()
-        if name.endswith(COUNTER)
-    }
+    counters = _counters(backbone, extracted.tensors, origin)
     backbone.body.load_state_dict(counters | tensors, strict=not partial)
     return LoadReport(
         matched=len(tensors),
@@ -236,6 +232,20 @@ def _load(
         licence=extracted.licence,
         notes=extracted.notes,
     )
+
+
+def _counters(backbone: Backbone, found: Mapping[str, Tensor], origin: str) -> dict[str, Tensor]:
+    """How many batches each norm has seen; 0 where the file does not tell."""
+    names = [name for name in backbone.body.state_dict() if name.endswith(COUNTER)]
+    counters = {name: found.get(name, torch.zeros(1, dtype=torch.int64)) for name in names}
+    odd = [name for name, counter in counters.items() if counter.numel() != 1]
+    if odd:
+        raise UserError(
+            f"{origin} holds {len(odd)} counters of batches that are no single numbers (such as "
+            f"{odd[0]}, {tuple(counters[odd[0]].shape)}). Nothing was loaded. Copy it again, or "
+            "leave them out: they are no weights."
+        )
+    return {name: counter.reshape(()) for name, counter in counters.items()}
 
 
 def _check_numbers(tensors: Mapping[str, Tensor], origin: str) -> None:

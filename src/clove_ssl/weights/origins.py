@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from clove_ssl.backbones.build import TIMM_PREFIX
-from clove_ssl.config import files
 from clove_ssl.config.bases import Branch
 from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import BackboneConfig, PretrainConfig
@@ -70,10 +69,17 @@ def locate(path: Path) -> Origin:
 
 
 def _of_file(path: Path) -> Origin:
-    run = RunDirectory(path.parent.parent)
-    if path.parent == run.checkpoints and run.config.is_file():
-        return _of_run(files.load(PretrainConfig, run.config), path)
-    return Origin(path)
+    folder = path.absolute().parent  # in the folder of checkpoints itself, a name is all of a path
+    run = RunDirectory(folder.parent)
+    if folder != run.checkpoints or not run.config.is_file():
+        return Origin(path)
+    trained = read_config(run)
+    if isinstance(trained, FinetuneConfig):
+        raise UserError(
+            f"{path} is a checkpoint of a fine-tuning run, which hands out its backbone when it "
+            f"has finished. Give the run: {run.path}"
+        )
+    return _of_run(trained, path)
 
 
 def _of_run(config: PretrainConfig, checkpoint: Path) -> Origin:

@@ -215,7 +215,7 @@ class PickleMachine:
         target.extend(values)
 
 
-def _integer(machine: PickleMachine, digits: bytes) -> int:
+def _integer(digits: bytes) -> int:
     if len(digits) > 2 * MAX_INTEGER_BYTES:
         raise ValueError("a whole number has too many digits")
     return int(digits)
@@ -225,7 +225,7 @@ def _written_integer(machine: PickleMachine) -> int | bool:
     digits = machine.line()
     if digits in (b"00", b"01"):  # how truth values are written
         return digits == b"01"
-    return _integer(machine, digits)
+    return _integer(digits)
 
 
 def _packed_integer(machine: PickleMachine, length: int) -> int:
@@ -315,7 +315,7 @@ _VALUES: dict[bytes, Callable[[PickleMachine], Any]] = {
     b"\x88": lambda _: True,
     b"\x89": lambda _: False,
     b"I": _written_integer,
-    b"L": lambda m: _integer(m, m.line().removesuffix(b"L")),
+    b"L": lambda m: _integer(m.line().removesuffix(b"L")),
     b"J": lambda m: m.number("<i"),
     b"K": lambda m: m.number("<B"),
     b"M": lambda m: m.number("<H"),
@@ -354,11 +354,11 @@ _ACTIONS: dict[bytes, _Step] = {
     b"\x95": lambda m: _ignore(m.take(8)),  # the length of the next part
     b"(": lambda m: m.mark(),
     b"0": lambda m: _ignore(m.pop()),
-    b"p": lambda m: m.remember(_integer(m, m.line())),
+    b"p": lambda m: m.remember(_integer(m.line())),
     b"q": lambda m: m.remember(m.number("<B")),
     b"r": lambda m: m.remember(m.number("<I")),
     b"\x94": lambda m: m.remember_next(),
-    b"g": lambda m: m.recall(_integer(m, m.line())),
+    b"g": lambda m: m.recall(_integer(m.line())),
     b"h": lambda m: m.recall(m.number("<B")),
     b"j": lambda m: m.recall(m.number("<I")),
     b"a": lambda m: m.extend([m.pop()]),

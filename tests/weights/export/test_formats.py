@@ -354,9 +354,24 @@ def test_what_does_not_agree_is_not_left_behind(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_onnx_that_is_not_installed_is_explained(
+def test_what_cannot_be_checked_is_not_left_behind(
     resnet18: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    def fail(exported: Exported, path: Path) -> float:
+        raise RuntimeError("it does not open")
+
+    for name in ("safetensors", "hub"):  # a file and a folder
+        monkeypatch.setitem(FORMATS, name, replace(FORMATS[name], check=fail))
+        with pytest.raises(RuntimeError, match="does not open"):
+            write_checked(resnet18, name, tmp_path / "backbone")
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("missing", ["onnxscript", "onnxruntime"])
+def test_onnx_that_is_not_installed_is_explained(
+    missing: str, resnet18: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(UserError, match=r'pip install "clove-ssl\[onnx\]"'):
         write_checked(resnet18, "onnx", tmp_path / "b.onnx")
+    assert list(tmp_path.iterdir()) == []

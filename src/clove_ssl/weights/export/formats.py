@@ -6,7 +6,6 @@ the lines of the model card do, loads the file, and gives its maps.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -19,7 +18,12 @@ from clove_ssl.backbones.build import STAGES
 from clove_ssl.errors import UserError
 from clove_ssl.weights.config import FormatName
 from clove_ssl.weights.export import graphs, hub_folder, named_files, transformers_folder
-from clove_ssl.weights.export.exported import TOLERANCE, Exported, largest_difference
+from clove_ssl.weights.export.exported import (
+    TOLERANCE,
+    Exported,
+    largest_difference,
+    removed_unless_checked,
+)
 from clove_ssl.weights.export.usage import detectron2_settings, mmdetection_backbone
 from clove_ssl.weights.load import load_backbone
 from clove_ssl.weights.safetensors_file import save_backbone
@@ -146,12 +150,12 @@ def write_checked(exported: Exported, name: FormatName, path: Path) -> float:
     chosen = FORMATS[name]
     chosen.write(exported, path)
     checked_by, check = chosen.checker()
-    difference = check(exported, path)
-    if not difference <= TOLERANCE:
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-        raise UserError(
-            f"{path} was removed again: features of {checked_by} differ by "
-            f"{difference:.1e}, more than {TOLERANCE:.0e}. Try another version of "
-            f"{checked_by}, or --to safetensors."
-        )
+    with removed_unless_checked(path):
+        difference = check(exported, path)
+        if not difference <= TOLERANCE:
+            raise UserError(
+                f"{path} was removed again: features of {checked_by} differ by "
+                f"{difference:.1e}, more than {TOLERANCE:.0e}. Try another version of "
+                f"{checked_by}, or --to safetensors."
+            )
     return difference

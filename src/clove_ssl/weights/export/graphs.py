@@ -7,7 +7,7 @@ the maps of all stages, of one, or the embeddings of the pre-training heads.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +21,19 @@ from clove_ssl.weights.safetensors_file import write_bytes
 if TYPE_CHECKING:
     from clove_ssl.methods.teacher_student import BackboneEncoder
 
-# Names of the dimensions in a graph; two traced images, because a batch of one is a special case.
-_DYNAMIC = {"images": {0: "batch", 2: "height", 3: "width"}}
+Runner = Callable[..., tuple[Tensor, ...]]
+Free = dict[str, dict[int, str]]
+"""The sides of each input of a graph that may differ from call to call, by name."""
+FREE: Free = {"images": {0: "batch", 2: "height", 3: "width"}}
 
 
-class FeatureGraph(nn.Module):
+class Graph(nn.Module):
+    """A network as a function of tensors that gives one for each name."""
+
+    outputs: Sequence[str]
+
+
+class FeatureGraph(Graph):
     """A backbone as a function from images to a tuple of maps."""
 
     def __init__(self, exported: Exported) -> None:
@@ -45,7 +53,7 @@ class FeatureGraph(nn.Module):
         return tuple(maps[name] for name in self.outputs)
 
 
-class EmbeddingGraph(nn.Module):
+class EmbeddingGraph(Graph):
     """A backbone with its heads as a function from images to a tuple of embeddings."""
 
     def __init__(self, encoder: BackboneEncoder) -> None:
@@ -66,7 +74,7 @@ class EmbeddingGraph(nn.Module):
         return {name: value for name, value in fields if value is not None}
 
 
-def build_graph(exported: Exported) -> FeatureGraph | EmbeddingGraph:
+def build_graph(exported: Exported) -> Graph:
     """What is to be exported, as a function with named outputs."""
     graph = EmbeddingGraph(exported.encoder) if exported.encoder else FeatureGraph(exported)
     return graph.eval()
@@ -74,38 +82,67 @@ def build_graph(exported: Exported) -> FeatureGraph | EmbeddingGraph:
 
 def write_torch_export(exported: Exported, path: Path) -> None:
     """A ``.pt2`` file for ``torch.export.load``."""
-    automatic = dict.fromkeys((0, 2, 3), torch.export.Dim.AUTO)
-    program = torch.export.export(
-        build_graph(exported), _example(), dynamic_shapes={"images": automatic}
-    )
+    save_program(build_graph(exported), _example(), path, free=FREE)
+
+
+def save_program(
+    graph: Graph,
+    example: tuple[Tensor, ...],
+    path: Path,
+    *,
+    free: Free,
+    extra_files: dict[str, Any] | None = None,
+) -> None:
+    """Write a graph as a program of ``torch.export``."""
+    automatic = {name: dict.fromkeys(sides, torch.export.Dim.AUTO) for name, sides in free.items()}
+    program = torch.export.export(graph, example, dynamic_shapes=automatic)
     buffer = io.BytesIO()
-    torch.export.save(program, buffer)
+    torch.export.save(program, buffer, extra_files=extra_files)
     write_bytes(path, buffer.getvalue())
 
 
 def check_torch_export(exported: Exported, path: Path) -> float:
     """Load the program and compare its outputs."""
-    program = torch.export.load(path).module()
-    return _difference(exported, program)
+    return _difference(exported, open_program(path))
+
+
+def open_program(path: Path) -> Runner:
+    """What a program of ``torch.export`` computes, as a function of tensors."""
+    loaded: Runner = torch.export.load(path).module()
+    return loaded
 
 
 def write_onnx(exported: Exported, path: Path) -> None:
     """An ONNX file, weights inside."""
-    import_onnx("onnxscript")
-    graph = build_graph(exported)
+    save_onnx(build_graph(exported), _example(), path, free=FREE, metadata=exported.metadata)
+
+
+def save_onnx(
+    graph: Graph,
+    example: tuple[Tensor, ...],
+    path: Path,
+    *,
+    free: Free,
+    metadata: Mapping[str, str],
+    translations: dict[Callable[..., Any], Callable[..., Any]] | None = None,
+) -> None:
+    """Write a graph as an ONNX file; ``translations`` are for operators that ONNX does not know."""
+    for module in ("onnxscript", "onnxruntime"):  # before minutes of work: one writes, one checks
+        _import_onnx(module)
     program = torch.onnx.export(
         graph,
-        _example(),
+        example,
         dynamo=True,
-        input_names=["images"],
+        input_names=list(free),
         output_names=list(graph.outputs),
-        dynamic_shapes=_DYNAMIC,
+        dynamic_shapes=free,
+        custom_translation_table=translations,
         verbose=False,
     )
     if program is None:
         raise RuntimeError("torch.onnx.export gave no program")
     model = program.model_proto
-    for name, value in exported.metadata.items():
+    for name, value in metadata.items():
         entry = model.metadata_props.add()
         entry.key, entry.value = name, value
     write_bytes(path, model.SerializeToString())
@@ -113,16 +150,23 @@ def write_onnx(exported: Exported, path: Path) -> None:
 
 def check_onnx(exported: Exported, path: Path) -> float:
     """Run the file with onnxruntime and compare its outputs."""
-    runtime = import_onnx("onnxruntime")
+    return _difference(exported, open_onnx(path))
+
+
+def open_onnx(path: Path) -> Runner:
+    """What onnxruntime computes with a file, as a function of tensors."""
+    runtime = _import_onnx("onnxruntime")
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [each.name for each in session.get_inputs()]
 
-    def run(images: Tensor) -> tuple[Tensor, ...]:
-        return tuple(map(torch.from_numpy, session.run(None, {"images": images.numpy()})))
+    def run(*inputs: Tensor) -> tuple[Tensor, ...]:
+        named = {name: each.numpy() for name, each in zip(names, inputs, strict=True)}
+        return tuple(map(torch.from_numpy, session.run(None, named)))
 
-    return _difference(exported, run)
+    return run
 
 
-def _difference(exported: Exported, copy: Any) -> float:
+def _difference(exported: Exported, copy: Runner) -> float:
     graph = build_graph(exported)
 
     def named(outputs: tuple[Tensor, ...]) -> Mapping[str, Tensor]:
@@ -132,11 +176,11 @@ def _difference(exported: Exported, copy: Any) -> float:
 
 
 def _example() -> tuple[Tensor]:
-    batch, height, width = SIZES[-1]
+    batch, height, width = SIZES[-1]  # of two images: a batch of one is a special case
     return (torch.zeros(batch, 3, height, width),)
 
 
-def import_onnx(module: str) -> Any:
+def _import_onnx(module: str) -> Any:
     """One of the packages of the extra ``onnx``; say how to get it where it is missing."""
     try:
         return __import__(module)

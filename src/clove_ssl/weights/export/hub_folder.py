@@ -45,18 +45,14 @@ def check_hub(exported: Exported, path: Path) -> float:
 
 def front_matter(licence: str, *, library: str = "clove-ssl") -> str:
     """The head of a card that the hub reads."""
-    return "\n".join(
-        [
-            "---",
-            f"library_name: {library}",
-            "license: other",
-            f"license_name: {json.dumps(licence)}",
-            "tags: [self-supervised-learning, image-feature-extraction, dense-prediction]",
-            "---",
-            "",
-            "",
-        ]
-    )
+    return f"""---
+library_name: {library}
+license: other
+license_name: {json.dumps(licence)}
+tags: [self-supervised-learning, image-feature-extraction, dense-prediction]
+---
+
+"""
 
 
 def _config(exported: Exported) -> dict[str, Any]:

@@ -42,9 +42,9 @@ class ModelCardFacts:
     steps: int | None = None
     """Optimizer steps: 0 for random weights, ``None`` for weights of another program."""
     config_hash: str = ""
-    library_version: str
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+    library_version: str = __version__
+    mean: tuple[float, float, float] = IMAGENET_MEAN
+    std: tuple[float, float, float] = IMAGENET_STD
     health: Mapping[str, float] = field(default_factory=dict)
     """Health metrics at the end of the run, by name."""
     warnings: tuple[str, ...] = ()
@@ -91,9 +91,6 @@ def card_facts(
         images_seen=steps * config.batch_size,
         steps=steps,
         config_hash=files.fingerprint(config),
-        library_version=__version__,
-        mean=IMAGENET_MEAN,
-        std=IMAGENET_STD,
         health={name: metrics[name] for name in HEALTH if name in metrics},
         probes=_probed(metrics),
     )

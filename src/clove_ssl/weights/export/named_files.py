@@ -124,14 +124,10 @@ def write_mmdetection(exported: Exported, path: Path) -> None:
 
 def check_by_reading(exported: Exported, path: Path) -> float:
     """Read the file as ``clove import`` would and compare all maps."""
-    copy = build_backbone(
-        BackboneConfig(
-            name=exported.backbone.name,
-            output_stride=exported.backbone.output_stride,
-        )
-    )
+    own = exported.backbone
+    copy = build_backbone(BackboneConfig(name=own.name, output_stride=own.output_stride))
     copy.body.load_state_dict(load_backbone(path).body.state_dict())
-    return largest_difference(exported.backbone, copy.eval())
+    return largest_difference(own, copy.eval())
 
 
 def _other_dilation(library: str, remedy: str) -> UserError:
