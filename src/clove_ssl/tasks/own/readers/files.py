@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,8 +17,11 @@ from clove_ssl.data.names import is_image_name
 from clove_ssl.data.whole_files import open_regular
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.loading.images import size_of_file
-from clove_ssl.tasks.own.dataset import ALL, TEST, TRAIN, VAL
+from clove_ssl.tasks.own.dataset import ALL, TEST, TRAIN, VAL, Problems
 
+NO_IMAGE = "label files have no image and were left out"
+NO_LABELS = "images have no label file and were left out (an empty one says: no objects)"
+_TWICE = "label files are of an image that another one belongs to and were left out"
 LARGEST_LABELS = 32 * 2**20
 """Bytes of the labels of one image; LabelMe may keep the image in them."""
 LARGEST_TEXT = 2**20
@@ -90,8 +94,8 @@ def read_names(path: Path) -> tuple[str, ...]:
 
 def check_names(names: tuple[str, ...], path: Path) -> None:
     """Refuse class names that a model could not tell apart."""
-    twice = sorted({name for name in names if names.count(name) > 1}) if len(names) < 2000 else []
-    if not names or len(names) > MOST_CLASSES or len(set(names)) < len(names):
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice or not 1 <= len(names) <= MOST_CLASSES:
         example = f" ({twice[0]!r} comes twice)" if twice else ""
         raise UserError(
             f"{path} names {len(names):,} classes{example}; expected 1 to {MOST_CLASSES:,}, each "
@@ -202,6 +206,29 @@ class Images:
                 # Of several with one name the one in the most similar place.
                 return max(known, key=lambda path: _shared(path, labels))
         return None
+
+    def of_labels(self, names: Mapping[Path, str], problems: Problems) -> dict[Path, Path]:
+        """The image of each file of labels, which may name it; notes what belongs to nothing."""
+        places = {labels: self.beside(labels, name) for labels, name in names.items()}
+        owners: dict[Path, Path] = {}
+        # Of several files for one image that which is called like it counts.
+        for labels in sorted(places, key=lambda labels: not _is_namesake(labels, places[labels])):
+            image = places[labels]
+            if image is None:
+                problems.add(NO_IMAGE, labels)
+            elif owners.setdefault(image, labels) != labels:
+                problems.add(_TWICE, labels)
+        folders = {image.parent for image in owners}
+        for image in self.paths:
+            if image.parent in folders and image not in owners:
+                problems.add(NO_LABELS, image)
+        return {
+            labels: image for labels, image in places.items() if image and owners[image] == labels
+        }
+
+
+def _is_namesake(labels: Path, image: Path | None) -> bool:
+    return image is None or labels.stem == image.stem
 
 
 def _shared(a: Path, b: Path) -> int:
