@@ -187,8 +187,9 @@ def _points(points: Sequence[Sequence[float]]) -> NDArray[np.float64]:
 def _stacked(
     points: Sequence[NDArray[np.float64]], dataset: DetectionDataset
 ) -> NDArray[np.float64]:
-    """(N, P, 3), with zeros for objects without keypoints."""
-    stacked = np.zeros((len(points), len(dataset.keypoint_names), 3))
+    """(N, P, 3), with zeros for objects without keypoints; classes may have different ones."""
+    most = max([len(dataset.keypoint_names), *map(len, points)])
+    stacked = np.zeros((len(points), most, 3))
     for row, some in zip(stacked, points, strict=True):
         row[: len(some)] = some
     return stacked

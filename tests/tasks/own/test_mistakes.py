@@ -396,6 +396,23 @@ def test_the_verb_data_says_it_all_and_draws(
     assert cli.main(["data", str(tmp_path / "photos")]) == 2
 
 
+def test_classes_with_different_keypoints_are_drawn(
+    pack: Callable[[str], Path], tmp_path: Path
+) -> None:
+    root = pack("coco")
+
+    def give_keypoints(content: dict[str, list[dict[str, object]]]) -> None:
+        for number, category in enumerate(content["categories"], start=1):
+            category["keypoints"] = [f"point {place}" for place in range(number)]
+        counts = {category["id"]: n for n, category in enumerate(content["categories"], start=1)}
+        for thing in content["annotations"]:
+            thing["keypoints"] = [5, 5, 2] * counts[thing["category_id"]]
+
+    for split in ("train", "val"):
+        change_json(root / f"annotations/{split}.json", give_keypoints)
+    assert cli.main(["data", str(root), "--out", str(tmp_path / "sheets")]) == 0
+
+
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [

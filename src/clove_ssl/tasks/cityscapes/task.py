@@ -107,6 +107,16 @@ class CityscapesTask(DetectionTask):
             config.root, FOLDERS[split], labels=self.config.labels, faulty=faulty
         )
 
+    def _task_data(
+        self, train: DetectionDataset, test: DetectionDataset, notes: Sequence[str]
+    ) -> TaskData:
+        if self.labels != "masks":
+            raise UserError(
+                f"{self.config.name} is scored by masks, but its detector would learn "
+                f"{self.labels}. Leave out --task.detector.no-masks and --task.detector.keypoints."
+            )
+        return super()._task_data(train, test, notes)
+
 
 _MASKS = "masks"
 _LIST_END = "_pred.txt"
@@ -141,7 +151,7 @@ def read_results(folder: Path, *, samples: Sequence[Sample]) -> list[Record]:
 def _read_list(folder: Path, sample: Sample) -> Iterable[Record]:
     path = folder / f"{sample.identifier}{_LIST_END}"
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text(encoding="utf-8", errors="backslashreplace").splitlines()
     except OSError as error:
         raise UserError(
             f"{path} cannot be read: {error.strerror}. Expected a list for every test image. "
@@ -151,7 +161,7 @@ def _read_list(folder: Path, sample: Sample) -> Iterable[Record]:
         try:
             mask, label, score = line.split(" ")
             category, confidence = int(float(label)), float(score)
-        except ValueError:
+        except (ValueError, OverflowError):  # the latter of an infinite label
             raise UserError(
                 f"{path} has the line {line!r}; expected a mask, a label id and a score. {_AGAIN}"
             ) from None

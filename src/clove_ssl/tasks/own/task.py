@@ -90,14 +90,15 @@ class OwnDetectionTask(DetectionTask):
     ) -> DetectionDataset:
         """Images of other data, whose classes are known by their names."""
         data = open_to_judge(config, vocabulary.class_names, task=self.config.name)
-        test = _only_with(data.detection(VAL), self.labels)
+        found = _only_with(data.detection(VAL), self.labels)
+        test = replace(
+            found,
+            category_ids=vocabulary.category_ids,
+            keypoint_names=found.keypoint_names or vocabulary.keypoint_names,
+        )
         check_testable(test, self.labels)
         check_images(test.samples)
-        return replace(
-            test,
-            category_ids=vocabulary.category_ids,
-            keypoint_names=test.keypoint_names or vocabulary.keypoint_names,
-        )
+        return test
 
     def take_fraction(self, data: TaskData, share: float, *, seed: int) -> TaskData:
         """The same data with a part of the training images, which shows all classes if it can."""
