@@ -4,7 +4,7 @@
     gtFine/train/aachen/aachen_000000_000019_gtFine_polygons.json
                        /aachen_000000_000019_gtFine_instanceIds.png
 
-Either label file is enough; ``cityscapes_maps.py`` says what is in them. Scores are judged by
+Either label file is enough; ``maps.py`` says what is in them. Scores are judged by
 the instance ids where they are there, because the official tool reads nothing else.
 
 Groups are crowds here. An image is named by its file, without the ending; classes are the eight

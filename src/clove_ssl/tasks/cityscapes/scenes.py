@@ -50,7 +50,7 @@ _GROUND = "road"
 def write_cityscapes_scenes(
     folder: str | Path, split: Split = "train", *, count: int, size: int = 160
 ) -> None:
-    """Write scenes 0 to ``count`` - 1 of a split, one after the other, polygons last."""
+    """Write scenes 0 to ``count`` - 1 of a split, one after the other, instance ids last."""
     source = SceneSource(count, size, split)
     root = Path(folder)
     try:

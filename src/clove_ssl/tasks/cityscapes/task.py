@@ -50,9 +50,6 @@ class CityscapesTask(DetectionTask):
 
     config: CityscapesConfig
 
-    def __init__(self, config: CityscapesConfig) -> None:
-        super().__init__(config)
-
     def write_scenes(self, config: LabelledDataConfig, folder: Path) -> None:
         """Write the built-in scenes, unless they are there."""
         for split, count in zip(SPLITS, (config.scenes_train, config.scenes_test), strict=True):

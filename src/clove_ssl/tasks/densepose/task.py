@@ -50,9 +50,6 @@ class DensePoseTask(DetectionTask):
 
     config: COCODensePoseConfig
 
-    def __init__(self, config: COCODensePoseConfig) -> None:
-        super().__init__(config)
-
     def write_scenes(self, config: LabelledDataConfig, folder: Path) -> None:
         """Write the built-in scenes, unless they are there."""
         for split, count in zip(SPLITS, (config.scenes_train, config.scenes_test), strict=True):
@@ -186,9 +183,6 @@ class DensePoseNetwork(DetectionNetwork):
 
     headline = ("loss_densepose_I", "loss_densepose_U")
     predictors = (*DetectionNetwork.predictors, "person", "part", "u", "v")
-
-    def __init__(self, detector: DensePoseDetector, test: DensePoseDataset) -> None:
-        super().__init__(detector, test)
 
     def records(self, keys: Tensor, found: Sequence[ImageDetections]) -> list[Record]:
         """The persons of the test images with these keys (B,), on the host."""

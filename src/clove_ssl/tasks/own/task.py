@@ -112,7 +112,7 @@ class OwnDetectionTask(DetectionTask):
         """Sides, anchors and heads that fit the data and the device."""
         samples: Sequence[Sample] = data.train.samples
         config = self.config
-        side = config.side or choose_side(samples, on_gpu=on_gpu)[0]
+        side = config.side or choose_side(samples, on_gpu=on_gpu)
         sides = _not_given(
             config,
             train_sides=training_sides(side),
@@ -240,7 +240,7 @@ class OwnSemanticTask(SemanticTask):
         """Sides that fit the data and the device."""
         config = self.config
         samples = data.train.samples if isinstance(data.train, OwnPixels) else data.test.samples
-        side = config.side or choose_side(samples, on_gpu=on_gpu)[0]
+        side = config.side or choose_side(samples, on_gpu=on_gpu)
         sides = _not_given(config, crop=side, test_longest=longest_side(samples, side))
         return replace(config, side=side, **sides)
 

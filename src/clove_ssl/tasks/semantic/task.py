@@ -22,7 +22,7 @@ from clove_ssl.tasks.base import Reading, Task, TaskData, TaskModel, Vocabulary
 from clove_ssl.tasks.detection.finding import AUGMENTED_LISTS, find_segmentation_lists
 from clove_ssl.tasks.detection.scenes import write_voc_scenes
 from clove_ssl.tasks.loading.images import in_threads, size_of_file
-from clove_ssl.tasks.pictures import paint_label_maps
+from clove_ssl.tasks.pictures import paint_label_maps, spread
 from clove_ssl.tasks.predictions import PREDICT_AGAIN, LabelMap, read_label_maps, write_label_maps
 from clove_ssl.tasks.scoring.judging import score_label_maps
 from clove_ssl.tasks.scoring.scores import Scores
@@ -136,9 +136,8 @@ class SemanticTask(Task):
     def paint(self, folder: Path, test: VOCLabels, pictures: Path, *, count: int) -> list[Path]:
         """Draw predictions beside the truth, for images spread over the test set."""
         predicted = read_label_maps(folder / FILE)
-        count = min(count, len(test))
         images = []
-        for index in (number * len(test) // count for number in range(count)):
+        for index in spread(range(len(test)), count):
             name, (image, truth) = test.name(index), test.load(index)
             pixels = image.permute(1, 2, 0).numpy()
             images.append((name, pixels, truth.numpy(), predicted[name]))

@@ -6,8 +6,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from clove_ssl.data.folders import list_images, unlisted
 from clove_ssl.data.names import is_image_name
 from clove_ssl.data.whole_files import open_regular
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.loading.images import size_of_file
+from clove_ssl.tasks.loading.images import in_threads, size_of_file
 from clove_ssl.tasks.own.dataset import ALL, TEST, TRAIN, VAL, Problems
 
 NO_IMAGE = "label files have no image and were left out"
@@ -32,7 +31,6 @@ LONGEST_NAME = 200
 MOST_FILES = 5_000_000
 _HEAD = 2**16
 """Bytes that show what a file is."""
-_READERS = 16
 _LISTS = ("train", "val", "test", "trainval")
 _DEPTHS = ("", "*/", "*/*/")
 _SPLITS = {
@@ -112,6 +110,18 @@ def check_names(names: tuple[str, ...], path: Path) -> None:
             f"{path} names a class with {len(longest):,} characters, {longest[:20]!r} ...; "
             f"expected {LONGEST_NAME} at most. Correct the file."
         )
+
+
+def listed_or_used(
+    root: Path, lists: Sequence[str], used: Set[str], *, without: Set[str]
+) -> tuple[str, ...]:
+    """The classes of a list that names all that are used, or else these in alphabetical order."""
+    for path in (root / name for name in lists):
+        if path.is_file():
+            names = tuple(name for name in read_names(path) if name not in without)
+            if used <= set(names):
+                return names
+    return tuple(sorted(used))
 
 
 def split_of(*texts: str) -> str:
@@ -240,8 +250,7 @@ def _shared(a: Path, b: Path) -> int:
 def sizes_of(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
     """Height and width of image files; the first that cannot be read is an error."""
     listed = list(dict.fromkeys(paths))
-    with ThreadPoolExecutor(_READERS) as readers:
-        return dict(zip(listed, readers.map(size_of_file, listed), strict=True))
+    return dict(zip(listed, in_threads(size_of_file, listed), strict=True))
 
 
 def text_field(entry: Any, name: str) -> str:

@@ -17,8 +17,8 @@ from clove_ssl.tasks.own.dataset import Found, Item, Problems
 from clove_ssl.tasks.own.readers.files import (
     Images,
     check_names,
+    listed_or_used,
     read_json,
-    read_names,
     sizes_of,
     split_of_path,
     text_field,
@@ -62,17 +62,11 @@ def _shapes_of(path: Path) -> tuple[str, list[Any]]:
 
 
 def _class_names(used: set[str], root: Path) -> tuple[str, ...]:
-    for file in _NAMES:
-        if (root / file).is_file():
-            names = tuple(
-                n for n in read_names(root / file) if n not in ("__ignore__", "_background_")
-            )
-            if used <= set(names):
-                return names
-    if not used:
+    names = listed_or_used(root, _NAMES, used, without={"__ignore__", "_background_"})
+    if not names:
         raise UserError(f"No JSON file below {root} has a polygon or rectangle. Label some.")
-    check_names(tuple(sorted(used)), root)
-    return tuple(sorted(used))
+    check_names(names, root)
+    return names
 
 
 def _shape(entry: Any, path: Path, problems: Problems) -> Shape | None:

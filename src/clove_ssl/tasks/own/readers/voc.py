@@ -19,8 +19,8 @@ from clove_ssl.tasks.own.dataset import Found, Item, Problems
 from clove_ssl.tasks.own.readers.files import (
     Images,
     check_names,
+    listed_or_used,
     read_lists,
-    read_names,
     read_text,
     sizes_of,
     split_of_path,
@@ -75,12 +75,7 @@ def _splits(pairs: dict[Path, Path], root: Path, problems: Problems) -> dict[Pat
 def _class_names(trees: Iterable[ET.Element], root: Path) -> tuple[str, ...]:
     """Those of a list of names, or all that occur, in the order of the alphabet."""
     used = {_name(entry) for tree in trees for entry in tree.iterfind("object")} - {""}
-    for file in _NAMES:
-        if (root / file).is_file():
-            names = tuple(name for name in read_names(root / file) if name != "background")
-            if used <= set(names):
-                return names
-    names = tuple(sorted(used))
+    names = listed_or_used(root, _NAMES, used, without={"background"})
     if not names:
         raise UserError(f"No XML file below {root} has an <object> with a <name>. Label some.")
     check_names(names, root)
