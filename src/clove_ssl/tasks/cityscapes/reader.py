@@ -29,7 +29,7 @@ from clove_ssl.tasks.cityscapes.maps import (
     read_polygons,
     visible_things,
 )
-from clove_ssl.tasks.labels.samples import Annotation, DetectionDataset, Sample
+from clove_ssl.tasks.labels.samples import Annotation, DetectionDataset, OnFault, Sample
 
 LabelFile = Literal["polygons", "instances"]
 
@@ -52,7 +52,7 @@ def read_cityscapes(
     split: str,
     *,
     labels: LabelFile = "polygons",
-    faulty: Literal["refuse", "leave out"] = "refuse",
+    faulty: OnFault = "refuse",
 ) -> CityscapesDataset:
     """Read a split, such as train or val; faulty polygons are errors, or left out and listed."""
     images = _find_images(Path(root), split)

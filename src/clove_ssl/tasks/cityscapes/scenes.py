@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +30,7 @@ from clove_ssl.tasks.cityscapes.reader import (
     LabelFile,
     read_cityscapes,
 )
-
-Split = Literal["train", "test"]
+from clove_ssl.tasks.labels.samples import Split
 
 FOLDERS: dict[Split, str] = {"train": "train", "test": "val"}
 _STREET_NAMES = dict(

@@ -30,13 +30,13 @@ from clove_ssl.tasks.cityscapes.scenes import (
     write_cityscapes_scenes,
 )
 from clove_ssl.tasks.cityscapes.scores import score_cityscapes
-from clove_ssl.tasks.detection.task import FAULTY, FILE, SPLITS, DetectionTask, Split
+from clove_ssl.tasks.detection.task import FAULTY, FILE, SPLITS, DetectionTask
 from clove_ssl.tasks.labels.rle import (
     encode_mask,
     mask_of_record,
     write_counts,
 )
-from clove_ssl.tasks.labels.samples import DetectionDataset, Sample
+from clove_ssl.tasks.labels.samples import DetectionDataset, Sample, Split
 from clove_ssl.tasks.predictions import Record, read_detections
 from clove_ssl.tasks.scoring.judging import check_images, check_records
 from clove_ssl.tasks.scoring.scores import Scores, ScoreTable

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from clove_ssl.data.labels.pixels import check_folder
 from clove_ssl.errors import UserError
@@ -20,10 +20,7 @@ from clove_ssl.tasks.densepose.surfaces import Mirror, Surface
 from clove_ssl.tasks.detection.coco import load_content, read_content
 from clove_ssl.tasks.detection.coco_annotations import Faulty
 from clove_ssl.tasks.detection.finding import CocoFiles, check_rest, check_same_classes
-from clove_ssl.tasks.labels.samples import Annotation, DetectionDataset, Sample
-
-Split = Literal["train", "test"]
-OnFault = Literal["refuse", "leave out"]
+from clove_ssl.tasks.labels.samples import Annotation, DetectionDataset, OnFault, Sample, Split
 
 _LEAST_SIDE = 0.01  # pixels of a box that lie in the image; below it no target is left
 _OFFICIAL: dict[Split, tuple[tuple[str, str], ...]] = {

@@ -29,8 +29,8 @@ from clove_ssl.tasks.densepose.scenes import (
 from clove_ssl.tasks.densepose.scores import Kind, score_densepose
 from clove_ssl.tasks.densepose.surface_files import open_mirror, open_surface
 from clove_ssl.tasks.detection.model import DetectionNetwork
-from clove_ssl.tasks.detection.task import FAULTY, FILE, SPLITS, DetectionTask, Split
-from clove_ssl.tasks.labels.samples import DetectionDataset
+from clove_ssl.tasks.detection.task import FAULTY, FILE, SPLITS, DetectionTask
+from clove_ssl.tasks.labels.samples import DetectionDataset, Split
 from clove_ssl.tasks.loading.images import InputSizes
 from clove_ssl.tasks.loading.order import GroupedOrder
 from clove_ssl.tasks.predictions import Predictions, Record, read_detections

@@ -22,9 +22,9 @@ from clove_ssl.data.names import IntArray
 from clove_ssl.data.order import copy_uniforms, shuffled
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.base import TaskData
-from clove_ssl.tasks.detection.task import FAULTY, FILE, SPLITS, DetectionTask, Split
+from clove_ssl.tasks.detection.task import FAULTY, FILE, SPLITS, DetectionTask
 from clove_ssl.tasks.labels.rle import places_in_rows
-from clove_ssl.tasks.labels.samples import DetectionDataset, Sample
+from clove_ssl.tasks.labels.samples import DetectionDataset, Sample, Split
 from clove_ssl.tasks.loading.order import GroupedOrder, aspect_kinds
 from clove_ssl.tasks.lvis.config import LVISConfig
 from clove_ssl.tasks.lvis.reader import LVISDataset, open_lvis

@@ -21,6 +21,7 @@ from clove_ssl.errors import UserError
 from clove_ssl.tasks.base import Reading, Task, TaskData, TaskModel, Vocabulary
 from clove_ssl.tasks.detection.finding import AUGMENTED_LISTS, find_segmentation_lists
 from clove_ssl.tasks.detection.scenes import write_voc_scenes
+from clove_ssl.tasks.labels.samples import Split
 from clove_ssl.tasks.loading.images import in_threads, size_of_file
 from clove_ssl.tasks.pictures import paint_label_maps, spread
 from clove_ssl.tasks.predictions import PREDICT_AGAIN, LabelMap, read_label_maps, write_label_maps
@@ -36,7 +37,6 @@ from clove_ssl.tasks.semantic.loading import (
 )
 from clove_ssl.tasks.semantic.model import SemanticNetwork
 
-Split = Literal["train", "test"]
 SPLITS: tuple[Split, Split] = ("train", "test")
 FILE = "classes.npz"
 
