@@ -179,3 +179,14 @@ def test_faults_of_cityscapes_files_are_named_before_training(
     assert "no label file" in message
     lists = ("--data.train-lists", "val")
     assert "Give --data FOLDER alone" in message_of("cityscapes-fpn", root, capsys, *lists)
+
+
+def test_a_detector_without_masks_is_refused_for_cityscapes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its results could not be written once it was trained."""
+    root = tmp_path / "streets"
+    for split in ("train", "test"):
+        write_cityscapes_scenes(root, split, count=2, size=48)
+    message = message_of("cityscapes-fpn", root, capsys, "--task.detector.no-masks")
+    assert "is scored by masks, but its detector would learn boxes" in message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -110,6 +111,20 @@ def test_a_file_that_its_header_does_not_describe_is_refused(tmp_path: Path) -> 
         read_detections(path)
     header_path(path).write_text("{")
     with pytest.raises(UserError, match="is no JSON"):
+        read_detections(path)
+
+
+def test_a_header_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "found.json"
+    write_detections(path, [], samples=[], header={})
+
+    def refuse(*_: object, **__: object) -> str:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(UserError, match=r"found\.header\.json cannot be read: Permission denied"):
         read_detections(path)
 
 

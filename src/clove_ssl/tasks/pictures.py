@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from clove_ssl.painting.predictions import Things, paint_classes, paint_things, write_sheet
-from clove_ssl.tasks.labels.polygons import fill_polygons
-from clove_ssl.tasks.labels.rle import RLE, decode_mask, mask_of_record
+from clove_ssl.tasks.labels.polygons import draw_mask
+from clove_ssl.tasks.labels.rle import mask_of_record
 from clove_ssl.tasks.labels.samples import (
     PIXEL_MIDDLE,
     Annotation,
     DetectionDataset,
-    Polygons,
     Sample,
 )
 from clove_ssl.tasks.loading.images import read_image
 from clove_ssl.tasks.predictions import Record
+
+T = TypeVar("T")
 
 LEAST_SCORE = 0.5
 ROWS = 4
@@ -80,10 +82,10 @@ def paint_label_maps(
     return write_sheets(folder, len(images), paint)
 
 
-def spread(samples: Sequence[Sample], count: int) -> list[Sample]:
-    """Up to ``count`` samples at equal distances."""
-    count = min(count, len(samples))
-    return [samples[number * len(samples) // count] for number in range(count)]
+def spread(items: Sequence[T], count: int) -> list[T]:
+    """Up to ``count`` items at equal distances."""
+    count = min(count, len(items))
+    return [items[number * len(items) // count] for number in range(count)]
 
 
 def write_sheets(
@@ -125,7 +127,7 @@ def _paint_pair(
 def true_things(sample: Sample, dataset: DetectionDataset, *, shown: Collection[str]) -> Things:
     """The objects of an image as they are painted; ``shown`` names labels besides boxes."""
     things = sample.annotations
-    masks = (_true_mask(thing.mask, sample) for thing in things)
+    masks = (draw_mask(thing.mask, height=sample.height, width=sample.width) for thing in things)
     points = [_points(thing.keypoints or ()) for thing in things]
     return Things(
         boxes=np.array([thing.box for thing in things], np.float64).reshape(-1, 4),
@@ -172,13 +174,6 @@ def _tones(classes: Sequence[int], dataset: DetectionDataset) -> tuple[int, ...]
     return tuple(range(len(classes)) if len(dataset.class_names) == 1 else classes)
 
 
-def _true_mask(mask: Polygons | RLE | None, sample: Sample) -> NDArray[np.bool_]:
-    if isinstance(mask, RLE):
-        return decode_mask(mask)
-    outlines = [np.array(polygon) for polygon in mask or ()]
-    return fill_polygons(outlines, height=sample.height, width=sample.width)
-
-
 def _points(points: Sequence[Sequence[float]]) -> NDArray[np.float64]:
     """Keypoints of a file in the middle of their pixels: (P, 3)."""
     return np.array(points, np.float64).reshape(-1, 3) + [PIXEL_MIDDLE, PIXEL_MIDDLE, 0]
@@ -187,8 +182,9 @@ def _points(points: Sequence[Sequence[float]]) -> NDArray[np.float64]:
 def _stacked(
     points: Sequence[NDArray[np.float64]], dataset: DetectionDataset
 ) -> NDArray[np.float64]:
-    """(N, P, 3), with zeros for objects without keypoints."""
-    stacked = np.zeros((len(points), len(dataset.keypoint_names), 3))
+    """(N, P, 3), with zeros for objects without keypoints; classes may have different ones."""
+    most = max([len(dataset.keypoint_names), *map(len, points)])
+    stacked = np.zeros((len(points), most, 3))
     for row, some in zip(stacked, points, strict=True):
         row[: len(some)] = some
     return stacked

@@ -202,6 +202,10 @@ def _read_header(path: Path, data: bytes) -> dict[str, Any]:
         return {}
     try:
         content: dict[str, Any] = json.loads(header.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(
+            f"{header} cannot be read: {error.strerror}. {predict_again(path)}"
+        ) from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{header} is no JSON: {error}. {predict_again(path)}") from None
     if not isinstance(content, dict):

@@ -119,9 +119,10 @@ def test_faulty_results_are_named(tmp_path: Path) -> None:
     Image.new("1", (3, 3)).save(out / f"masks/{NAME}_000_car.png")
     with pytest.raises(UserError, match="3 x 3 pixels, but its image 60 x 40"):
         read_results(out, samples=dataset.samples)
-    (out / f"{NAME}_pred.txt").write_text("one two\n")
-    with pytest.raises(UserError, match="has the line 'one two'"):
-        read_results(out, samples=dataset.samples)
+    for line in (b"one two", b"m.png inf 0.5", b"m.png \xff 0.5"):
+        (out / f"{NAME}_pred.txt").write_bytes(line)
+        with pytest.raises(UserError, match=r"has the line '.+'; expected a mask, a label id"):
+            read_results(out, samples=dataset.samples)
 
 
 def test_truth_of_another_size_is_named(tmp_path: Path) -> None:

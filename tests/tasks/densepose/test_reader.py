@@ -102,6 +102,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"dp_masks": ["RLE"]}, "has str in dp_masks"),
     ({"dp_masks": [[]] * 13 + [[], []]}, "has 15 dp_masks"),
     ({"dp_masks": [{"size": [50, 40], "counts": "abc"}]}, r"mask of size \[50, 40\]"),
+    ({"dp_masks": [{"size": SIDE, "counts": "abc"}]}, "mask of size 256 in dp_masks"),
     ({"dp_masks": [{"size": [SIDE, SIDE], "counts": "\u00e9"}]}, "has damaged runs in dp_masks"),
     ({"dp_masks": [{"size": [SIDE, SIDE], "counts": [3, 4]}]}, "runs of 7 pixels in a mask of 256"),
     ({"dp_masks": [{"size": [SIDE, SIDE], "counts": None}]}, "has damaged runs in dp_masks"),

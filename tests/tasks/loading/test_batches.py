@@ -24,7 +24,12 @@ from clove_ssl.tasks.loading.batches import (
 )
 from clove_ssl.tasks.loading.geometry import Placement
 from clove_ssl.tasks.loading.images import InputSizes, TrainingImages, check_images
-from clove_ssl.tasks.loading.selection import Labels, select_targets, take_fraction
+from clove_ssl.tasks.loading.selection import (
+    Labels,
+    check_testable,
+    select_targets,
+    take_fraction,
+)
 from clove_ssl.tasks.loading.targets import PackedObjects, make_targets
 from clove_ssl.tasks.rcnn.instances import DetectionBatch
 from clove_ssl.tasks.rcnn.pixels import resized_shape
@@ -289,6 +294,8 @@ def test_objects_with_other_keypoints_than_the_named_ones_are_refused(
     nameless = dataclasses.replace(dataset, keypoint_names=())
     with pytest.raises(UserError, match="has 17 keypoints, but the categories name 0"):
         select_targets(nameless, "keypoints")
+    with pytest.raises(UserError, match="has 17 keypoints, but the categories name 0"):
+        check_testable(nameless, "keypoints")
     assert select_targets(nameless, "masks").images_left_out == 0
 
 

@@ -25,6 +25,7 @@ from clove_ssl import cli
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.own.finding import open_own
+from clove_ssl.tasks.own.pixel_labels import pixel_labels
 
 
 @pytest.fixture
@@ -141,6 +142,57 @@ def test_images_without_labels_and_labels_without_images_are_named(
     shutil.copy(root / "train/0.png", root / "train/new.png")
     assert "1 image is listed but not there" in told(root)
     assert "1 image is in no annotation file and was left out" in told(root)
+
+
+@pytest.mark.parametrize("suffix", [".xml", ".json"])
+def test_a_second_file_of_labels_for_an_image_is_left_out(
+    suffix: str, pack: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Or the image would be there twice under one name, and scores would mix them up."""
+    root = pack("voc") if suffix == ".xml" else labelme_folder(tmp_path / "labelme")
+    labels = next(path for path in sorted(root.rglob(f"*{suffix}")))
+    before = open_own(LabelledDataConfig(root=root)).items
+    shutil.copy(labels, labels.with_name(f"!copy{suffix}"))  # sorted before the others
+    if suffix == ".xml":
+        names = root / "ImageSets/Main/train.txt"
+        names.write_text(f"!copy\n{names.read_text()}")
+    data = open_own(LabelledDataConfig(root=root))
+    assert data.items == before
+    said = "1 label file is of an image that another one belongs to and was left out"
+    assert f"{said}: {labels.with_name('!copy')}" in "\n".join(data.problems)
+
+
+def labelme_folder(root: Path) -> Path:
+    """Three images with a triangle in each."""
+    root.mkdir()
+    shape = {"label": "cup", "points": [[2, 2], [20, 2], [20, 20]], "shape_type": "polygon"}
+    for name in ("a", "b", "c"):
+        pixels = np.full((30, 40, 3), ord(name), np.uint8)
+        Image.fromarray(pixels).save(root / f"{name}.png")
+        content = {"imagePath": f"{name}.png", "shapes": [shape]}
+        (root / f"{name}.json").write_text(json.dumps(content))
+    return root
+
+
+def test_boxes_and_background_are_no_labels_of_pixels(pack: Callable[[str], Path]) -> None:
+    """A network would learn that everything is background."""
+    root = pack("yolo")
+    for number, path in enumerate(sorted((root / "labels").rglob("*.txt"))):
+        path.write_text("0 0.5 0.5 0.2 0.2\n" if number % 2 else "")
+    with pytest.raises(UserError, match="None of the 5 train images .* has a mask or the outline"):
+        pixel_labels(open_own(LabelledDataConfig(root=root)), "train")
+
+
+def test_the_first_image_without_a_mask_is_that_of_the_alphabet(tmp_path: Path) -> None:
+    for folder in ("images", "masks"):
+        (tmp_path / folder).mkdir()
+    for number in range(30):
+        Image.new("RGB", (8, 8)).save(tmp_path / f"images/{number:02d}.png")
+    Image.new("L", (8, 8), 1).save(tmp_path / "masks/29.png")
+    Image.new("L", (8, 8), 1).save(tmp_path / "masks/28.png")
+    (tmp_path / "classes.txt").write_text("background\ncup\n")
+    assert "28 images have no mask and were left out; the first: " in told(tmp_path)
+    assert f"the first: {tmp_path / 'images/00.png'}" in told(tmp_path)
 
 
 def test_a_folder_without_the_images_is_named(pack: Callable[[str], Path], tmp_path: Path) -> None:
@@ -342,6 +394,23 @@ def test_the_verb_data_says_it_all_and_draws(
     assert "clove finetune detect" in said
     assert sorted(path.name for path in (tmp_path / "sheets").iterdir()) == ["train.png", "val.png"]
     assert cli.main(["data", str(tmp_path / "photos")]) == 2
+
+
+def test_classes_with_different_keypoints_are_drawn(
+    pack: Callable[[str], Path], tmp_path: Path
+) -> None:
+    root = pack("coco")
+
+    def give_keypoints(content: dict[str, list[dict[str, object]]]) -> None:
+        for number, category in enumerate(content["categories"], start=1):
+            category["keypoints"] = [f"point {place}" for place in range(number)]
+        counts = {category["id"]: n for n, category in enumerate(content["categories"], start=1)}
+        for thing in content["annotations"]:
+            thing["keypoints"] = [5, 5, 2] * counts[thing["category_id"]]
+
+    for split in ("train", "val"):
+        change_json(root / f"annotations/{split}.json", give_keypoints)
+    assert cli.main(["data", str(root), "--out", str(tmp_path / "sheets")]) == 0
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -151,12 +152,24 @@ def test_lists_are_found_or_named(tmp_path: Path) -> None:
         task.read(LabelledDataConfig(root=tmp_path, train_lists=("2012:train", "2012:test")))
 
 
+def test_to_be_tested_takes_no_list_to_learn_from(tmp_path: Path) -> None:
+    task = SemanticTask(VOCSemanticConfig())
+    task.write_scenes(LabelledDataConfig(scenes_train=3, scenes_test=2, scenes_size=32), tmp_path)
+    (tmp_path / "VOC2012/ImageSets/Segmentation/train.txt").unlink()
+    named = LabelledDataConfig(root=tmp_path, test_lists=("2012:test",))
+    assert len(task.read_test(named, tmp_path)) == 2
+
+
 @pytest.mark.parametrize(
     ("maps", "message"),
     [
         ({}, "has no classes for the 20 x 30 pixels of 0"),
         ({"lost": np.zeros((2, 2), np.uint8)}, "has classes for lost, which is no test image"),
         ({"0": np.full((20, 30), 7, np.uint8)}, "has 7 of type uint8 for a pixel of 0; .* 0 to 6"),
+        (
+            {"0": np.full((20, 30), -1, np.int16)},
+            "has -1 of type int16 for a pixel of 0; .* 0 to 6",
+        ),
         ({"0": np.zeros((20, 30))}, "of type float64 for a pixel of 0"),
     ],
 )
@@ -166,3 +179,12 @@ def test_predictions_of_something_else_are_refused(
     write_label_maps(tmp_path / "classes.npz", maps, header={})
     with pytest.raises(UserError, match=message):
         SemanticTask(VOCSemanticConfig()).score(tmp_path, Telling())
+
+
+def test_numbers_of_any_width_and_order_of_bytes_are_scored(tmp_path: Path) -> None:
+    scores = []
+    for kind in ("u1", "<i8", ">i2"):
+        maps: Any = {str(index): np.ones((20 + index, 30), kind) for index in range(5)}
+        write_label_maps(tmp_path / "classes.npz", maps, header={})
+        scores.append(SemanticTask(VOCSemanticConfig()).score(tmp_path, Telling()).by_name())
+    assert scores[0] == scores[1] == scores[2]

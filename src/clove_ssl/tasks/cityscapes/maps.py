@@ -96,10 +96,10 @@ def read_instance_map(path: Path) -> InstanceMap:
     if numbers.ndim != 2 or numbers.dtype.kind not in "iu":
         raise UserError(f"{path} has no single channel of instance ids. {_AGAIN}")
     if numbers.min() < 0 or numbers.max() >= len(known) or not known[numbers].all():
-        odd = [number for number in np.unique(numbers) if not 0 <= number < len(known)]
-        odd += [number for number in np.unique(numbers) if number not in odd and not known[number]]
+        ids = np.unique(numbers).tolist()
+        odd = next(one for one in ids if not (0 <= one < len(known) and known[one]))
         raise UserError(
-            f"{path} has the instance id {odd[0]}; expected label ids, and for things {PER_LABEL} "
+            f"{path} has the instance id {odd}; expected label ids, and for things {PER_LABEL} "
             f"times those plus a number. {_AGAIN}"
         )
     return numbers.astype(np.int32)

@@ -4,7 +4,7 @@
     gtFine/train/aachen/aachen_000000_000019_gtFine_polygons.json
                        /aachen_000000_000019_gtFine_instanceIds.png
 
-Either label file is enough; ``cityscapes_maps.py`` says what is in them. Scores are judged by
+Either label file is enough; ``maps.py`` says what is in them. Scores are judged by
 the instance ids where they are there, because the official tool reads nothing else.
 
 Groups are crowds here. An image is named by its file, without the ending; classes are the eight
@@ -29,7 +29,7 @@ from clove_ssl.tasks.cityscapes.maps import (
     read_polygons,
     visible_things,
 )
-from clove_ssl.tasks.labels.samples import Annotation, DetectionDataset, Sample
+from clove_ssl.tasks.labels.samples import Annotation, DetectionDataset, OnFault, Sample
 
 LabelFile = Literal["polygons", "instances"]
 
@@ -52,7 +52,7 @@ def read_cityscapes(
     split: str,
     *,
     labels: LabelFile = "polygons",
-    faulty: Literal["refuse", "leave out"] = "refuse",
+    faulty: OnFault = "refuse",
 ) -> CityscapesDataset:
     """Read a split, such as train or val; faulty polygons are errors, or left out and listed."""
     images = _find_images(Path(root), split)

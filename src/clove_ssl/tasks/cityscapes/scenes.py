@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +30,7 @@ from clove_ssl.tasks.cityscapes.reader import (
     LabelFile,
     read_cityscapes,
 )
-
-Split = Literal["train", "test"]
+from clove_ssl.tasks.labels.samples import Split
 
 FOLDERS: dict[Split, str] = {"train": "train", "test": "val"}
 _STREET_NAMES = dict(
@@ -50,7 +49,7 @@ _GROUND = "road"
 def write_cityscapes_scenes(
     folder: str | Path, split: Split = "train", *, count: int, size: int = 160
 ) -> None:
-    """Write scenes 0 to ``count`` - 1 of a split, one after the other, polygons last."""
+    """Write scenes 0 to ``count`` - 1 of a split, one after the other, instance ids last."""
     source = SceneSource(count, size, split)
     root = Path(folder)
     try:

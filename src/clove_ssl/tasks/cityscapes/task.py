@@ -30,13 +30,13 @@ from clove_ssl.tasks.cityscapes.scenes import (
     write_cityscapes_scenes,
 )
 from clove_ssl.tasks.cityscapes.scores import score_cityscapes
-from clove_ssl.tasks.detection.task import FAULTY, FILE, SPLITS, DetectionTask, Split
+from clove_ssl.tasks.detection.task import FAULTY, FILE, SPLITS, DetectionTask
 from clove_ssl.tasks.labels.rle import (
     encode_mask,
     mask_of_record,
     write_counts,
 )
-from clove_ssl.tasks.labels.samples import DetectionDataset, Sample
+from clove_ssl.tasks.labels.samples import DetectionDataset, Sample, Split
 from clove_ssl.tasks.predictions import Record, read_detections
 from clove_ssl.tasks.scoring.judging import check_images, check_records
 from clove_ssl.tasks.scoring.scores import Scores, ScoreTable
@@ -49,9 +49,6 @@ class CityscapesTask(DetectionTask):
     """Boxes and masks of persons and vehicles."""
 
     config: CityscapesConfig
-
-    def __init__(self, config: CityscapesConfig) -> None:
-        super().__init__(config)
 
     def write_scenes(self, config: LabelledDataConfig, folder: Path) -> None:
         """Write the built-in scenes, unless they are there."""
@@ -107,6 +104,16 @@ class CityscapesTask(DetectionTask):
             config.root, FOLDERS[split], labels=self.config.labels, faulty=faulty
         )
 
+    def _task_data(
+        self, train: DetectionDataset, test: DetectionDataset, notes: Sequence[str]
+    ) -> TaskData:
+        if self.labels != "masks":
+            raise UserError(
+                f"{self.config.name} is scored by masks, but its detector would learn "
+                f"{self.labels}. Leave out --task.detector.no-masks and --task.detector.keypoints."
+            )
+        return super()._task_data(train, test, notes)
+
 
 _MASKS = "masks"
 _LIST_END = "_pred.txt"
@@ -141,7 +148,7 @@ def read_results(folder: Path, *, samples: Sequence[Sample]) -> list[Record]:
 def _read_list(folder: Path, sample: Sample) -> Iterable[Record]:
     path = folder / f"{sample.identifier}{_LIST_END}"
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text(encoding="utf-8", errors="backslashreplace").splitlines()
     except OSError as error:
         raise UserError(
             f"{path} cannot be read: {error.strerror}. Expected a list for every test image. "
@@ -151,7 +158,7 @@ def _read_list(folder: Path, sample: Sample) -> Iterable[Record]:
         try:
             mask, label, score = line.split(" ")
             category, confidence = int(float(label)), float(score)
-        except ValueError:
+        except (ValueError, OverflowError):  # the latter of an infinite label
             raise UserError(
                 f"{path} has the line {line!r}; expected a mask, a label id and a score. {_AGAIN}"
             ) from None

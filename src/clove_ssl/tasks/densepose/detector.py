@@ -31,6 +31,7 @@ from clove_ssl.tasks.densepose.losses import (
     join_labels,
     region_labels,
 )
+from clove_ssl.tasks.densepose.scores import DETECTIONS
 from clove_ssl.tasks.labels.polygons import PackedOutlines
 from clove_ssl.tasks.rcnn.boxes import box_areas, clip_boxes, has_area
 from clove_ssl.tasks.rcnn.detector import Detector, Found, in_original_pixels
@@ -40,9 +41,6 @@ from clove_ssl.tasks.rcnn.pixels import resize_boxes
 from clove_ssl.tasks.rcnn.regions.pooling import batched_regions
 from clove_ssl.tasks.rcnn.regions.targets import TrainingRegions, object_boxes
 from clove_ssl.tasks.training_parts import freeze_norms, freeze_stages
-
-SCORED = 20
-"""Detections of an image that scores look at, the best ones; only they get a surface."""
 
 
 class DensePoseDetector(Detector):
@@ -108,7 +106,7 @@ class DensePoseDetector(Detector):
                 self.find_in(levels, batch.sizes), batch.sizes, batch.original_sizes, strict=True
             )
         ]
-        best = [each.boxes[:SCORED] for each in found]
+        best = [each.boxes[:DETECTIONS] for each in found]  # scores look at no others
         maps = self._surface_maps(levels, batched_regions(best))
         counts = [len(boxes) for boxes in best]
         per_image = zip(*(torch.split(each, counts) for each in maps), strict=True)

@@ -111,7 +111,7 @@ def _read_mask(value: Any) -> NDArray[np.bool_]:
     if not isinstance(value, Mapping) or "counts" not in value:
         kind = "polygons" if isinstance(value, list) else type(value).__name__
         raise Faulty(f"has {kind} in dp_masks; {_expected()}")
-    if list(value.get("size", ())) != [SIDE, SIDE]:
+    if value.get("size") != [SIDE, SIDE]:
         raise Faulty(f"has a mask of size {value.get('size')} in dp_masks; {_expected()}")
     counts = value["counts"]
     try:

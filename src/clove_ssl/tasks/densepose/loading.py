@@ -8,7 +8,6 @@ Dimensions: L labelled persons of an image, P points of them all.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,9 +17,9 @@ from clove_ssl.tasks.densepose.labels import SIDE, PersonLabels
 from clove_ssl.tasks.densepose.losses import DensePoseBatch, SurfaceLabels
 from clove_ssl.tasks.densepose.reader import DensePoseDataset, labels_of
 from clove_ssl.tasks.densepose.surfaces import Mirror, Places
-from clove_ssl.tasks.labels.samples import Sample
 from clove_ssl.tasks.loading.images import InputSizes, Refusal, TrainingImages
 from clove_ssl.tasks.loading.order import GroupedOrder
+from clove_ssl.tasks.loading.targets import Packed
 
 Labels = list[PersonLabels | None]  # of all persons of an image
 
@@ -41,7 +40,9 @@ class DensePoseImages(TrainingImages):
     ) -> None:
         mirrors = dataset.mirror is not None
         super().__init__(dataset, "boxes", sizes=sizes, order=order, mirror=mirrors)
-        self._labels = _PackedLabels(dataset.samples)
+        self._labels: Packed[Labels] = Packed(
+            [labels_of(person) for person in sample.annotations] for sample in dataset.samples
+        )
         self._body = dataset.mirror
 
     def __getitem__(self, positions: range) -> DensePoseBatch | Refusal:
@@ -98,21 +99,3 @@ def _mask(
     if mask is None:
         return np.zeros((SIDE, SIDE), bool)
     return mask[:, ::-1] if mirrored else mask
-
-
-class _PackedLabels:
-    """The labels of many images in one block of memory, which forked workers share."""
-
-    def __init__(self, samples: Sequence[Sample]) -> None:
-        packed = [
-            pickle.dumps([labels_of(person) for person in sample.annotations], protocol=5)
-            for sample in samples
-        ]
-        self._block = b"".join(packed)
-        self._ends = np.cumsum([0, *map(len, packed)])
-
-    def __getitem__(self, index: int) -> Labels:
-        labels: Labels = pickle.loads(
-            memoryview(self._block)[self._ends[index] : self._ends[index + 1]]
-        )
-        return labels

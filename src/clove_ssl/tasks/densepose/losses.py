@@ -26,10 +26,8 @@ from torch import Tensor
 from clove_ssl.layers.collectives import mean_count
 from clove_ssl.layers.transfers import send_like
 from clove_ssl.tasks.densepose.branch import SurfaceMaps
+from clove_ssl.tasks.densepose.labels import SIDE
 from clove_ssl.tasks.rcnn.instances import DetectionBatch
-
-LABEL_SIDE = 256
-"""Units of a box in which points and masks are labelled."""
 
 
 class SurfaceLabels(NamedTuple):
@@ -129,7 +127,7 @@ def region_labels(
     # Several regions may show one person, and each has all of its points.
     region, point = torch.nonzero(owners[:, None] == labels.owners[None], as_tuple=True)  # (Q,)
     low, size = truth[region, :2], truth[region, 2:] - truth[region, :2]  # (Q, 2)
-    place = low + labels.places[point] * size / LABEL_SIDE - boxes[region, :2]  # (Q, 2)
+    place = low + labels.places[point] * size / SIDE - boxes[region, :2]  # (Q, 2)
     extent = boxes[region, 2:] - boxes[region, :2]  # (Q, 2)
     # A region may cover a part of the person only.
     inside = ((place >= 0) & (place < extent)).all(dim=1)  # (Q,)

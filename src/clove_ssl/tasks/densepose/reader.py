@@ -8,22 +8,19 @@ files, train and valminusminival, and tests on minival.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 from clove_ssl.data.labels.pixels import check_folder
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.densepose.labels import PersonLabels, read_labels
 from clove_ssl.tasks.densepose.surfaces import Mirror, Surface
-from clove_ssl.tasks.detection.coco import load_content, read_coco
+from clove_ssl.tasks.detection.coco import load_content, read_content
 from clove_ssl.tasks.detection.coco_annotations import Faulty
 from clove_ssl.tasks.detection.finding import CocoFiles, check_rest, check_same_classes
-from clove_ssl.tasks.labels.samples import Annotation, DetectionDataset, Sample
-
-Split = Literal["train", "test"]
-OnFault = Literal["refuse", "leave out"]
+from clove_ssl.tasks.labels.samples import Annotation, DetectionDataset, OnFault, Sample, Split
 
 _LEAST_SIDE = 0.01  # pixels of a box that lie in the image; below it no target is left
 _OFFICIAL: dict[Split, tuple[tuple[str, str], ...]] = {
@@ -74,7 +71,8 @@ def read_densepose(
     result says why.
     """
     path = Path(annotations)
-    dataset = read_coco(path, images, faulty=faulty)
+    content = load_content(path)
+    dataset = read_content(content, path, Path(images), faulty=faulty)
     if len(dataset.class_names) != 1:
         raise UserError(
             f"{path} has {len(dataset.class_names)} categories "
@@ -82,7 +80,7 @@ def read_densepose(
             "DensePose-COCO, or keep its persons only."
         )
     faults: list[str] = []
-    labels = _read_all_labels(path, faulty, faults)
+    labels = _read_all_labels(content["annotations"], path, faulty, faults)
     samples = tuple(
         _with_labels(sample, labels, path, faulty, faults) for sample in dataset.samples
     )
@@ -176,11 +174,12 @@ def _joined(parts: Sequence[DensePoseDataset], files: Sequence[CocoFiles]) -> De
     return replace(first, samples=samples, left_out=left_out)
 
 
-def _read_all_labels(path: Path, faulty: OnFault, faults: list[str]) -> dict[int, PersonLabels]:
+def _read_all_labels(
+    entries: Iterable[Mapping[str, Any]], path: Path, faulty: OnFault, faults: list[str]
+) -> dict[int, PersonLabels]:
     """The labels of annotations by their number."""
-    content = load_content(path)
     found: dict[int, PersonLabels] = {}
-    for entry in content["annotations"]:
+    for entry in entries:
         try:
             labels = read_labels(entry)
         except Faulty as fault:

@@ -38,8 +38,7 @@ from clove_ssl.tasks.densepose.similarity import (
     whole_mask,
 )
 from clove_ssl.tasks.densepose.surfaces import PART_COUNT, Floats, Ints
-from clove_ssl.tasks.labels.polygons import fill_polygons
-from clove_ssl.tasks.labels.rle import RLE, decode_mask
+from clove_ssl.tasks.labels.polygons import draw_mask
 from clove_ssl.tasks.labels.samples import Annotation, Sample
 from clove_ssl.tasks.loading.images import read_image
 from clove_ssl.tasks.pictures import LEAST_SCORE, spread, write_sheets
@@ -94,10 +93,7 @@ def true_mask(person: Annotation, sample: Sample, box: Box) -> PlacedMask | None
         return mask_in_box(bits, box, size)
     if person.mask is None:
         return None
-    if isinstance(person.mask, RLE):
-        return whole_mask(decode_mask(person.mask))
-    outlines = [np.array(polygon) for polygon in person.mask]
-    return whole_mask(fill_polygons(outlines, height=size[0], width=size[1]))
+    return whole_mask(draw_mask(person.mask, height=size[0], width=size[1]))
 
 
 def encode_surface(surface: Tensor) -> str:

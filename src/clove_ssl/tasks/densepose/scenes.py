@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +29,7 @@ from clove_ssl.tasks.densepose.reader import DensePoseDataset, read_densepose
 from clove_ssl.tasks.densepose.surfaces import FigureSurface, Places
 from clove_ssl.tasks.detection.scenes import write_coco_images
 from clove_ssl.tasks.labels.rle import encode_mask, write_counts
-
-Split = Literal["train", "test"]
+from clove_ssl.tasks.labels.samples import Split
 
 POINTS = 100
 """Points of a person, at most; DensePose-COCO has about as many."""

@@ -98,7 +98,6 @@ def match(
     set_aside = np.full(matched.shape, bool(ignored.all()))
     # Of equally similar persons the last one is taken, and those who count before all ignored.
     order = np.argsort(ignored, kind="stable")
-    free = np.ones(persons, bool)
     for row, threshold in enumerate(thresholds):
         free = np.ones(persons, bool)
         for number in range(count):

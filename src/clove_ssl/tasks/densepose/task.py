@@ -29,8 +29,8 @@ from clove_ssl.tasks.densepose.scenes import (
 from clove_ssl.tasks.densepose.scores import Kind, score_densepose
 from clove_ssl.tasks.densepose.surface_files import open_mirror, open_surface
 from clove_ssl.tasks.detection.model import DetectionNetwork
-from clove_ssl.tasks.detection.task import FAULTY, FILE, SPLITS, DetectionTask, Split
-from clove_ssl.tasks.labels.samples import DetectionDataset
+from clove_ssl.tasks.detection.task import FAULTY, FILE, SPLITS, DetectionTask
+from clove_ssl.tasks.labels.samples import DetectionDataset, Split
 from clove_ssl.tasks.loading.images import InputSizes
 from clove_ssl.tasks.loading.order import GroupedOrder
 from clove_ssl.tasks.predictions import Predictions, Record, read_detections
@@ -49,9 +49,6 @@ class DensePoseTask(DetectionTask):
     """Boxes of persons, and part, U and V of their pixels."""
 
     config: COCODensePoseConfig
-
-    def __init__(self, config: COCODensePoseConfig) -> None:
-        super().__init__(config)
 
     def write_scenes(self, config: LabelledDataConfig, folder: Path) -> None:
         """Write the built-in scenes, unless they are there."""
@@ -186,9 +183,6 @@ class DensePoseNetwork(DetectionNetwork):
 
     headline = ("loss_densepose_I", "loss_densepose_U")
     predictors = (*DetectionNetwork.predictors, "person", "part", "u", "v")
-
-    def __init__(self, detector: DensePoseDetector, test: DensePoseDataset) -> None:
-        super().__init__(detector, test)
 
     def records(self, keys: Tensor, found: Sequence[ImageDetections]) -> list[Record]:
         """The persons of the test images with these keys (B,), on the host."""

@@ -12,14 +12,14 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from clove_ssl.config.regular_files import read_regular
 from clove_ssl.data.decode import MAX_PIXELS
 from clove_ssl.data.whole_files import is_file
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.detection.coco_annotations import Faulty, Place, read_annotation
-from clove_ssl.tasks.labels.samples import Annotation, DetectionDataset, Sample, check_size
+from clove_ssl.tasks.labels.samples import Annotation, DetectionDataset, OnFault, Sample, check_size
 
 Record = Mapping[str, Any]
 
@@ -34,7 +34,7 @@ def read_coco(
     annotations: str | Path,
     images: str | Path,
     *,
-    faulty: Literal["refuse", "leave out"] = "refuse",
+    faulty: OnFault = "refuse",
 ) -> DetectionDataset:
     """Read an annotation file whose image names are below the folder ``images``.
 
@@ -50,7 +50,7 @@ def read_content(
     path: Path,
     folder: Path,
     *,
-    faulty: Literal["refuse", "leave out"] = "refuse",
+    faulty: OnFault = "refuse",
 ) -> DetectionDataset:
     """Read what :func:`load_content` gave, which may have been changed since; ``path`` names it."""
     categories = _by_id(content["categories"], path, "category")
@@ -81,7 +81,7 @@ def _read_objects(
     *,
     images: Mapping[int, Record],
     categories: Mapping[int, Record],
-    faulty: Literal["refuse", "leave out"],
+    faulty: OnFault,
 ) -> tuple[dict[int, list[Annotation]], list[str]]:
     """The annotations of every image, and why others were left out."""
     classes = {identifier: index for index, identifier in enumerate(categories)}

@@ -17,9 +17,8 @@ from clove_ssl.data.labels.pixels import check_folder
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.detection.coco import read_coco
 from clove_ssl.tasks.detection.voc import VOC_CLASSES, read_voc
-from clove_ssl.tasks.labels.samples import DetectionDataset
+from clove_ssl.tasks.labels.samples import DetectionDataset, OnFault, Split
 
-Split = Literal["train", "test"]
 CocoTask = Literal["instances", "person_keypoints", "bbox"]
 VocList = tuple[int, str]
 
@@ -42,7 +41,7 @@ def open_voc(
     *,
     lists: Sequence[VocList] = (),
     class_names: tuple[str, ...] = VOC_CLASSES,
-    faulty: Literal["refuse", "leave out"] = "refuse",
+    faulty: OnFault = "refuse",
 ) -> DetectionDataset:
     """Read a split below a development kit, or the lists that are named."""
     lists = lists or find_voc_lists(root)[split]
@@ -126,7 +125,7 @@ def open_coco(
     task: CocoTask = "instances",
     annotations: str | Path | None = None,
     images: str | Path | None = None,
-    faulty: Literal["refuse", "leave out"] | None = None,
+    faulty: OnFault | None = None,
 ) -> DetectionDataset:
     """Read a split below a folder; ``annotations`` and ``images`` win over what is found there.
 

@@ -32,9 +32,7 @@ from clove_ssl.data.scenes import KEYPOINT_NAMES, SCENE_CLASSES, Scene, SceneObj
 from clove_ssl.tasks.detection.coco import read_coco
 from clove_ssl.tasks.detection.voc import read_voc
 from clove_ssl.tasks.labels.rle import encode_mask, write_counts
-from clove_ssl.tasks.labels.samples import PIXEL_MIDDLE, DetectionDataset
-
-Split = Literal["train", "test"]
+from clove_ssl.tasks.labels.samples import PIXEL_MIDDLE, DetectionDataset, Split
 
 _YEAR = 2012
 _PERSON = "person"

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
@@ -31,7 +31,7 @@ from clove_ssl.tasks.detection.scenes import (
     write_coco_scenes,
     write_voc_scenes,
 )
-from clove_ssl.tasks.labels.samples import DetectionDataset
+from clove_ssl.tasks.labels.samples import DetectionDataset, OnFault, Split
 from clove_ssl.tasks.loading.batches import load_test_batches, load_training_batches, training_order
 from clove_ssl.tasks.loading.images import InputSizes, TrainingImages, check_images, test_batch
 from clove_ssl.tasks.loading.order import GroupedOrder
@@ -44,7 +44,6 @@ from clove_ssl.tasks.rcnn.pixels import resized_shape
 from clove_ssl.tasks.scoring.judging import Kind, score_predictions
 from clove_ssl.tasks.scoring.scores import Scores
 
-Split = Literal["train", "test"]
 SPLITS: tuple[Split, Split] = ("train", "test")
 FILE = "detections.json"
 PUBLISHED_LISTS = {"train": "2007:trainval 2012:trainval", "test": "2007:test"}
@@ -295,7 +294,7 @@ class DetectionTask(Task):
         )
 
 
-FAULTY: dict[str, Literal["refuse", "leave out"]] = {"refuse": "refuse", "leave-out": "leave out"}
+FAULTY: dict[str, OnFault] = {"refuse": "refuse", "leave-out": "leave out"}
 
 
 def _scenes_mark(folder: Path, layout: str, split: Split) -> Path:

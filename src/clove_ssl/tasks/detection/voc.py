@@ -14,14 +14,20 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal
 
 from clove_ssl.config.regular_files import read_regular
 from clove_ssl.data.labels import pixels as labelled
 from clove_ssl.data.whole_files import is_file
 from clove_ssl.errors import UserError, unknown_name
 from clove_ssl.tasks.detection.coco_annotations import SLACK, Faulty
-from clove_ssl.tasks.labels.samples import Annotation, Box, DetectionDataset, Sample, check_size
+from clove_ssl.tasks.labels.samples import (
+    Annotation,
+    Box,
+    DetectionDataset,
+    OnFault,
+    Sample,
+    check_size,
+)
 
 VOC_CLASSES = labelled.VOC_CLASSES[1:]  # boxes have no background
 
@@ -35,7 +41,7 @@ def read_voc(
     splits: Sequence[tuple[int, str]],
     *,
     class_names: tuple[str, ...] = VOC_CLASSES,
-    faulty: Literal["refuse", "leave out"] = "refuse",
+    faulty: OnFault = "refuse",
 ) -> DetectionDataset:
     """Read lists such as ``[(2007, "trainval"), (2012, "trainval")]``, one after another.
 

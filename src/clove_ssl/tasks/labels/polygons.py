@@ -25,6 +25,8 @@ from torch import Tensor
 
 from clove_ssl.layers.fused_norm.activation import has_triton
 from clove_ssl.layers.transfers import HostCopy, send_tensor
+from clove_ssl.tasks.labels.rle import RLE, decode_mask
+from clove_ssl.tasks.labels.samples import Polygons
 
 Polygon = npt.NDArray[np.float64]  # (2k,) x0, y0, x1, y1, ... in pixels
 Mask = npt.NDArray[np.bool_]
@@ -174,6 +176,13 @@ def fill_polygons(polygons: Sequence[Polygon], *, height: int, width: int) -> Ma
     )
     union: Mask = filling.finish().any(dim=0).numpy()
     return union
+
+
+def draw_mask(mask: Polygons | RLE | None, *, height: int, width: int) -> Mask:
+    """The mask of an annotation, whatever it is written as: (height, width)."""
+    if isinstance(mask, RLE):
+        return decode_mask(mask)
+    return fill_polygons([np.array(outline) for outline in mask or ()], height=height, width=width)
 
 
 class _Filling:

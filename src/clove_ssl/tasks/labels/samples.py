@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from PIL import ExifTags, Image
 
@@ -16,6 +17,10 @@ from clove_ssl.data.labels.mask_files import check_pixels
 from clove_ssl.data.whole_files import open_regular
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.labels.rle import RLE
+
+Split = Literal["train", "test"]
+OnFault = Literal["refuse", "leave out"]
+"""What becomes of a faulty annotation."""
 
 PIXEL_MIDDLE = 0.5
 """COCO's keypoints name pixels; the place of a keypoint is the middle of its pixel."""

@@ -62,6 +62,8 @@ def select_targets(dataset: DetectionDataset, labels: Labels) -> Selection:
 
 def check_testable(dataset: DetectionDataset, labels: Labels) -> None:
     """Refuse a test set that cannot be scored, before anything is trained for it."""
+    if labels == "keypoints":
+        _check_keypoints(dataset)
     things = [(sample, thing) for sample in dataset.samples for thing in sample.annotations]
     if not any(_is_target(thing, "boxes") for _, thing in things):
         raise UserError(_nothing_left(dataset, "boxes", "test"))

@@ -9,9 +9,10 @@ Dimensions: N objects, P keypoints.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,8 @@ from clove_ssl.tasks.loading.selection import Labels
 from clove_ssl.tasks.rcnn.instances import ImageTargets
 
 _LEAST_SIDE = 1e-5  # pixels; what is left of a box that lies outside the image
+
+T = TypeVar("T")
 
 Outline = tuple[Floats, ...]  # the polygons of one object
 
@@ -41,24 +44,28 @@ class Objects:
     keypoints: Floats | None  # (N, P, 3)
 
 
-class PackedObjects(Sequence[Objects]):
-    """The objects of many images in one block of memory."""
+class Packed(Sequence[T]):
+    """What is known about many images, in one block of memory."""
 
-    def __init__(self, samples: Sequence[Sample], labels: Labels, *, keypoints: int = 0) -> None:
-        packed = [
-            pickle.dumps(_gather(sample, labels, keypoints), protocol=pickle.HIGHEST_PROTOCOL)
-            for sample in samples
-        ]
+    def __init__(self, values: Iterable[T]) -> None:
+        packed = [pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL) for value in values]
         self._block = b"".join(packed)
         self._ends = np.cumsum([0, *map(len, packed)])
 
     def __len__(self) -> int:
         return len(self._ends) - 1
 
-    def __getitem__(self, index: int) -> Objects:  # type: ignore[override]
+    def __getitem__(self, index: int) -> T:  # type: ignore[override]
         start, end = self._ends[index], self._ends[index + 1]
-        objects: Objects = pickle.loads(memoryview(self._block)[start:end])
-        return objects
+        value: T = pickle.loads(memoryview(self._block)[start:end])
+        return value
+
+
+class PackedObjects(Packed[Objects]):
+    """The objects of many images."""
+
+    def __init__(self, samples: Sequence[Sample], labels: Labels, *, keypoints: int = 0) -> None:
+        super().__init__(_gather(sample, labels, keypoints) for sample in samples)
 
 
 def make_targets(

@@ -25,10 +25,9 @@ from clove_ssl.data.whole_files import is_file
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.detection.coco import load_content, read_content
 from clove_ssl.tasks.detection.finding import check_rest
-from clove_ssl.tasks.labels.samples import DetectionDataset
+from clove_ssl.tasks.labels.samples import DetectionDataset, OnFault, Split
 
 Frequency = Literal["r", "c", "f"]
-Split = Literal["train", "test"]
 Record = Mapping[str, Any]
 
 FREQUENCIES: dict[Frequency, str] = {"r": "rare", "c": "common", "f": "frequent"}
@@ -62,7 +61,7 @@ def open_lvis(
     annotations: Path | None = None,
     images: Path | None = None,
     versions: Sequence[str] = VERSIONS,
-    faulty: Literal["refuse", "leave out"] = "refuse",
+    faulty: OnFault = "refuse",
 ) -> LVISDataset:
     """Read a split below a folder; ``annotations`` and ``images`` win over what is found there."""
     if root is None and (annotations is None or images is None):
@@ -82,7 +81,7 @@ def read_lvis(
     annotations: str | Path,
     images: str | Path,
     *,
-    faulty: Literal["refuse", "leave out"] = "refuse",
+    faulty: OnFault = "refuse",
 ) -> LVISDataset:
     """Read an annotation file whose images are in or below the folder ``images``."""
     path, folder = Path(annotations), Path(images)

@@ -13,16 +13,15 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from PIL import Image
 
 from clove_ssl.atomic import unwritable, write_text
 from clove_ssl.data.scenes import SCENE_CLASSES, Scene, SceneSource
 from clove_ssl.tasks.detection.scenes import coco_entry
+from clove_ssl.tasks.labels.samples import Split
 from clove_ssl.tasks.lvis.reader import FREQUENCIES, LVISDataset, read_lvis
-
-Split = Literal["train", "test"]
 
 _FOLDERS: dict[Split, str] = {"train": "train", "test": "val"}
 

@@ -22,9 +22,9 @@ from clove_ssl.data.names import IntArray
 from clove_ssl.data.order import copy_uniforms, shuffled
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.base import TaskData
-from clove_ssl.tasks.detection.task import FAULTY, FILE, SPLITS, DetectionTask, Split
+from clove_ssl.tasks.detection.task import FAULTY, FILE, SPLITS, DetectionTask
 from clove_ssl.tasks.labels.rle import places_in_rows
-from clove_ssl.tasks.labels.samples import DetectionDataset, Sample
+from clove_ssl.tasks.labels.samples import DetectionDataset, Sample, Split
 from clove_ssl.tasks.loading.order import GroupedOrder, aspect_kinds
 from clove_ssl.tasks.lvis.config import LVISConfig
 from clove_ssl.tasks.lvis.reader import LVISDataset, open_lvis
@@ -35,7 +35,6 @@ from clove_ssl.tasks.predictions import Record, read_detections
 RARE_SCORE = 0.05
 """Least score of a rare class in pictures; detectors are never sure of those."""
 
-
 CLASSES_OF_HALF = 1230
 """Classes of version 0.5; version 1 has 1,203."""
 
@@ -44,9 +43,6 @@ class LVISTask(DetectionTask):
     """Boxes and masks of a thousand classes, of which rare ones are seen more often."""
 
     config: LVISConfig
-
-    def __init__(self, config: LVISConfig) -> None:
-        super().__init__(config)
 
     def write_scenes(self, config: LabelledDataConfig, folder: Path) -> None:
         """Write the built-in scenes, unless they are there."""

@@ -25,14 +25,14 @@ def class_problems(items: Items, class_names: tuple[str, ...]) -> Iterator[str]:
         unknown = [class_names[number] for number in present if not learned[number]]
         if split != TRAIN and unknown:
             yield (
-                f"The {split} images have objects of {_listed(unknown)}, of which there is none to "
+                f"The {split} images have objects of {listed(unknown)}, of which there is none to "
                 "learn from. They will not be found; label some in training images."
             )
     everywhere = set().union(*counts.values())
     empty = [name for number, name in enumerate(class_names) if number not in everywhere]
     if empty:
         yield (
-            f"There is no object of {_listed(empty)}. The model will have outputs for them all the "
+            f"There is no object of {listed(empty)}. The model will have outputs for them all the "
             "same; take them off the list of classes if they are not meant."
         )
 
@@ -70,6 +70,7 @@ def _equal_files(files: list[tuple[str, Path]]) -> Iterator[str]:
             yield f"{twin.name} ({other}) = {path.name} ({split})"
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
+    """The first of some classes, and how many more there are."""
     more = f" and {len(names) - _NAMED} more classes" if len(names) > _NAMED else ""
     return ", ".join(map(repr, names[:_NAMED])) + more

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from PIL import Image
@@ -17,7 +16,7 @@ from clove_ssl.tasks.own.dataset import Item, OwnData
 from clove_ssl.tasks.own.describe import describe, suggested_task
 from clove_ssl.tasks.own.finding import open_own
 from clove_ssl.tasks.own.readers.masks import check_mask
-from clove_ssl.tasks.pictures import true_things
+from clove_ssl.tasks.pictures import spread, true_things
 
 COLUMNS = 3
 
@@ -59,15 +58,10 @@ def write_examples(data: OwnData, folder: Path, *, count: int) -> list[Path]:
 
 def example_rows(data: OwnData, split: str, *, count: int) -> list[list[Image.Image]]:
     """The pictures of a sheet, in rows."""
-    pictures = [_paint(item, data) for item in _spread(data.items[split], count)]
+    items = data.items[split]
+    full = [item for item in items if item.sample.annotations or item.label_map]
+    pictures = [_paint(item, data) for item in spread(full or items, count)]
     return [pictures[at : at + COLUMNS] for at in range(0, len(pictures), COLUMNS)]
-
-
-def _spread(items: Sequence[Item], count: int) -> list[Item]:
-    """Items at equal distances, of those that have labels if there are any."""
-    full = [item for item in items if item.sample.annotations or item.label_map] or list(items)
-    count = min(count, len(full))
-    return [full[number * len(full) // count] for number in range(count)]
 
 
 def _paint(item: Item, data: OwnData) -> Image.Image:

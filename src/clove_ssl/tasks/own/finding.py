@@ -184,7 +184,8 @@ def _json_files(root: Path) -> tuple[list[Path], list[Path]]:
         seen = kinds.setdefault(path.parent, [])
         # Thousands of files beside each other are what the first of them are.
         kind = _kind(path) if len(seen) < _LOOKED_AT or len(set(seen)) > 1 else seen[-1]
-        seen.append(kind)
+        if len(seen) < _LOOKED_AT:
+            seen.append(kind)
         if kind == "COCO":
             coco.append(path)
         elif kind == "LabelMe":

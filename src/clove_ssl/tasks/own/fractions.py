@@ -11,8 +11,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from clove_ssl.data.order import ImageOrder
-
-_NAMED = 5  # classes in a message
+from clove_ssl.tasks.own.checks import listed
 
 
 @dataclass(frozen=True)
@@ -27,11 +26,9 @@ class Part:
         if not self.missing:
             return ()
         names = [class_names[number] for number in self.missing]
-        more = f" and {len(names) - _NAMED} more classes" if len(names) > _NAMED else ""
-        told = ", ".join(map(repr, names[:_NAMED])) + more
         return (
-            f"None of the {len(self.indices):,} images that were drawn shows {told}, so these will "
-            "not be found.",
+            f"None of the {len(self.indices):,} images that were drawn shows "
+            f"{listed(names)}, so these will not be found.",
         )
 
 

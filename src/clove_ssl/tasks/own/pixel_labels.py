@@ -98,7 +98,7 @@ def pixel_labels(data: OwnData, split: str) -> OwnPixels:
         kept = [item for item in data.items[split] if item.label_map is not None]
         names = data.map_names
     else:
-        kept = [item for item in data.items[split] if _is_painted(item)]
+        kept = _painted(data.items[split])
         names = (BACKGROUND, *data.class_names)
     if not kept:
         raise UserError(
@@ -114,6 +114,9 @@ def pixel_labels(data: OwnData, split: str) -> OwnPixels:
     return OwnPixels(kept, names)
 
 
-def _is_painted(item: Item) -> bool:
-    """Whether all objects have outlines; an image without objects is all background."""
-    return all(thing.mask for thing in item.sample.annotations)
+def _painted(items: Sequence[Item]) -> list[Item]:
+    """Images whose objects all have outlines; one without objects is all background."""
+    kept = [item for item in items if all(thing.mask for thing in item.sample.annotations)]
+    # Where all objects are boxes alone, what is left would teach that everything is background.
+    has_objects = any(item.sample.annotations for item in kept)
+    return kept if has_objects or len(kept) == len(items) else []

@@ -21,15 +21,13 @@ _ANCHORS = (8.0, 16.0, 32.0)
 _JITTER = (0.8, 0.9, 1.0, 1.1, 1.2)
 
 
-def choose_side(samples: Sequence[Sample], *, on_gpu: bool) -> tuple[int, str]:
-    """The length of the shorter side of images, with its reason."""
+def choose_side(samples: Sequence[Sample], *, on_gpu: bool) -> int:
+    """The length of the shorter side of images."""
     low, high = _LIMITS["gpu" if on_gpu else "cpu"]
     usual = float(np.median([min(s.width, s.height) for s in samples]))
     small = smallest_objects(samples)
     enlarged = usual * max(1.0, min(2.0, SMALL_OBJECT / small)) if small else usual
-    side = min(max(_rounded(enlarged), low), high)
-    where = "GPU" if on_gpu else "CPU"
-    return side, f"images have {usual:.0f}; on a {where} between {low} and {high}"
+    return min(max(_rounded(enlarged), low), high)
 
 
 def training_sides(side: int) -> tuple[int, ...]:

@@ -90,14 +90,15 @@ class OwnDetectionTask(DetectionTask):
     ) -> DetectionDataset:
         """Images of other data, whose classes are known by their names."""
         data = open_to_judge(config, vocabulary.class_names, task=self.config.name)
-        test = _only_with(data.detection(VAL), self.labels)
+        found = _only_with(data.detection(VAL), self.labels)
+        test = replace(
+            found,
+            category_ids=vocabulary.category_ids,
+            keypoint_names=found.keypoint_names or vocabulary.keypoint_names,
+        )
         check_testable(test, self.labels)
         check_images(test.samples)
-        return replace(
-            test,
-            category_ids=vocabulary.category_ids,
-            keypoint_names=test.keypoint_names or vocabulary.keypoint_names,
-        )
+        return test
 
     def take_fraction(self, data: TaskData, share: float, *, seed: int) -> TaskData:
         """The same data with a part of the training images, which shows all classes if it can."""
@@ -111,7 +112,7 @@ class OwnDetectionTask(DetectionTask):
         """Sides, anchors and heads that fit the data and the device."""
         samples: Sequence[Sample] = data.train.samples
         config = self.config
-        side = config.side or choose_side(samples, on_gpu=on_gpu)[0]
+        side = config.side or choose_side(samples, on_gpu=on_gpu)
         sides = _not_given(
             config,
             train_sides=training_sides(side),
@@ -239,7 +240,7 @@ class OwnSemanticTask(SemanticTask):
         """Sides that fit the data and the device."""
         config = self.config
         samples = data.train.samples if isinstance(data.train, OwnPixels) else data.test.samples
-        side = config.side or choose_side(samples, on_gpu=on_gpu)[0]
+        side = config.side or choose_side(samples, on_gpu=on_gpu)
         sides = _not_given(config, crop=side, test_longest=longest_side(samples, side))
         return replace(config, side=side, **sides)
 

@@ -22,7 +22,7 @@ Stage = Literal["anchors", "regions"]
 
 STAGES: tuple[Stage, ...] = ("anchors", "regions")
 
-# Streams of one seed must not overlap with those of ``data.sampling``, which are 1 and 2.
+# Streams of one seed must not overlap with those of ``data.order``, which are 1 to 3.
 _STREAMS: dict[Stage, int] = {"anchors": 11, "regions": 12}
 
 

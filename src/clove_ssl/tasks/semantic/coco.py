@@ -17,9 +17,8 @@ from torch import Tensor
 from clove_ssl.data.labels.mask_folders import read_picture
 from clove_ssl.data.labels.pixels import IGNORE
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.labels.polygons import fill_polygons
-from clove_ssl.tasks.labels.rle import RLE, decode_mask
-from clove_ssl.tasks.labels.samples import Annotation, DetectionDataset, Sample
+from clove_ssl.tasks.labels.polygons import draw_mask
+from clove_ssl.tasks.labels.samples import DetectionDataset, Sample
 
 
 class InstanceLabels:
@@ -63,15 +62,6 @@ def paint(sample: Sample) -> NDArray[np.uint8]:
     order = sorted(sample.annotations, key=lambda a: (not a.crowd, -a.area))
     for annotation in order:
         if annotation.mask is not None:
-            labels[_mask(annotation, sample)] = (
-                IGNORE if annotation.crowd else annotation.category + 1
-            )
+            mask = draw_mask(annotation.mask, height=sample.height, width=sample.width)
+            labels[mask] = IGNORE if annotation.crowd else annotation.category + 1
     return labels
-
-
-def _mask(annotation: Annotation, sample: Sample) -> NDArray[np.bool_]:
-    if isinstance(annotation.mask, RLE):
-        return decode_mask(annotation.mask)
-    assert annotation.mask is not None
-    polygons = [np.asarray(polygon, np.float64) for polygon in annotation.mask]
-    return fill_polygons(polygons, height=sample.height, width=sample.width)

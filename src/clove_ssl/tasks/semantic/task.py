@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,8 +21,9 @@ from clove_ssl.errors import UserError
 from clove_ssl.tasks.base import Reading, Task, TaskData, TaskModel, Vocabulary
 from clove_ssl.tasks.detection.finding import AUGMENTED_LISTS, find_segmentation_lists
 from clove_ssl.tasks.detection.scenes import write_voc_scenes
+from clove_ssl.tasks.labels.samples import Split
 from clove_ssl.tasks.loading.images import in_threads, size_of_file
-from clove_ssl.tasks.pictures import paint_label_maps
+from clove_ssl.tasks.pictures import paint_label_maps, spread
 from clove_ssl.tasks.predictions import PREDICT_AGAIN, LabelMap, read_label_maps, write_label_maps
 from clove_ssl.tasks.scoring.judging import score_label_maps
 from clove_ssl.tasks.scoring.scores import Scores
@@ -35,7 +37,6 @@ from clove_ssl.tasks.semantic.loading import (
 )
 from clove_ssl.tasks.semantic.model import SemanticNetwork
 
-Split = Literal["train", "test"]
 SPLITS: tuple[Split, Split] = ("train", "test")
 FILE = "classes.npz"
 
@@ -61,7 +62,7 @@ class SemanticTask(Task):
 
     def read(self, config: LabelledDataConfig) -> TaskData:
         """Read a VOC folder, and refuse lists with files that are missing."""
-        root, lists = _root(config), _lists(config)
+        root, lists = _root(config), {split: _list(config, split) for split in SPLITS}
         train, test = (VOCLabels(root, lists[split]) for split in SPLITS)
         for labels in (train, test):
             _check_files(labels)
@@ -76,7 +77,7 @@ class SemanticTask(Task):
         """The test part alone."""
         if config.uses_scenes:
             return VOCLabels(scenes, "test", class_names=SceneLabels.class_names)
-        return VOCLabels(_root(config), _lists(config)["test"])
+        return VOCLabels(_root(config), _list(config, "test"))
 
     def other_data(self, test: DenseLabels, vocabulary: Vocabulary) -> TaskData:
         """Label maps of the same classes."""
@@ -135,9 +136,8 @@ class SemanticTask(Task):
     def paint(self, folder: Path, test: VOCLabels, pictures: Path, *, count: int) -> list[Path]:
         """Draw predictions beside the truth, for images spread over the test set."""
         predicted = read_label_maps(folder / FILE)
-        count = min(count, len(test))
         images = []
-        for index in (number * len(test) // count for number in range(count)):
+        for index in spread(range(len(test)), count):
             name, (image, truth) = test.name(index), test.load(index)
             pixels = image.permute(1, 2, 0).numpy()
             images.append((name, pixels, truth.numpy(), predicted[name]))
@@ -176,14 +176,13 @@ def _check_maps(predicted: Mapping[str, LabelMap], test: VOCLabels, path: Path) 
             f"{path} has classes for {name}, which is no test image. Score predictions with the "
             "images they were made for."
         )
+    last = len(test.class_names) - 1
     for name, classes in predicted.items():
-        if classes.dtype.kind not in "iu" or not 0 <= classes.max(initial=0) < len(
-            test.class_names
-        ):
+        extreme = classes.min(initial=0) or classes.max(initial=0)
+        if classes.dtype.kind not in "iu" or not 0 <= extreme <= last:
             raise UserError(
-                f"{path} has {classes.max(initial=0)} of type {classes.dtype} for a pixel of "
-                f"{name}; expected whole numbers from 0 to {len(test.class_names) - 1}. "
-                f"{PREDICT_AGAIN}"
+                f"{path} has {extreme} of type {classes.dtype} for a pixel of {name}; expected "
+                f"whole numbers from 0 to {last}. {PREDICT_AGAIN}"
             )
 
 
@@ -198,7 +197,8 @@ def _pairs(
                 f"{path} has no classes for the {' x '.join(map(str, truth.shape))} pixels of "
                 f"{name}. Score predictions with the images they were made for."
             )
-        yield truth, torch.from_numpy(predicted[name])
+        # Files of other programs may have numbers in another order of bytes, which torch refuses.
+        yield truth, torch.from_numpy(predicted[name].astype(np.uint8))
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -215,17 +215,11 @@ def _root(config: LabelledDataConfig) -> Path:
     return config.root
 
 
-def _lists(config: LabelledDataConfig) -> dict[Split, str]:
-    """Names of the lists of VOC 2012 to learn from and to be tested on."""
-    return {
-        split: _one_list(config.lists(split))
-        if config.lists(split)
-        else find_segmentation_lists(_root(config))[split]
-        for split in SPLITS
-    }
-
-
-def _one_list(lists: Sequence[str]) -> str:
+def _list(config: LabelledDataConfig, split: Split) -> str:
+    """The name of the list of VOC 2012 to learn from or to be tested on."""
+    lists = config.lists(split)
+    if not lists:
+        return find_segmentation_lists(_root(config))[split]
     if len(lists) != 1 or not lists[0].removeprefix("2012:"):
         raise UserError(
             f"voc-semantic takes one list of VOC 2012, not {' '.join(lists)!r}. Write the names "

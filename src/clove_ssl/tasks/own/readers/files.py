@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,12 @@ from clove_ssl.data.folders import list_images, unlisted
 from clove_ssl.data.names import is_image_name
 from clove_ssl.data.whole_files import open_regular
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.loading.images import size_of_file
-from clove_ssl.tasks.own.dataset import ALL, TEST, TRAIN, VAL
+from clove_ssl.tasks.loading.images import in_threads, size_of_file
+from clove_ssl.tasks.own.dataset import ALL, TEST, TRAIN, VAL, Problems
 
+NO_IMAGE = "label files have no image and were left out"
+NO_LABELS = "images have no label file and were left out (an empty one says: no objects)"
+_TWICE = "label files are of an image that another one belongs to and were left out"
 LARGEST_LABELS = 32 * 2**20
 """Bytes of the labels of one image; LabelMe may keep the image in them."""
 LARGEST_TEXT = 2**20
@@ -28,7 +31,6 @@ LONGEST_NAME = 200
 MOST_FILES = 5_000_000
 _HEAD = 2**16
 """Bytes that show what a file is."""
-_READERS = 16
 _LISTS = ("train", "val", "test", "trainval")
 _DEPTHS = ("", "*/", "*/*/")
 _SPLITS = {
@@ -90,8 +92,8 @@ def read_names(path: Path) -> tuple[str, ...]:
 
 def check_names(names: tuple[str, ...], path: Path) -> None:
     """Refuse class names that a model could not tell apart."""
-    twice = sorted({name for name in names if names.count(name) > 1}) if len(names) < 2000 else []
-    if not names or len(names) > MOST_CLASSES or len(set(names)) < len(names):
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice or not 1 <= len(names) <= MOST_CLASSES:
         example = f" ({twice[0]!r} comes twice)" if twice else ""
         raise UserError(
             f"{path} names {len(names):,} classes{example}; expected 1 to {MOST_CLASSES:,}, each "
@@ -108,6 +110,18 @@ def check_names(names: tuple[str, ...], path: Path) -> None:
             f"{path} names a class with {len(longest):,} characters, {longest[:20]!r} ...; "
             f"expected {LONGEST_NAME} at most. Correct the file."
         )
+
+
+def listed_or_used(
+    root: Path, lists: Sequence[str], used: Set[str], *, without: Set[str]
+) -> tuple[str, ...]:
+    """The classes of a list that names all that are used, or else these in alphabetical order."""
+    for path in (root / name for name in lists):
+        if path.is_file():
+            names = tuple(name for name in read_names(path) if name not in without)
+            if used <= set(names):
+                return names
+    return tuple(sorted(used))
 
 
 def split_of(*texts: str) -> str:
@@ -203,6 +217,29 @@ class Images:
                 return max(known, key=lambda path: _shared(path, labels))
         return None
 
+    def of_labels(self, names: Mapping[Path, str], problems: Problems) -> dict[Path, Path]:
+        """The image of each file of labels, which may name it; notes what belongs to nothing."""
+        places = {labels: self.beside(labels, name) for labels, name in names.items()}
+        owners: dict[Path, Path] = {}
+        # Of several files for one image that which is called like it counts.
+        for labels in sorted(places, key=lambda labels: not _is_namesake(labels, places[labels])):
+            image = places[labels]
+            if image is None:
+                problems.add(NO_IMAGE, labels)
+            elif owners.setdefault(image, labels) != labels:
+                problems.add(_TWICE, labels)
+        folders = {image.parent for image in owners}
+        for image in self.paths:
+            if image.parent in folders and image not in owners:
+                problems.add(NO_LABELS, image)
+        return {
+            labels: image for labels, image in places.items() if image and owners[image] == labels
+        }
+
+
+def _is_namesake(labels: Path, image: Path | None) -> bool:
+    return image is None or labels.stem == image.stem
+
 
 def _shared(a: Path, b: Path) -> int:
     """How many folders two paths have in common; splits count as folders wherever they stand."""
@@ -213,8 +250,7 @@ def _shared(a: Path, b: Path) -> int:
 def sizes_of(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
     """Height and width of image files; the first that cannot be read is an error."""
     listed = list(dict.fromkeys(paths))
-    with ThreadPoolExecutor(_READERS) as readers:
-        return dict(zip(listed, readers.map(size_of_file, listed), strict=True))
+    return dict(zip(listed, in_threads(size_of_file, listed), strict=True))
 
 
 def text_field(entry: Any, name: str) -> str:

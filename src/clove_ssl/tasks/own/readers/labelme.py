@@ -17,14 +17,13 @@ from clove_ssl.tasks.own.dataset import Found, Item, Problems
 from clove_ssl.tasks.own.readers.files import (
     Images,
     check_names,
+    listed_or_used,
     read_json,
-    read_names,
     sizes_of,
     split_of_path,
     text_field,
 )
 from clove_ssl.tasks.own.readers.objects import LARGEST_NUMBER, NO_NUMBERS, Size, make_object
-from clove_ssl.tasks.own.readers.voc import NO_IMAGE, NO_LABELS
 
 OTHER_SHAPES = "shapes are no polygon, rectangle or circle and were left out"
 _CIRCLE_CORNERS = 32
@@ -35,16 +34,9 @@ Shape = tuple[str, list[float], bool, Any]  # class, corners, is a rectangle, gr
 
 def read_labelme_files(files: Sequence[Path], root: Path, problems: Problems) -> Found:
     """JSON files of LabelMe and their images."""
-    images = Images(root)
     contents = {path: _shapes_of(path) for path in files}
-    places = {path: images.beside(path, name) for path, (name, _) in contents.items()}
-    for path in (path for path, image in places.items() if image is None):
-        problems.add(NO_IMAGE, path)
-    pairs = {path: image for path, image in places.items() if image is not None}
-    known, folders = set(pairs.values()), {image.parent for image in pairs.values()}
-    for image in images.paths:
-        if image.parent in folders and image not in known:
-            problems.add(NO_LABELS, image)
+    said = {path: name for path, (name, _) in contents.items()}
+    pairs = Images(root).of_labels(said, problems)
     sizes = sizes_of(pairs.values())
     shapes = {
         path: [shape for entry in contents[path][1] if (shape := _shape(entry, path, problems))]
@@ -70,17 +62,11 @@ def _shapes_of(path: Path) -> tuple[str, list[Any]]:
 
 
 def _class_names(used: set[str], root: Path) -> tuple[str, ...]:
-    for file in _NAMES:
-        if (root / file).is_file():
-            names = tuple(
-                n for n in read_names(root / file) if n not in ("__ignore__", "_background_")
-            )
-            if used <= set(names):
-                return names
-    if not used:
+    names = listed_or_used(root, _NAMES, used, without={"__ignore__", "_background_"})
+    if not names:
         raise UserError(f"No JSON file below {root} has a polygon or rectangle. Label some.")
-    check_names(tuple(sorted(used)), root)
-    return tuple(sorted(used))
+    check_names(names, root)
+    return names
 
 
 def _shape(entry: Any, path: Path, problems: Problems) -> Shape | None:

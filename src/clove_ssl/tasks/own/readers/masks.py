@@ -34,9 +34,9 @@ def read_mask_folder(root: Path, folders: tuple[Path, Path], problems: Problems)
     split_of_name = {name: split for split, names in lists.items() for name in names}
     drawn = {os.path.splitext(name)[0]: masks / name for name in list_images(str(masks)).images}
     shown = {os.path.splitext(name)[0]: images / name for name in list_images(str(images)).images}
-    for name in shown.keys() - drawn.keys():
+    for name in sorted(shown.keys() - drawn.keys()):
         problems.add("images have no mask and were left out", shown[name])
-    for name in drawn.keys() - shown.keys():
+    for name in sorted(drawn.keys() - shown.keys()):
         problems.add("masks have no image and were left out", drawn[name])
     pairs = sorted(shown.keys() & drawn.keys())
     if not pairs:

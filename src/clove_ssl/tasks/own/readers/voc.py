@@ -19,8 +19,8 @@ from clove_ssl.tasks.own.dataset import Found, Item, Problems
 from clove_ssl.tasks.own.readers.files import (
     Images,
     check_names,
+    listed_or_used,
     read_lists,
-    read_names,
     read_text,
     sizes_of,
     split_of_path,
@@ -28,8 +28,6 @@ from clove_ssl.tasks.own.readers.files import (
 from clove_ssl.tasks.own.readers.masks import names_of_maps
 from clove_ssl.tasks.own.readers.objects import NO_NUMBERS, Size, make_object
 
-NO_IMAGE = "label files have no image and were left out"
-NO_LABELS = "images have no label file and were left out (an empty one says: no objects)"
 NO_NAME = "objects have no class name and were left out"
 _CORNERS = ("xmin", "ymin", "xmax", "ymax")
 _NAMES = ("classes.txt", "labels.txt", "labelmap.txt")
@@ -37,15 +35,9 @@ _NAMES = ("classes.txt", "labels.txt", "labelmap.txt")
 
 def read_voc_files(files: Sequence[Path], root: Path, problems: Problems) -> Found:
     """XML files and the images that they speak of."""
-    images = Images(root)
     trees = {path: _parse(path) for path in files}
-    places = {
-        path: images.beside(path, tree.findtext("filename") or "") for path, tree in trees.items()
-    }
-    for path in (path for path, image in places.items() if image is None):
-        problems.add(NO_IMAGE, path)
-    pairs = {path: image for path, image in places.items() if image is not None}
-    _note_unlabelled(images, pairs.values(), problems)
+    said = {path: tree.findtext("filename") or "" for path, tree in trees.items()}
+    pairs = Images(root).of_labels(said, problems)
     sizes = sizes_of(pairs.values())
     names = _class_names(trees.values(), root)
     found = Found("VOC", names, category_ids=tuple(range(len(names))))
@@ -80,23 +72,10 @@ def _splits(pairs: dict[Path, Path], root: Path, problems: Problems) -> dict[Pat
     return found
 
 
-def _note_unlabelled(images: Images, labelled: Iterable[Path], problems: Problems) -> None:
-    known = set(labelled)
-    folders = {path.parent for path in known}
-    for path in images.paths:
-        if path.parent in folders and path not in known:
-            problems.add(NO_LABELS, path)
-
-
 def _class_names(trees: Iterable[ET.Element], root: Path) -> tuple[str, ...]:
     """Those of a list of names, or all that occur, in the order of the alphabet."""
     used = {_name(entry) for tree in trees for entry in tree.iterfind("object")} - {""}
-    for file in _NAMES:
-        if (root / file).is_file():
-            names = tuple(name for name in read_names(root / file) if name != "background")
-            if used <= set(names):
-                return names
-    names = tuple(sorted(used))
+    names = listed_or_used(root, _NAMES, used, without={"background"})
     if not names:
         raise UserError(f"No XML file below {root} has an <object> with a <name>. Label some.")
     check_names(names, root)

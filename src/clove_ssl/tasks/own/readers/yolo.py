@@ -20,6 +20,8 @@ from clove_ssl.tasks.labels.samples import Sample
 from clove_ssl.tasks.own.dataset import SPLITS, Found, Item, Problems
 from clove_ssl.tasks.own.readers.files import (
     LARGEST_LABELS,
+    NO_IMAGE,
+    NO_LABELS,
     check_names,
     files_below,
     images_below,
@@ -29,7 +31,6 @@ from clove_ssl.tasks.own.readers.files import (
     sizes_of,
     split_of_path,
 )
-from clove_ssl.tasks.own.readers.voc import NO_IMAGE, NO_LABELS
 from clove_ssl.tasks.own.readers.yolo_lines import Shape, check_classes, read_object, read_rows
 
 NAMES_FILES = ("classes.txt", "obj.names")

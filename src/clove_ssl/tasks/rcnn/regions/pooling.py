@@ -24,6 +24,7 @@ from clove_ssl.tasks.rcnn.boxes import box_areas
 
 CANONICAL_SIDE = 224.0
 CANONICAL_LEVEL = 4
+LOWEST_LEVEL = 2
 _MOST_LEVELS = 4  # of the kernel
 
 
@@ -68,12 +69,11 @@ def pool_pyramid(
     strides: Sequence[int],
     size: int,
     rule: RoIAlignRule = ALIGNED,
-    lowest_level: int = 2,
     levels: Tensor | None = None,  # (R,) of the regions, where they are known already
 ) -> Tensor:
     """Pool every region from the level that suits its size: (R, C, S, S)."""
     if levels is None:
-        levels = assign_levels(regions[:, 1:], levels=len(features), lowest_level=lowest_level)
+        levels = assign_levels(regions[:, 1:], levels=len(features))
     if has_kernel(features, regions) and _halves(strides):
         return _pool_on_gpu(features, regions, levels, stride=strides[0], size=size, rule=rule)
     # Sorted once and put back at the end: one pooling per level instead of one per region.
@@ -137,7 +137,7 @@ def _pool_on_gpu(
     return pooled
 
 
-def assign_levels(boxes: Tensor, *, levels: int = 4, lowest_level: int = 2) -> Tensor:
+def assign_levels(boxes: Tensor, *, levels: int = 4) -> Tensor:
     """Index of the pyramid level for boxes (R, 4), from 0 = the finest: (R,) int64.
 
     A region of 224 x 224 belongs to level 4, and half the side to one level lower.
@@ -145,7 +145,7 @@ def assign_levels(boxes: Tensor, *, levels: int = 4, lowest_level: int = 2) -> T
     relative_side = box_areas(boxes).sqrt() / CANONICAL_SIDE  # (R,)
     # The small number keeps the logarithm of a region without an area finite.
     level = torch.floor(CANONICAL_LEVEL + torch.log2(relative_side + 1e-8))
-    return level.clamp(lowest_level, lowest_level + levels - 1).long() - lowest_level
+    return (level - LOWEST_LEVEL).clamp(0, levels - 1).long()
 
 
 def batched_regions(boxes: Sequence[Tensor]) -> Tensor:
