@@ -43,6 +43,7 @@ from clove_ssl.tasks.rcnn.detector import build_detector
 from clove_ssl.tasks.rcnn.instances import DetectionBatch, ImageTargets
 from clove_ssl.tasks.rcnn.pixels import resized_shape
 from clove_ssl.tasks.training_parts import parameter_groups
+from clove_ssl.training.processes import placed
 
 CLASSES = 80
 LVIS_CLASSES = 1203
@@ -103,7 +104,7 @@ def our_loss(
     model = build_detector(
         config, build_backbone(BackboneConfig(zero_init_last=False)), classes=classes
     )
-    model.to(device, memory_format=torch.channels_last if device.type == "cuda" else None)
+    model = placed(model, device)
     if device.type == "cuda":
         fuse_norms(model)
     here = batch.to(device)

@@ -117,7 +117,8 @@ CASES = {
 def write_photos(folder: Path, count: int, classes: int) -> LabelledDataConfig:
     """Soft noise with polygons, in COCO's format."""
     rng = np.random.default_rng(0)
-    photos, things = [], []
+    photos: list[Any] = []
+    things: list[Any] = []
     for number in range(count):
         height, width = SIZES[number % len(SIZES)]
         soft = Image.fromarray(rng.integers(0, 256, (12, 16, 3), dtype=np.uint8))
@@ -196,7 +197,11 @@ class Trainer:
     @property
     def sizes(self) -> int:
         """Canvases that are replayed."""
-        return 0 if self.recorder is None else self.model.detector.captured.kinds
+        if self.recorder is None:
+            return 0
+        captured = self.model.detector.captured
+        assert captured is not None
+        return captured.kinds
 
     def step(self, batch: DetectionBatch, precision: Precision) -> None:
         """One step, from the host's memory to new weights."""
@@ -259,7 +264,7 @@ def profiled(
 def _is_kernel(event: Any) -> bool:
     """Whether an event is work of the GPU, and no mark around some."""
     is_mark = getattr(event, "is_user_annotation", False) or event.name.startswith("Optimizer.")
-    return event.device_type == torch.autograd.DeviceType.CUDA and not is_mark
+    return event.device_type.name == "CUDA" and not is_mark
 
 
 def _longest(events: Sequence[Any], steps: int) -> dict[str, float]:

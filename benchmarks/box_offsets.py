@@ -76,7 +76,8 @@ def maps_of(backbone: Backbone, sample: Sample, scale: float) -> Tensor:
     size = round(scale * sample.width), round(scale * sample.height)
     photo = Image.open(sample.image).convert("RGB").resize(size, Image.Resampling.BICUBIC)
     pixels = normalize(to_tensor(photo), IMAGENET_MEAN, IMAGENET_STD)[None]
-    return backbone(pixels, "c4")["c4"]
+    maps: dict[str, Tensor] = backbone(pixels, "c4")
+    return maps["c4"]
 
 
 @torch.no_grad()

@@ -173,12 +173,13 @@ def compare(mine: Sequence[Objects], theirs: Sequence[Objects]) -> Agreement:
 
 def exported(run: Path, formats: Sequence[FormatName], folder: Path) -> dict[str, Path]:
     """The files of a run in some formats."""
-    files = {to: folder / to / f"model{_SUFFIXES[to]}" for to in formats}
-    for to, path in files.items():
+    files = {}
+    for to in formats:
+        path = files[str(to)] = folder / to / f"model{_SUFFIXES[to]}"
         path.parent.mkdir()
         heads = to not in ("onnx", "torch-export")  # which always have them
         export_backbone(ExportConfig(source=run, to=to, out=path, heads=heads))
-    return dict(files)
+    return files
 
 
 def compare_detector(

@@ -95,7 +95,7 @@ def record(config: PretrainConfig, folder: Path, *, every: float, seconds: float
     files.save(config, path)
     command = [sys.executable, "-m", "clove_ssl", "pretrain", "--config", str(path)]
     environment = {**os.environ, "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"}
-    samples = []
+    samples: list[Sample] = []
     with (folder / "said.txt").open("w") as said:
         process = subprocess.Popen(
             [*command, "--out", str(config.out)],

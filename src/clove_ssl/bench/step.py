@@ -38,14 +38,17 @@ from clove_ssl.views.batch import View, ViewBatch, joined_pixels
 PROGRESS = Progress(0, 1000)
 
 
-def measure_floor(bench: Bench, batch: ViewBatch, *, taught: bool) -> Measurement:
-    """Bare backbones on the same views, those of one size joined.
+def measure_floor(
+    bench: Bench, batch: ViewBatch, *, taught: bool, joined: bool = True, name: str = FLOOR
+) -> Measurement:
+    """Bare backbones on the same views, those of one size joined or each on its own.
 
     Where a method is ``taught`` a second network, the teacher, sees the large ones.
     """
     torch.manual_seed(0)
-    passes = _passes_of(batch)
-    inputs = EncoderInputs(passes, passes[:1] if taught else [])
+    passes = _passes_of(batch, joined=joined)
+    large = [images for images in passes if images.shape[-1] == passes[0].shape[-1]]
+    inputs = EncoderInputs(passes, large if taught else [])
     student = bench.placed(_LastMap(bench.backbone()))
     teacher = copy.deepcopy(student).requires_grad_(False)
     prepared = _compile_floor(bench, student, teacher, inputs) if bench.compiles else 0.0
@@ -54,7 +57,7 @@ def measure_floor(bench: Bench, batch: ViewBatch, *, taught: bool) -> Measuremen
         run_networks(bench, student, teacher, inputs)
         student.zero_grad(set_to_none=True)
 
-    return bench.measure(FLOOR, work, prepared=prepared)
+    return bench.measure(name, work, prepared=prepared)
 
 
 def _compile_floor(
@@ -67,7 +70,7 @@ def _compile_floor(
     start = time.perf_counter()
     different = {images.shape: images for images in inputs.student}.values()
     calls = [PieceCall.of(student, images, learns=True) for images in different]
-    calls += [PieceCall.of(teacher, images, learns=False) for images in inputs.teacher]
+    calls += [PieceCall.of(teacher, images, learns=False) for images in inputs.teacher[:1]]
     with bench.working("compilation of the floor"):
         compile_calls(calls, Surroundings(bench.precision, bench.device))
     student.compile(dynamic=False)
@@ -105,12 +108,15 @@ class _LastMap(nn.Module):
         return self.backbone.features(images)
 
 
-def _passes_of(batch: ViewBatch) -> list[Tensor]:
-    """What goes through a network at once: all views of a size, the large ones first."""
+def _passes_of(batch: ViewBatch, *, joined: bool) -> list[Tensor]:
+    """What goes through a network at once, the large views first: all of a size, or each view."""
     sizes: dict[int, list[View]] = defaultdict(list)
     for view in batch.views:
         sizes[view.pixels.shape[-1]].append(view)
-    return [joined_pixels(sizes[size]) for size in sorted(sizes, reverse=True)]
+    groups = [sizes[size] for size in sorted(sizes, reverse=True)]
+    if joined:
+        return [joined_pixels(views) for views in groups]
+    return [view.pixels for views in groups for view in views]
 
 
 def measure_step(bench: Bench, model: Method, batch: ViewBatch) -> Measurement:
