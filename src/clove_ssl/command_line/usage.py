@@ -135,12 +135,8 @@ def _about_recipe(name: str) -> tuple[str, ...]:
     make = all_recipes().get(name)
     if make is None:
         return ()
-    text = textwrap.dedent("    " + (make.__doc__ or "").strip()).replace("``", "")
-    paragraphs = " ".join(text.split())
-    return (
-        f"{name}:",
-        *textwrap.wrap(paragraphs, WIDTH, initial_indent="  ", subsequent_indent="  "),
-    )
+    text = " ".join((make.__doc__ or "").replace("``", "").split())
+    return f"{name}:", *textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ")
 
 
 def _recipes() -> Iterator[str]:

@@ -335,18 +335,24 @@ def data_warnings(
     """Sentences about few images, batches that are larger than the data, and small images."""
     if not config.method.trains:
         return
-    if images is not None and images < FEW_IMAGES:
+    if images is not None:
+        yield from _few_images(config, images)
+    yield from _small_images(config, shorter_side)
+
+
+def _few_images(config: PretrainConfig, images: int) -> Iterator[str]:
+    have = counted(images, "image")
+    if images < FEW_IMAGES:
         yield (
-            f"Only {counted(images, 'image')}: what is learned will hold for these and hardly for others. "
-            "Give a few hundred images at least, thousands if you have them."
+            f"Only {have}: what is learned will hold for these and hardly for others. Give a few "
+            "hundred images at least, thousands if you have them."
         )
-    if images is not None and images < config.batch_size:
+    if images < config.batch_size:
         times = config.batch_size / images
         yield (
             f"A batch of {config.batch_size:,} is larger than the data: every step sees each of "
-            f"the {counted(images, 'image')} {times:.3g} times. Try --batch-size {max(2, images // 2)}."
+            f"the {have} {times:.3g} times. Try --batch-size {max(2, images // 2)}."
         )
-    yield from _small_images(config, shorter_side)
 
 
 def _small_images(config: PretrainConfig, shorter_side: int | None) -> Iterator[str]:

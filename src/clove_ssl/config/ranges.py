@@ -10,7 +10,7 @@ stand where more would only hang or ask for petabytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache, wraps
 from numbers import Integral, Real
 from types import UnionType
@@ -198,15 +198,11 @@ def _rule(kind: Any, *extras: Any) -> Rule | None:
     if get_origin(kind) in (Union, UnionType):
         inner, *others = get_args(kind)
         found = _rule(inner, *extras)
-        return found if found is None or others != [type(None)] else _optional(found)
+        return replace(found, optional=True) if found and others == [type(None)] else found
     if get_origin(kind) is tuple:
         return _tuple_rule(get_args(kind), extras)
     stated = [extra for extra in extras if isinstance(extra, Range)]
     return Rule(stated[0], whole=kind is int) if stated else None
-
-
-def _optional(rule: Rule) -> Rule:
-    return Rule(rule.range, rule.whole, rule.length, rule.several, optional=True)
 
 
 def _tuple_rule(inner: tuple[Any, ...], extras: tuple[Any, ...]) -> Rule | None:
