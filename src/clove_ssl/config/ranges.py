@@ -164,7 +164,7 @@ class Rule:
 
     def _takes(self, value: Any) -> bool:
         is_number: bool = isinstance(value, Integral if self.whole else Real)
-        return is_number and value in self.range
+        return is_number and not isinstance(value, bool) and value in self.range
 
     def __str__(self) -> str:
         kind = "whole number" if self.whole else "number"
@@ -175,11 +175,21 @@ class Rule:
 
 
 def check_ranges(config: Ranged) -> None:
-    """Refuse a config with a number that is not in its range."""
+    """Refuse a config with a number that is not in its range; numbers become Python's own."""
     for name, rule in rules(type(config)).items():  # type: ignore[arg-type]
         value = getattr(config, name)
         if not rule.allows(value):
             raise OutOfRange(config, name, rule, value)
+        object.__setattr__(config, name, _plain(value))
+
+
+def _plain(value: Any) -> Any:
+    """The same, without the numbers of NumPy, which no file of a run can hold."""
+    if isinstance(value, tuple | list):
+        return type(value)(map(_plain, value))
+    if value is None or type(value) in (int, float):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 @cache  # reading type hints takes longer than all checks
