@@ -67,6 +67,13 @@ def test_values_that_say_nothing_are_refused_by_their_name(
     assert not (tmp_path / "run").exists()
 
 
+def test_other_options_beside_a_config_are_refused(tmp_path: Path) -> None:
+    for options in ({"minutes": 0}, {"out": tmp_path}, {"epochs": 3}):
+        with pytest.raises(UserError, match="a config and other options besides"):
+            clove_ssl.pretrain(tiny_config(tmp_path / "run", steps=1), **options)
+    assert not (tmp_path / "run").exists()
+
+
 def test_formats_configs_and_devices_that_are_none_are_told(tmp_path: Path) -> None:
     for name in ("banana", None):
         with pytest.raises(UserError, match="Unknown format.*Known: .*onnx"):

@@ -322,7 +322,9 @@ def test_other_faults_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> N
         cli.main(["list"])
 
 
-@pytest.mark.parametrize("words", [["predict", "run", "", "--out", "x"], ["data", ""]])
+@pytest.mark.parametrize(
+    "words", [["predict", "run", "", "--out", "x"], ["data", ""], ["data", "x", "--out="]]
+)
 def test_a_word_that_is_empty_does_not_mean_this_folder(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

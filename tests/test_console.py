@@ -122,3 +122,21 @@ def test_a_reader_that_left_is_met_by_the_main_thread() -> None:
             check=False,
         )
     assert done.stderr.splitlines()[:2] == ["worked", "met"]
+
+
+def test_a_line_that_another_thread_draws_does_not_run_into_what_is_said(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    console = Console()
+    clock = threading.Thread(target=console.live, args=("step 3",))
+    usual = console._rich.print
+
+    def meanwhile_drawn(text: str) -> None:
+        clock.start()
+        clock.join(0.2)
+        usual(text)
+
+    monkeypatch.setattr(console._rich, "print", meanwhile_drawn)
+    console.say("said")
+    clock.join()
+    assert capsys.readouterr().out == f"said\n{CLEAR}step 3"

@@ -71,7 +71,7 @@ def pretrain(
         if minutes is not None and not (_is_number(minutes) and 0 < minutes <= _MOST_MINUTES):
             raise UserError(f"minutes is {minutes!r}. Give a number above 0, such as minutes=30.")
         config = _config(_data(data), Path(out), recipe, minutes, options)
-    elif data is not None or out is not None or recipe is not None or minutes or options:
+    elif options or any(given is not None for given in (data, out, recipe, minutes)):
         raise UserError(
             "pretrain was given a config and other options besides; only overwrite goes with a "
             "config. Change the config with dataclasses.replace, or leave it out."

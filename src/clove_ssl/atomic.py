@@ -104,7 +104,7 @@ def clear_leftovers(folder: Path) -> None:
     Who writes holds the file, on this or another machine, so a file that can be held is left over.
     """
     for path in folder.rglob(f"*{SUFFIX}"):
-        with suppress(OSError), path.open("rb") as file:
+        with suppress(OSError), open(path, "rb", opener=without_waiting) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink()
 
@@ -114,12 +114,13 @@ def append_to_regular(path: Path) -> TextIO:
 
     A pipe is refused: nobody may be there to read, and opening it would wait for somebody.
     """
-    file = open(path, "a", encoding="utf-8", opener=_without_waiting)  # noqa: SIM115
+    file = open(path, "a", encoding="utf-8", opener=without_waiting)  # noqa: SIM115
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return file
 
 
-def _without_waiting(path: str, flags: int) -> int:
+def without_waiting(path: str, flags: int) -> int:
+    """Open a file, as ``open`` asks its ``opener`` to, even a pipe at whose other end nobody is."""
     return os.open(path, flags | os.O_NONBLOCK, 0o666)

@@ -20,6 +20,7 @@ import tyro
 from clove_ssl import __version__
 from clove_ssl.bench.config import BenchConfig, TaskBenchConfig
 from clove_ssl.command_line.arguments import (
+    DATA,
     base_labels,
     base_protocol,
     check_spelling,
@@ -167,7 +168,7 @@ def resume(args: Arguments) -> None:
 def _one_data(args: Arguments) -> list[str]:
     """The words, with several ``--data`` as one."""
     named, rest = data_words(list(args))
-    return [*rest, "--data", *named] if named else list(args)
+    return [*rest, DATA, *named] if named else list(args)
 
 
 def _with_one_data(args: Arguments) -> list[str]:
@@ -382,7 +383,7 @@ def _obey(verb: str, rest: list[str]) -> None:
         print(f"clove {__version__}")
     elif verb == "--print-completion":
         print(completion_script(rest, VERBS))
-    elif verb in VERBS and "" in rest:  # a path that is empty means the folder one is in
+    elif verb in VERBS and any(map(_is_empty, rest)):
         raise UserError(
             f"One of the words after clove {verb} is empty, perhaps a variable that is not set. "
             "Look at them with echo, then type the command again."
@@ -394,6 +395,12 @@ def _obey(verb: str, rest: list[str]) -> None:
             VERBS[verb](rest)
     else:
         raise unknown_name("verb", verb, VERBS)
+
+
+def _is_empty(word: str) -> bool:
+    """Whether a word, or the value of an option, is a path that would mean the folder one is in."""
+    option, is_joined, value = word.partition("=")
+    return not word or bool(option.startswith("--") and is_joined and not value)
 
 
 def _look_around() -> None:

@@ -96,9 +96,7 @@ class Console:
     def say(self, text: str) -> None:
         """One line of information."""
         self._record(text)
-        with self._while_there():
-            self._end_line()
-            self._rich.print(escape(self._shown(text)))
+        self._print(escape(self._shown(text)))
 
     def choice(self, name: str, value: str, reason: str = "") -> None:
         """A decision of the run, with its reason, so that nothing is chosen silently."""
@@ -107,9 +105,7 @@ class Console:
     def warn(self, text: str) -> None:
         """Something the user should look at; the run goes on."""
         self._record(f"warning {text}")
-        with self._while_there():
-            self._end_line()
-            self._rich.print(f"[yellow]warning[/yellow] {escape(self._shown(text))}")
+        self._print(f"[yellow]warning[/yellow] {escape(self._shown(text))}")
 
     @property
     def is_live(self) -> bool:
@@ -126,9 +122,8 @@ class Console:
         self._record(text)
         if self.is_live:
             self.live(text if line is None else line)
-        elif not self._rich.quiet:
-            with self._while_there():
-                self._rich.print(escape(self._shown(text)))
+        else:
+            self._print(escape(self._shown(text)))
 
     def live(self, line: LiveLine | str) -> None:
         """Rewrite the line of a terminal; nothing elsewhere, and nothing in the log."""
@@ -160,6 +155,11 @@ class Console:
         finally:
             self._clear_line()
             self._works = False
+
+    def _print(self, text: str) -> None:
+        with self._while_there(), self._painting:
+            self._end_line()
+            self._rich.print(text)
 
     def _clear_line(self) -> None:
         with self._while_there(), self._painting:

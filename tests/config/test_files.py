@@ -19,12 +19,13 @@ from clove_ssl.config.pretraining import (
     OptimizerConfig,
     PretrainConfig,
 )
-from clove_ssl.config.probing import ProbeConfig
+from clove_ssl.config.probing import ProbeConfig, RunProbeConfig
 from clove_ssl.config.views import ViewsConfig
 from clove_ssl.errors import UserError
 from clove_ssl.methods.clove.config import AttentionConfig, CLoVEConfig, LossConfig
 from clove_ssl.methods.config import MatchingConfig, ProjectorConfig
 from clove_ssl.methods.recipes import all_recipes, recipe
+from clove_ssl.registry import METHODS
 
 
 @pytest.mark.parametrize("name", list(all_recipes()))
@@ -161,3 +162,19 @@ def test_a_file_that_says_nothing_is_no_run_of_defaults(text: str, tmp_path: Pat
     (tmp_path / "config.yaml").write_text(text)
     with pytest.raises(UserError, match="xpected lines like `epochs: 200`"):
         files.load(PretrainConfig, tmp_path / "config.yaml")
+
+
+def test_another_name_keeps_what_a_recipe_says_beside_it_but_for_methods_and_tasks() -> None:
+    base = recipe("clove-plus-r18-small", Path("run"))
+    changes = {"backbone": {"name": "resnet50"}, "optimizer": {"name": "sgd"}}
+    changed = files.changed(base, changes, where="here")
+    assert changed.backbone == replace(base.backbone, name="resnet50")
+    assert changed.optimizer == replace(base.optimizer, name="sgd")
+    other = files.changed(base, {"method": {"name": "moco"}}, where="here")
+    assert other.method == METHODS.load("moco")()
+
+
+def test_a_pattern_of_labelled_images_is_found_from_any_folder() -> None:
+    probe = RunProbeConfig(data="labelled/{0..3}.tar")
+    config = PretrainConfig(out=Path("run"), probe=probe).located()
+    assert config.probe.data == str(Path.cwd() / "labelled/{0..3}.tar")

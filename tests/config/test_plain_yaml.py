@@ -156,6 +156,19 @@ def test_any_damage_to_a_file_is_taken_or_refused_in_words(noise: str, place: in
         files.parse(PretrainConfig, damaged, where=Path("file"))
 
 
+@pytest.mark.parametrize("text", ["yes: 1\ntrue: 2", "1: a\n1.0: b"])
+def test_a_key_that_comes_twice_in_other_words_is_named(text: str) -> None:
+    with pytest.raises(UserError, match="comes twice in one place"):
+        parse_yaml(text, where="file")
+
+
+def test_the_end_of_a_long_file_of_foreign_letters_is_not_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(f"a: '{'é' * (LARGEST // 2)}'\nepochs: 3\n")
+    assert path.stat().st_size > LARGEST
+    assert files.read_values(path)["epochs"] == 3
+
+
 @pytest.mark.parametrize("name", ["null", "7", "1.5", "true"])
 def test_a_name_that_is_no_text_is_refused_in_words(name: str, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"

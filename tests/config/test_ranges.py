@@ -251,6 +251,16 @@ def test_a_plug_in_states_ranges_in_the_same_way() -> None:
     assert PluggedIn(other=-1).other == -1
 
 
+def test_numbers_of_numpy_are_written_as_they_are() -> None:
+    views = ViewsConfig(global_size=np.int64(64), global_scale=(np.float64(0.25), np.float32(1)))
+    assert files.to_yaml(views) == files.to_yaml(
+        ViewsConfig(global_size=64, global_scale=(0.25, 1.0))
+    )
+    for value in (True, np.True_):  # which a file would not give back
+        with pytest.raises(UserError, match="expected a whole number"):
+            ViewsConfig(global_size=value)
+
+
 def test_numbers_of_numpy_are_numbers() -> None:
     assert ViewsConfig(global_size=np.int64(64), flip_probability=np.float32(0.5)).global_size == 64
     with pytest.raises(OutOfRange):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from clove_ssl.config.regular_files import read_regular
+from clove_ssl.data.whole_files import read_whole
 
 
 def test_a_generous_limit_takes_no_memory(tmp_path: Path) -> None:
@@ -33,3 +34,11 @@ def test_a_pipe_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="not a regular file"):
         read_regular(tmp_path / "pipe", most=10)
+
+
+def test_folders_leave_no_file_open(tmp_path: Path) -> None:
+    before = os.listdir("/proc/self/fd")
+    for read in (lambda: read_regular(tmp_path, most=10), lambda: read_whole(tmp_path)):
+        with pytest.raises(IsADirectoryError, match=str(tmp_path)):
+            read()
+    assert len(os.listdir("/proc/self/fd")) == len(before)

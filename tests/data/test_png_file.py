@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 import zlib
 from pathlib import Path
 
@@ -70,3 +71,12 @@ def test_a_mask_that_lost_rows_is_no_mask_of_background(tmp_path: Path) -> None:
     path.write_bytes(raw_png(np.ones((10, 8, 1), np.uint8), size=(20, 8)))
     with pytest.raises(OSError, match="only 50 % of its pixels are there"):
         mask_file_numbers(path)
+
+
+def test_chunks_behind_the_end_of_the_rows_are_not_looked_at() -> None:
+    stream, more = memoryview(zlib.compress(bytes(5))), memoryview(bytes(1000))
+    file = PngFile(100, 100, 8, interlaced=False, packed=(stream, *[more] * 20_000))
+    start = time.process_time()
+    with pytest.raises(ValueError, match="only 0 % of its pixels"):
+        file.refuse_missing_rows()
+    assert time.process_time() - start < 1

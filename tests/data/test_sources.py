@@ -16,6 +16,7 @@ from builders.files.photos import save_photos
 from builders.files.small_sources import contents, names, write, write_two_shards
 
 from clove_ssl.config.pretraining import DataConfig
+from clove_ssl.data import sources
 from clove_ssl.data.decode import DecodeError, decode
 from clove_ssl.data.names import NameTable
 from clove_ssl.data.sources import (
@@ -284,3 +285,13 @@ def test_images_follow_each_other_in_the_order_of_their_sources(tmp_path: Path) 
     assert [Path(name).parent.name for name in names] == ["b", "b", "a", "a", "a"]
     assert len(set(names)) == 5
     assert all(source.read(i) == Path(name).read_bytes() for i, name in enumerate(names))
+
+
+def test_a_list_that_is_too_long_is_not_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "a.jpg", "b.jpg")
+    (tmp_path / "list.txt").write_text("a.jpg\nb.jpg\n")
+    monkeypatch.setattr(sources, "LARGEST_LIST", 5)
+    with pytest.raises(UserError, match="more than 5 bytes"):
+        ListSource(tmp_path / "list.txt")

@@ -15,12 +15,7 @@ from typing import Literal, TypeVar
 import tyro
 
 from clove_ssl.command_line.importing import starting
-from clove_ssl.config.finetuning import (
-    FinetuneConfig,
-    own_tasks,
-    protocol,
-    task_summaries,
-)
+from clove_ssl.config.finetuning import FinetuneConfig, own_tasks, protocol, task_summaries
 from clove_ssl.config.label_curves import LabelsConfig, shared_by_all
 from clove_ssl.config.pretraining import DataConfig, PretrainConfig
 from clove_ssl.errors import UserError
@@ -231,16 +226,15 @@ def taken_out(args: list[str], option: str) -> tuple[str | None, list[str]]:
         if is_joined:
             return value, args[:position] + args[position + 1 :]
         if position + 1 == len(args):
-            raise UserError(f"{option} needs a {_meant(option)}, for example {_EXAMPLES[option]}")
+            raise UserError(f"{option} needs a {_EXAMPLES[option].format(option)}")
         return args[position + 1], args[:position] + args[position + 2 :]
     return None, args
 
 
-_EXAMPLES = {"--config": "--config runs/a/config.yaml", "--minutes": "--minutes 30"}
-
-
-def _meant(option: str) -> str:
-    return "file" if option == "--config" else "number"
+_EXAMPLES = {
+    "--config": "file, for example {} runs/a/config.yaml",
+    "--minutes": "number, for example {} 30",
+}
 
 
 def file_of(args: list[str]) -> tuple[Path | None, list[str]]:
@@ -294,8 +288,6 @@ def data_words(args: list[str]) -> tuple[list[str], list[str]]:
 
 def with_all_data(args: list[str]) -> list[str]:
     """The words, with several ``--data`` as one source that is followed by others."""
-    if args.count(DATA) + sum(word.startswith(f"{DATA}=") for word in args) == 0:
-        return args
     named, rest = data_words(args)
     if not named:
         return args  # the parser says what is missing

@@ -40,10 +40,9 @@ _CLASSES: dict[str, type] = {
     "report": ReportConfig,
     "watch": WatchConfig,
     "study": StudyRunConfig,
-    "bench": BenchConfig,
 }
 _SHORT = ("--data", "--workers", "--lr", "--config", "--overwrite", "--help", "--help-all")
-_OF_ONE_FINETUNING = ("--backbone", "--fraction", "--heads")  # clove labels has several of them
+_OF_ONE_FINETUNING = ("--backbone", "--fraction", "--heads", "--overwrite")  # not of clove labels
 
 
 def completion_script(args: Sequence[str], verbs: Iterable[str]) -> str:
@@ -93,12 +92,13 @@ def words_after(verb: str) -> list[str]:
     if verb == "labels":
         options = _options(protocol("detect", Path(), "random"))
         own = (name for name in _flat_options(LabelsConfig) if name != "--finetuning")
-        shared = (name for name in options if name not in _OF_ONE_FINETUNING)
-        return [*own_tasks(), *own, "--steps", *_SHORT, *shared]
+        shared = [name for name in (*_SHORT, *options) if name not in _OF_ONE_FINETUNING]
+        return [*own_tasks(), *own, "--steps", *shared]
+    if verb == "bench":
+        return [*all_recipes(), *task_summaries(), "--help", *_options(BenchConfig())]
     if verb == "list":
         return ["methods", "backbones", "recipes", "tasks", "formats"]
-    measured = [*all_recipes(), *task_summaries()]
-    names: dict[str, Iterable[str]] = {"show": PICTURES, "study": STUDIES, "bench": measured}
+    names: dict[str, Iterable[str]] = {"show": PICTURES, "study": STUDIES}
     first = names.get(verb, ())
     typed = _flat_options(_CLASSES[verb]) if verb in _CLASSES else iter(())
     return [*first, "--help", *typed]

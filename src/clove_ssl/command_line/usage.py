@@ -71,63 +71,50 @@ LABELS_OPTIONS = {
 
 def pretrain_page(recipe_name: str | None = None) -> str:
     """What ``clove pretrain --help`` shows; with a recipe, what is said about that one."""
-    usage = "clove pretrain [RECIPE] --data PHOTOS --out RUN [options]"
-    about = (
+    chosen = () if recipe_name is None else _about_recipe(recipe_name)
+    recipes = ("Recipes, by method (clove list recipes says what they are):", *_recipes())
+    return _page(
+        "clove pretrain [RECIPE] --data PHOTOS --out RUN [options]",
         "Pre-train a backbone on unlabelled images. Without a recipe, one is chosen for the "
         "images and the machine, and the choice is explained. Ctrl-C stops with a checkpoint; "
-        "clove resume RUN goes on."
+        "clove resume RUN goes on.",
+        names=(*(chosen or recipes), ""),
+        options=PRETRAIN_OPTIONS,
+        more="clove pretrain [RECIPE] --help-all shows every option with its value.",
     )
-    chosen = () if recipe_name is None else _about_recipe(recipe_name)
-    lines = [
-        *_opening(usage, about),
-        *(chosen or ("Recipes, by method (clove list recipes says what they are):", *_recipes())),
-        "",
-        "Common options:",
-        *_table(PRETRAIN_OPTIONS),
-        "",
-        "clove pretrain [RECIPE] --help-all shows every option with its value.",
-    ]
-    return "\n".join(lines)
 
 
 def finetune_page() -> str:
     """What ``clove finetune --help`` shows."""
-    usage = "clove finetune TASK --backbone RUN --data FOLDER --out RUN [options]"
-    about = "Fine-tune a backbone on a task and score it. Ctrl-C stops; clove resume RUN goes on."
-    lines = [
-        *_opening(usage, about),
-        "Tasks:",
-        *_table(task_summaries(), names=15),
-        "",
-        "Common options:",
-        *_table(FINETUNE_OPTIONS),
-        "",
-        "clove finetune TASK --help-all shows every option with its value.",
-    ]
-    return "\n".join(lines)
+    return _page(
+        "clove finetune TASK --backbone RUN --data FOLDER --out RUN [options]",
+        "Fine-tune a backbone on a task and score it. Ctrl-C stops; clove resume RUN goes on.",
+        names=("Tasks:", *_table(task_summaries(), names=15), ""),
+        options=FINETUNE_OPTIONS,
+        more="clove finetune TASK --help-all shows every option with its value.",
+    )
 
 
 def labels_page() -> str:
     """What ``clove labels --help`` shows."""
-    usage = "clove labels TASK --backbones A B ... --data FOLDER --out OUT [options]"
-    about = (
+    return _page(
+        "clove labels TASK --backbones A B ... --data FOLDER --out OUT [options]",
         "Fine-tune several backbones on growing parts of your labels and draw the curves: what "
         "pre-training buys where labels are scarce. TASK is detect, instances, keypoints or "
-        "segment. Ctrl-C stops; the same command goes on."
-    )
-    lines = [
-        *_opening(usage, about),
-        "Common options:",
-        *_table(LABELS_OPTIONS),
-        "",
-        "The other options are those of clove finetune; clove labels TASK --help-all",
+        "segment. Ctrl-C stops; the same command goes on.",
+        names=(),
+        options=LABELS_OPTIONS,
+        more="The other options are those of clove finetune; clove labels TASK --help-all\n"
         "shows them.",
-    ]
-    return "\n".join(lines)
+    )
 
 
-def _opening(usage: str, about: str) -> list[str]:
-    return [f"usage: {usage}", "", *textwrap.wrap(about, WIDTH), ""]
+def _page(
+    usage: str, about: str, *, names: Iterable[str], options: Mapping[str, str], more: str
+) -> str:
+    """A page: what the verb does, what can be named, its common options, where the others are."""
+    opening = [f"usage: {usage}", "", *textwrap.wrap(about, WIDTH), ""]
+    return "\n".join([*opening, *names, "Common options:", *_table(options), "", more])
 
 
 def _about_recipe(name: str) -> tuple[str, ...]:
@@ -135,12 +122,8 @@ def _about_recipe(name: str) -> tuple[str, ...]:
     make = all_recipes().get(name)
     if make is None:
         return ()
-    text = textwrap.dedent("    " + (make.__doc__ or "").strip()).replace("``", "")
-    paragraphs = " ".join(text.split())
-    return (
-        f"{name}:",
-        *textwrap.wrap(paragraphs, WIDTH, initial_indent="  ", subsequent_indent="  "),
-    )
+    text = " ".join((make.__doc__ or "").replace("``", "").split())
+    return f"{name}:", *textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ")
 
 
 def _recipes() -> Iterator[str]:

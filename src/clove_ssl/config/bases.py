@@ -1,4 +1,4 @@
-"""What every method's config has in common."""
+"""What the configs of all methods, and those of all tasks, have in common."""
 
 from __future__ import annotations
 

@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 Named = MethodConfig | TaskConfig
 """Configs whose class is found by the name in the file."""
+_NAMED = ("method", "task")
+"""Where they stand in others."""
 
 
 def save(config: object, path: Path) -> None:
@@ -65,7 +67,8 @@ def parse(cls: type[T], text: str, *, where: Path) -> T:
 def read_values(path: Path) -> dict[str, Any]:
     """The values of a YAML file, which must be a mapping from names."""
     try:
-        text = read_regular(path, most=LARGEST).decode("utf-8")
+        # In UTF-8 a character has four bytes at most; fewer could hide that the end is missing.
+        text = read_regular(path, most=4 * LARGEST).decode("utf-8")
     except FileNotFoundError:
         raise UserError(f"{path} does not exist. Give the config.yaml of a run.") from None
     except OSError as error:
@@ -120,7 +123,7 @@ def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
         known = result.get(key)
         if isinstance(known, dict) and isinstance(change, Mapping):
             # Another method or task has other fields, so nothing of the old one is kept.
-            is_other = change.get("name", known.get("name")) != known.get("name")
+            is_other = key in _NAMED and change.get("name", known["name"]) != known["name"]
             change = _merged({} if is_other else known, change)
         result[key] = change
     return result

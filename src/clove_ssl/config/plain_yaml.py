@@ -34,9 +34,9 @@ class _PlainLoader(yaml.SafeLoader):
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         values = super().construct_mapping(node, deep=deep)
-        names = [key.value for key, _ in node.value]
-        if len(values) < len(names):
-            [twice, *_] = [name for name in names if names.count(name) > 1]
+        if len(values) < len(node.value):
+            keys = [self.construct_object(key) for key, _ in node.value]
+            twice = next(key for key in keys if keys.count(key) > 1)
             raise yaml.YAMLError(f"{twice} comes twice in one place")
         return values
 

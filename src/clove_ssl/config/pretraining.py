@@ -35,7 +35,7 @@ from clove_ssl.config.ranges import (
     Workers,
 )
 from clove_ssl.config.views import ViewSpec
-from clove_ssl.errors import UserError
+from clove_ssl.errors import UserError, counted
 from clove_ssl.registry import METHODS
 
 SCENES = "scenes"
@@ -290,8 +290,8 @@ class PretrainConfig(Ranged):
         backbone, probe, weights = self.backbone, self.probe, self.backbone.weights
         if weights is not None and weights.exists():
             backbone = replace(backbone, weights=weights.absolute())
-        if probe.data is not None and probe.data != SCENES and os.path.exists(probe.data):
-            probe = replace(probe, data=os.path.abspath(probe.data))
+        if probe.data is not None:
+            probe = replace(probe, data=_absolute(probe.data))
         return replace(self, data=self.data.located(), backbone=backbone, probe=probe)
 
     def share_per_process(self, processes: int) -> int:
@@ -302,11 +302,9 @@ class PretrainConfig(Ranged):
         """Optimizer steps of the whole run; batches run on across the ends of epochs."""
         if not self.method.trains:
             return 0
-        return (
-            self.steps
-            if self.steps is not None
-            else max(1, self.epochs * images // self.batch_size)
-        )
+        if self.steps is not None:
+            return self.steps
+        return max(1, self.epochs * images // self.batch_size)
 
 
 def _absolute(source: str) -> str:
@@ -337,18 +335,24 @@ def data_warnings(
     """Sentences about few images, batches that are larger than the data, and small images."""
     if not config.method.trains:
         return
-    if images is not None and images < FEW_IMAGES:
+    if images is not None:
+        yield from _few_images(config, images)
+    yield from _small_images(config, shorter_side)
+
+
+def _few_images(config: PretrainConfig, images: int) -> Iterator[str]:
+    have = counted(images, "image")
+    if images < FEW_IMAGES:
         yield (
-            f"Only {_counted(images)}: what is learned will hold for these and hardly for others. "
-            "Give a few hundred images at least, thousands if you have them."
+            f"Only {have}: what is learned will hold for these and hardly for others. Give a few "
+            "hundred images at least, thousands if you have them."
         )
-    if images is not None and images < config.batch_size:
+    if images < config.batch_size:
         times = config.batch_size / images
         yield (
             f"A batch of {config.batch_size:,} is larger than the data: every step sees each of "
-            f"the {_counted(images)} {times:.3g} times. Try --batch-size {max(2, images // 2)}."
+            f"the {have} {times:.3g} times. Try --batch-size {max(2, images // 2)}."
         )
-    yield from _small_images(config, shorter_side)
 
 
 def _small_images(config: PretrainConfig, shorter_side: int | None) -> Iterator[str]:
@@ -359,7 +363,3 @@ def _small_images(config: PretrainConfig, shorter_side: int | None) -> Iterator[
             f"views of {largest} pixels, which therefore enlarge them: slower, without more to "
             "see. Use smaller views, or the images in their full size."
         )
-
-
-def _counted(images: int) -> str:
-    return "1 image" if images == 1 else f"{images:,} images"

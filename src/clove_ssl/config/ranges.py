@@ -10,7 +10,7 @@ stand where more would only hang or ask for petabytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache, wraps
 from numbers import Integral, Real
 from types import UnionType
@@ -164,7 +164,7 @@ class Rule:
 
     def _takes(self, value: Any) -> bool:
         is_number: bool = isinstance(value, Integral if self.whole else Real)
-        return is_number and value in self.range
+        return is_number and not isinstance(value, bool) and value in self.range
 
     def __str__(self) -> str:
         kind = "whole number" if self.whole else "number"
@@ -175,11 +175,21 @@ class Rule:
 
 
 def check_ranges(config: Ranged) -> None:
-    """Refuse a config with a number that is not in its range."""
+    """Refuse a config with a number that is not in its range; numbers become Python's own."""
     for name, rule in rules(type(config)).items():  # type: ignore[arg-type]
         value = getattr(config, name)
         if not rule.allows(value):
             raise OutOfRange(config, name, rule, value)
+        object.__setattr__(config, name, _plain(value))
+
+
+def _plain(value: Any) -> Any:
+    """The same, without the numbers of NumPy, which no file of a run can hold."""
+    if isinstance(value, tuple | list):
+        return type(value)(map(_plain, value))
+    if value is None or type(value) in (int, float):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 @cache  # reading type hints takes longer than all checks
@@ -198,15 +208,11 @@ def _rule(kind: Any, *extras: Any) -> Rule | None:
     if get_origin(kind) in (Union, UnionType):
         inner, *others = get_args(kind)
         found = _rule(inner, *extras)
-        return found if found is None or others != [type(None)] else _optional(found)
+        return replace(found, optional=True) if found and others == [type(None)] else found
     if get_origin(kind) is tuple:
         return _tuple_rule(get_args(kind), extras)
     stated = [extra for extra in extras if isinstance(extra, Range)]
     return Rule(stated[0], whole=kind is int) if stated else None
-
-
-def _optional(rule: Rule) -> Rule:
-    return Rule(rule.range, rule.whole, rule.length, rule.several, optional=True)
 
 
 def _tuple_rule(inner: tuple[Any, ...], extras: tuple[Any, ...]) -> Rule | None:

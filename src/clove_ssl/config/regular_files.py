@@ -7,18 +7,16 @@ import os
 import stat
 from pathlib import Path
 
+from clove_ssl.atomic import without_waiting
+
 _PIECE = 2**20  # bytes
 
 
 def read_regular(path: Path, *, most: int) -> bytes:
     """The bytes of a regular file, and one more than ``most`` of a larger one; or ``OSError``."""
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    with os.fdopen(handle, "rb") as file:
-        facts = os.fstat(handle)
-        mode = facts.st_mode
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
-        if not stat.S_ISREG(mode):
+    with open(path, "rb", opener=without_waiting) as file:
+        facts = os.fstat(file.fileno())
+        if not stat.S_ISREG(facts.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         # Asking for all that there may be would take as much memory at once.
         data = file.read(min(facts.st_size, most) + 1)

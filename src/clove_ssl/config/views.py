@@ -99,9 +99,8 @@ class ViewSpec(Ranged):
     paste: PasteSpec | None = None
     patch: PatchSpec | None = None
     overlap: OverlapSpec | None = None
-    flips_like: StepsFromZero | None = (
-        None  # place of the view that is flipped whenever this one is
-    )
+    flips_like: StepsFromZero | None = None
+    """Place of the view that is flipped whenever this one is."""
 
     def __post_init__(self) -> None:
         if sum(each is not None for each in (self.paste, self.patch, self.overlap)) > 1:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -52,14 +53,18 @@ class PngFile:
     def refuse_missing_rows(self) -> None:
         """Refuse a stream that ends before the last row; this inflates all of it."""
         inflater, found = zlib.decompressobj(), 0
+        for piece in self._pieces():
+            found += len(inflater.decompress(piece))
+            if found >= self.row_bytes:
+                return
+            if inflater.eof:  # it would keep what follows, and copy all of it again and again
+                break
+        raise ValueError(f"only {100 * found // self.row_bytes} % of its pixels are there")
+
+    def _pieces(self) -> Iterator[memoryview]:
         for chunk in self.packed:
             for start in range(0, len(chunk), _STEP):
-                found += len(inflater.decompress(chunk[start : start + _STEP]))
-                if found >= self.row_bytes:
-                    return
-                if inflater.eof:
-                    break
-        raise ValueError(f"only {100 * found // self.row_bytes} % of its pixels are there")
+                yield chunk[start : start + _STEP]
 
 
 def read_png(data: bytes) -> PngFile:

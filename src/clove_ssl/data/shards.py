@@ -195,15 +195,20 @@ def refuse_zip(start: bytes, name: str) -> None:
 def _index_files(path: str) -> list[Path]:
     """Where the index of a shard may be kept, best place first."""
     absolute = os.path.abspath(path)
-    places = [Path(absolute + ".clove-index")]
+    cached = cached_index(os.fsencode(absolute))
+    return [Path(absolute + ".clove-index"), *([cached] if cached else [])]
+
+
+def cached_index(name: bytes) -> Path | None:
+    """Where the user's cache keeps the index of a shard; nowhere for a user without a home."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if os.path.isabs(cache):  # not so for a user without a home, or a relative XDG_CACHE_HOME
-        key = hashlib.sha256(os.fsencode(absolute)).hexdigest()[:32]
-        places.append(Path(cache, "clove-ssl", "shards", key))
-    return places
+    if not os.path.isabs(cache):
+        return None
+    return Path(cache, "clove-ssl", "shards", hashlib.sha256(name).hexdigest()[:32])
 
 
 def load_index(place: Path, stamp: IntArray) -> ShardIndex | None:
+    """The index that a file holds; nothing if it is of another shard, or damaged."""
     if not place.is_file():  # there is none, or a pipe that would be waited for
         return None
     length = int(stamp[1])

@@ -30,8 +30,6 @@ from clove_ssl.errors import UserError, counted
 
 LARGEST_LIST = 2**31
 """Bytes of a list of files."""
-
-
 SAMPLE = 16
 """Images whose size is looked at; reading all of a large source would take hours."""
 
@@ -181,6 +179,11 @@ def _listed_paths(path: str | Path) -> list[str]:
         )
     try:
         data = read_regular(Path(path), most=LARGEST_LIST)
+        if len(data) > LARGEST_LIST:
+            raise UserError(
+                f"The list {path} has more than {LARGEST_LIST:,} bytes. Give several, as in "
+                "--data A.txt B.txt."
+            )
         text = data.decode("utf-8-sig", "surrogateescape").replace("\r", "\n")
     except FileNotFoundError:
         raise _no_such_source(str(path)) from None

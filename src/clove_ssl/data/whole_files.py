@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
 
+from clove_ssl.atomic import without_waiting
+
 MAX_FILE_BYTES = 2**30  # 100 million pixels of four 16-bit samples have 800 MB
 
 
@@ -30,8 +32,7 @@ def open_regular(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open a file that is no pipe, no device, and not too large for an image."""
     if "\0" in os.fsdecode(path):
         raise _refused("its name holds a null character")
-    # Without O_NONBLOCK, opening a pipe would wait for somebody to write into it.
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+    with open(path, "rb", opener=without_waiting) as file:
         facts = os.fstat(file.fileno())
         if not stat.S_ISREG(facts.st_mode):
             raise _refused(f"{os.fspath(path)} is not a regular file")

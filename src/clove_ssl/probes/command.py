@@ -118,15 +118,10 @@ def _amounts(config: ProbeConfig) -> Amounts:
     usual = Amounts()
 
     def images(default: tuple[int, int]) -> tuple[int, int]:
-        asked = config.train_images, config.test_images
-        learned, judged = (
-            given if given is not None else known
-            for given, known in zip(asked, default, strict=True)
-        )
-        return learned, judged
+        return config.train_images or default[0], config.test_images or default[1]
 
     return Amounts(
-        pairs=config.test_images if config.test_images is not None else usual.pairs,
+        pairs=config.test_images or usual.pairs,
         classes=images(usual.classes),
         masks=images(usual.masks),
         persons=images(usual.persons),

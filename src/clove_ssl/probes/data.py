@@ -15,7 +15,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from clove_ssl.config.pretraining import DataConfig
+from clove_ssl.config.pretraining import SCENES, DataConfig
 from clove_ssl.data.labels.classes import find_class_labels, read_class_labels
 from clove_ssl.data.labels.mask_folders import (
     CityscapesLabels,
@@ -67,7 +67,7 @@ def open_probe_data(
     counts: tuple[int, int] = (400, 200),
 ) -> ProbeData:
     """What ``data`` offers; ``size`` and ``counts`` (training, test) are those of scenes."""
-    if data == "scenes":
+    if data == SCENES:
         return _scenes(size, counts)
     root = Path(os.path.expanduser(data))
     if not root.is_dir():

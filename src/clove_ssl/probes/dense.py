@@ -142,14 +142,14 @@ def collect_cells(
     quota = max(1, limit // len(pictures))
     classes = len(pictures.class_names)
     features, targets, origins = [], [], []
-    for start, (images, labels) in enumerate(pictures.batches()):
+    for number, (images, labels) in enumerate(pictures.batches()):
         maps = extract(images)  # (B, D, h, w)
         side = (maps.shape[2], maps.shape[3])
         grid = cell_labels(labels.to(maps.device), side, classes).cpu()  # (B, h, w)
         chosen = _choose(grid.flatten(1) != IGNORE, quota, generator)  # (B, h * w)
         features.append(maps.flatten(2).mT[chosen.to(maps.device)])
         targets.append(grid.flatten(1)[chosen])
-        origins.append(start * BATCH + chosen.nonzero()[:, 0])
+        origins.append(number * BATCH + chosen.nonzero()[:, 0])
     if not sum(map(len, targets)):
         raise UserError(
             "No cell of the training images has a class of its own: everything is unjudged, or "

@@ -215,8 +215,7 @@ def _equal_batches(images: Tensor) -> list[Tensor]:
     """Images spread over the whole set, in batches of one size, which weigh the same."""
     batch = min(_CALIBRATION_BATCH, len(images))
     count = min(_CALIBRATION_IMAGES, len(images)) // batch * batch
-    spread = torch.arange(count) * len(images) // count
-    return list(torch.split(images[spread], batch))
+    return list(torch.split(images[spread(len(images), count)], batch))
 
 
 def _check_stages(backbone: Backbone, stages: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ import torch
 
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.config import files
-from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.config.pretraining import SCENES, PretrainConfig
 from clove_ssl.config.probing import RunProbeConfig
 from clove_ssl.data.sources import ImageSource
 from clove_ssl.errors import UserError
@@ -137,10 +137,10 @@ def probe_steps(config: RunProbeConfig, plan: RunPlan) -> list[int]:
 
 
 def _open_data(config: PretrainConfig, source: ImageSource) -> ProbeData:
-    if config.probe.data is None and config.data.source != "scenes":
+    if config.probe.data is None and config.data.source != SCENES:
         return ProbeData(images=readable_images(source))
     return open_probe_data(
-        config.probe.data or "scenes",
+        config.probe.data or SCENES,
         size=config.data.scenes_size,
         counts=_amounts(config.probe).masks,
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from clove_ssl.config.pretraining import BackboneConfig, PretrainConfig
+from clove_ssl.config.pretraining import SCENES, BackboneConfig, PretrainConfig
 from clove_ssl.config.probing import USUAL_SIDE, ProbeConfig
 from clove_ssl.data.sources import open_source
 from clove_ssl.errors import UserError
@@ -14,7 +14,6 @@ from clove_ssl.probes.data import ProbeData, readable_images
 from clove_ssl.runs.directory import RunDirectory, read_config
 
 RANDOM = "random:"
-SCENES = "scenes"
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from typing import TypeVar
 
 import torch
 
@@ -41,6 +42,8 @@ from clove_ssl.probes.views import (
     look_at_pairs,
     spread_scores,
 )
+
+T = TypeVar("T")
 
 MAX_CELLS = 50_000
 FEWEST_CLASSIFIED = 10
@@ -200,27 +203,26 @@ class ProbeSuite:
     def _classified(self) -> tuple[Classified, Classified]:
         assert self._data.classes is not None  # or none of its probes would be asked for
         names = self._data.classes[0].labels.class_names
-        first, second = (
-            load_classified(part, names, size=self._size, limit=limit)
-            for part, limit in zip(self._data.classes, self._amounts.classes, strict=True)
-        )
-        return first, second
+        load = partial(load_classified, class_names=names, size=self._size)
+        return _both(load, self._data.classes, self._amounts.classes)
 
     @cached_property
     def _pictures(self) -> tuple[Pictures, Pictures]:
         assert self._data.masks is not None
         probes.check_sets(*self._data.masks)
-        first, second = (
-            load_pictures(part, size=self._size, limit=limit)
-            for part, limit in zip(self._data.masks, self._amounts.masks, strict=True)
-        )
-        return first, second
+        load = partial(load_pictures, size=self._size)
+        return _both(load, self._data.masks, self._amounts.masks)
 
     @cached_property
     def _persons(self) -> tuple[Persons, Persons]:
         assert self._data.persons is not None
-        first, second = (
-            crop_persons(part, size=self._size, limit=limit)
-            for part, limit in zip(self._data.persons(), self._amounts.persons, strict=True)
-        )
-        return first, second
+        load = partial(crop_persons, size=self._size)
+        return _both(load, self._data.persons(), self._amounts.persons)
+
+
+def _both(
+    load: Callable[..., T], parts: tuple[object, object], limits: tuple[int, int]
+) -> tuple[T, T]:
+    """What is learned from and what is judged, at most so many images of each."""
+    learned, judged = (load(part, limit=limit) for part, limit in zip(parts, limits, strict=True))
+    return learned, judged

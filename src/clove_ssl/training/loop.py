@@ -42,6 +42,7 @@ from clove_ssl.training.observer import (
 )
 from clove_ssl.training.plan import RunPlan
 from clove_ssl.training.processes import Process
+from clove_ssl.training.signals import caught
 from clove_ssl.views.batch import ViewBatch
 
 AFTER_THIS_STEP = "stopping after this step; again to stop now"
@@ -69,16 +70,8 @@ class StopRequest:
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Catch the signals for the duration of the loop."""
-        numbers = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which is what nohup asks for
-            numbers.append(signal.SIGHUP)
-        previous = {number: signal.signal(number, self._handle) for number in numbers}
-        try:
-            with answered_with(AFTER_THIS_STEP):
-                yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+        with caught(self._handle, interrupts=True), answered_with(AFTER_THIS_STEP):
+            yield
 
 
 class StepSignals:

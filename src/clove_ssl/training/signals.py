@@ -1,4 +1,4 @@
-"""What is asked of a run from outside, where no training loop listens."""
+"""What is asked of a run from outside: to end, by a signal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -18,22 +18,30 @@ class Terminated(KeyboardInterrupt):
 
 
 @contextmanager
+def caught(
+    handler: Callable[[int, FrameType | None], None], *, interrupts: bool = False
+) -> Iterator[None]:
+    """Meanwhile requests to end go to a handler, and Ctrl-C as well if it takes ``interrupts``."""
+    numbers = [signal.SIGINT, signal.SIGTERM] if interrupts else [signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which is what nohup asks for
+        numbers.append(signal.SIGHUP)
+    previous = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, usual in previous.items():
+            signal.signal(number, usual)
+
+
+@contextmanager
 def terminated_like_interrupted() -> Iterator[None]:
     """Let SIGTERM and SIGHUP end what is going on as Ctrl-C does, and be cleaned up behind."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise Terminated(number)
 
-    numbers = [signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which is what nohup asks for
-        numbers.append(signal.SIGHUP)
-    previous = {number: signal.signal(number, stop) for number in numbers}
-    try:
-        with _asking_again():
-            yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+    with caught(stop), _asking_again():
+        yield
 
 
 @contextmanager

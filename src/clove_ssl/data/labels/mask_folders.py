@@ -16,7 +16,6 @@ Images are uint8 (3, H, W) RGB, label maps uint8 (H, W) of the same size.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +81,7 @@ class MaskFolderLabels:
         self._images = _split_folder(Path(root) / "images", split)
         self._masks = _split_folder(Path(root) / "masks", split)
         self.class_names = class_names
-        self._pairs = list(_pair_up(self._images, self._masks))
+        self._pairs = _pair_up(self._images, self._masks)
 
     def __len__(self) -> int:
         return len(self._pairs)
@@ -166,7 +165,7 @@ def _fitting(image: Tensor, numbers: NDArray[np.uint8], path: Path) -> tuple[Ten
     return image, torch.from_numpy(numbers)
 
 
-def _pair_up(images: Path, masks: Path) -> Sequence[tuple[str, str]]:
+def _pair_up(images: Path, masks: Path) -> list[tuple[str, str]]:
     """Image and mask of the same name, sorted; every image needs its mask."""
     named = {os.path.splitext(name)[0]: name for name in list_images(str(masks)).images}
     found = list_images(str(images)).images

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +19,14 @@ import numpy as np
 from clove_ssl.data.names import IntArray, expand_braces
 from clove_ssl.data.remote.protocols import needs_of
 from clove_ssl.data.remote.storage import Patience, RemoteReader, connect, in_short, repeating
-from clove_ssl.data.shards import INDEX_FORMAT, ShardIndex, load_index, save_index, scan_file
+from clove_ssl.data.shards import (
+    INDEX_FORMAT,
+    ShardIndex,
+    cached_index,
+    load_index,
+    save_index,
+    scan_file,
+)
 from clove_ssl.data.sources import TarSource
 from clove_ssl.errors import UserError
 
@@ -85,7 +90,7 @@ def remote_index(reader: RemoteReader, shard: int) -> ShardIndex:
     try:
         info = reader.info(shard)
         length = _length(url, info)
-        stamp, place = _stamp(info, length), _index_file(url)
+        stamp, place = _stamp(info, length), cached_index(url.encode())
         if stamp is None or place is None:
             return scan(reader, shard, length)
         index = load_index(place, stamp)
@@ -116,14 +121,6 @@ def _stamp(info: dict[str, Any], length: int) -> IntArray | None:
     digest = hashlib.sha256("\n".join(version).encode()).digest()
     number = int.from_bytes(digest[:8], "little", signed=True)
     return np.array([INDEX_FORMAT, length, number], np.int64)
-
-
-def _index_file(url: str) -> Path | None:
-    """Where the index of a shard is kept; nowhere for a user without a home."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if not os.path.isabs(cache):
-        return None
-    return Path(cache, "clove-ssl", "shards", hashlib.sha256(url.encode()).hexdigest()[:32])
 
 
 def scan(reader: RemoteReader, shard: int, length: int) -> ShardIndex:
