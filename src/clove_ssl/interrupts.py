@@ -15,6 +15,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from types import FrameType
 
 STOPPING = "stopping; again to stop now"
 STOPPING_NOW = "stopping now"
@@ -25,6 +26,22 @@ _END = b"\0"  # no signal has this number
 
 _answers: list[str] = [STOPPING]
 """What the first Ctrl-C is answered with; the last one counts."""
+
+
+@contextmanager
+def caught(
+    handler: Callable[[int, FrameType | None], None], *, interrupts: bool = False
+) -> Iterator[None]:
+    """Meanwhile requests to end go to a handler, and Ctrl-C as well if it takes ``interrupts``."""
+    numbers = [signal.SIGINT, signal.SIGTERM] if interrupts else [signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which is what nohup asks for
+        numbers.append(signal.SIGHUP)
+    previous = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, usual in previous.items():
+            signal.signal(number, usual)
 
 
 @contextmanager

@@ -14,7 +14,8 @@ _PIECE = 2**20  # bytes
 
 def read_regular(path: Path, *, most: int) -> bytes:
     """The bytes of a regular file, and one more than ``most`` of a larger one; or ``OSError``."""
-    with open(path, "rb", opener=without_waiting) as file:
+    # As a text: a number would be taken for a file that is open, and closed.
+    with open(os.fspath(path), "rb", opener=without_waiting) as file:
         facts = os.fstat(file.fileno())
         if not stat.S_ISREG(facts.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))

@@ -32,7 +32,8 @@ def open_regular(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open a file that is no pipe, no device, and not too large for an image."""
     if "\0" in os.fsdecode(path):
         raise _refused("its name holds a null character")
-    with open(path, "rb", opener=without_waiting) as file:
+    # As a text: a number would be taken for a file that is open, and closed.
+    with open(os.fspath(path), "rb", opener=without_waiting) as file:
         facts = os.fstat(file.fileno())
         if not stat.S_ISREG(facts.st_mode):
             raise _refused(f"{os.fspath(path)} is not a regular file")

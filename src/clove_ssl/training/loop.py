@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError
-from clove_ssl.interrupts import answered_with
+from clove_ssl.interrupts import answered_with, caught
 from clove_ssl.layers.captured import Recorder
 from clove_ssl.layers.transfers import HostCopy
 from clove_ssl.methods.base import Learner, Progress, StepOutput
@@ -42,7 +42,6 @@ from clove_ssl.training.observer import (
 )
 from clove_ssl.training.plan import RunPlan
 from clove_ssl.training.processes import Process
-from clove_ssl.training.signals import caught
 from clove_ssl.views.batch import ViewBatch
 
 AFTER_THIS_STEP = "stopping after this step; again to stop now"

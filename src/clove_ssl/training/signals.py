@@ -1,36 +1,21 @@
-"""What is asked of a run from outside: to end, by a signal."""
+"""What is asked of a run from outside, where no training loop listens."""
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+from clove_ssl.interrupts import caught
 
 _AGAIN = 0.05  # seconds
 
 
 class Terminated(KeyboardInterrupt):
     """The process was asked to end by a signal: SIGTERM, or that of a closed terminal."""
-
-
-@contextmanager
-def caught(
-    handler: Callable[[int, FrameType | None], None], *, interrupts: bool = False
-) -> Iterator[None]:
-    """Meanwhile requests to end go to a handler, and Ctrl-C as well if it takes ``interrupts``."""
-    numbers = [signal.SIGINT, signal.SIGTERM] if interrupts else [signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which is what nohup asks for
-        numbers.append(signal.SIGHUP)
-    previous = {number: signal.signal(number, handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, usual in previous.items():
-            signal.signal(number, usual)
 
 
 @contextmanager
