@@ -25,13 +25,13 @@ from clove_ssl.study.config import BudgetConfig, PretrainingEntry, StudyConfig
 from clove_ssl.study.studies import open_study
 
 CHANGES: dict[str, dict[str, Any]] = {
+    "variance-100": {"method": {"whole": {"variance": 100.0}}},
     "chance-subtracted": {"method": {"whole": {"chance": "subtracted"}}},
     "few-flips": {"method": {"views": {"flip_probability": 0.1}}},
     "late-views": {"late_views": {"share": 0.3}},
     "beta-6": {"method": {"whole": {"beta": 6.0}}},
     "lr-8": {"optimizer": {"lr": 8.0}},
     "four-small-views": {"method": {"views": {"local_count": 4, "local_size": 64}}},
-    "more-decay": {"optimizer": {"weight_decay": 2e-4}},
 }
 SECONDS = 150
 PREFIX = "run-"
