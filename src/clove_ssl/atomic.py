@@ -13,7 +13,7 @@ import fcntl
 import os
 import secrets
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, TextIO
@@ -72,6 +72,17 @@ def write_text(path: Path, text: str) -> None:
         content = escaped(text).encode()
     with replacing(path) as file:
         file.write(content)
+
+
+def check_new_file(path: Path, endings: Sequence[str], *, usual: str) -> None:
+    """Refuse what ``--out`` names before the work, if its ending or its folder is wrong."""
+    if path.suffix not in endings:
+        raise UserError(
+            f"--out {path} has an unknown ending; expected {' or '.join(endings)}. "
+            f"Try --out {path.parent / (path.stem or usual)}{endings[0]}"
+        )
+    if not path.parent.is_dir():
+        raise UserError(f"The folder {path.parent} does not exist. Make it: mkdir -p {path.parent}")
 
 
 def cause(error: OSError) -> str:

@@ -56,6 +56,38 @@ def test_a_run_is_probed_on_its_own_images_beside_random_weights(
     assert "than random weights" in run.report.read_text()
 
 
+def test_scores_of_several_commands_come_together_in_a_file(
+    run: RunDirectory, tmp_path: Path
+) -> None:
+    out = tmp_path / "scores.json"
+    photos = str(tmp_path / "photos")
+    usual = ["--data", photos, "--size", "64", "--device", "cpu", "--out", str(out)]
+    file = str(run.backbone)
+    for probed in ([file], ["random:timm:test_resnet"], [file]):
+        assert cli.main(["probe", *probed, *usual, "--probe", "correspondence"]) == 0
+    entries = json.loads(out.read_text())
+    assert [entry["backbone"] for entry in entries] == [file, "random:timm:test_resnet"]
+    assert not run.probes.exists()  # a file of weights is no run
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("scores.csv", "unknown ending"),
+        ("nowhere/scores.json", "does not exist"),
+        ("labels.json", "Give --out another file"),
+    ],
+)
+def test_no_file_of_another_kind_is_written_over(
+    name: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels = tmp_path / "labels.json"
+    labels.write_text('{"images": []}')
+    assert cli.main(["probe", "random:resnet18", "--out", str(tmp_path / name)]) == 2
+    assert message in capsys.readouterr().err
+    assert labels.read_text() == '{"images": []}'
+
+
 def test_a_run_that_began_with_trained_weights_is_not_praised_for_them() -> None:
     alike = {"figure": "correspondence", "data": "photos", "seed": 0, "is_share": True}
     floor = alike | {"backbone": "random:resnet18", "value": 0.3}

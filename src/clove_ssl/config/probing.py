@@ -54,6 +54,9 @@ class ProbeConfig(Ranged):
     test_images: ImageCount | None = None
     """Images to score on, at most; by default 200 with masks, 500 with keypoints or without
     labels, 10,000 with classes."""
+    out: Path | None = None
+    """A .json file for the scores, besides ``probes.json`` of every run that is named; what
+    it has of other probes stays."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     seed: Seed = 0
     """Determines the weights of ``random:`` networks, views, resamples and the split for choosing

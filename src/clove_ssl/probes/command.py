@@ -1,7 +1,8 @@
 """``clove probe``: the scores of several backbones, side by side.
 
 The result of a run is also kept in its ``probes.json`` and shown in its report: one
-entry per backbone and score, with the data, size, stages and seed it was found with.
+entry per backbone and score, with the data, size, stages and seed it was found with. ``--out``
+names one more such file, which backbones that are no run have as well.
 Without ``--data`` a run is probed on its own images; a sentence says what the scores mean.
 """
 
@@ -16,7 +17,7 @@ import torch
 from rich.console import Console as RichConsole
 from rich.table import Table
 
-from clove_ssl.atomic import write_text
+from clove_ssl.atomic import check_new_file, write_text
 from clove_ssl.backbones.build import Backbone, build_backbone
 from clove_ssl.config.probing import ProbeConfig, ProbeName
 from clove_ssl.console import Console
@@ -34,7 +35,7 @@ from clove_ssl.probes.suite import TITLES, Amounts, ProbeSuite
 from clove_ssl.report.page import write_report
 from clove_ssl.report.verdict import probe_verdict
 from clove_ssl.runs.directory import RunDirectory
-from clove_ssl.runs.probe_file import read_probes
+from clove_ssl.runs.probe_file import Entries, read_entries, read_probes
 from clove_ssl.training.processes import choose_device
 from clove_ssl.weights.load import load_backbone
 
@@ -60,8 +61,7 @@ def probe_backbones(config: ProbeConfig, suite: ProbeSuite | None = None) -> Res
             "clove probe needs something to probe. Name a run, a backbone file or random weights: "
             "clove probe random:resnet18 runs/a"
         )
-    for run in _runs(config):
-        read_probes(run)  # a damaged file is better found before the work than after it
+    _kept(config)  # a damaged file is better found before the work than after it
     config, results = _measure(config, suite)
     RichConsole().print(_table(config, results))
     entries = _entries(config, results)
@@ -156,7 +156,7 @@ def _table(config: ProbeConfig, results: Results) -> Table:
     return table
 
 
-def _entries(config: ProbeConfig, results: Results) -> list[dict[str, Any]]:
+def _entries(config: ProbeConfig, results: Results) -> Entries:
     """What is recorded: every score, and by how much it is ahead of random weights."""
     baseline = next((name for name in results if name.startswith(RANDOM)), None)
     starts = {run.name: run.config.backbone.weights for run in trained_runs(config.backbones)}
@@ -174,10 +174,20 @@ def _entries(config: ProbeConfig, results: Results) -> list[dict[str, Any]]:
     return entries
 
 
-def _record(config: ProbeConfig, entries: list[dict[str, Any]]) -> None:
-    for run in _runs(config):
-        fresh = {_identity(entry): entry for entry in (*read_probes(run), *entries)}
-        write_text(run.probes, json.dumps(list(fresh.values()), indent=1) + "\n")
+def _record(config: ProbeConfig, entries: Entries) -> None:
+    """Lay the entries over what each file has."""
+    for file, before in _kept(config).items():
+        fresh = {_identity(entry): entry for entry in (*before, *entries)}
+        write_text(file, json.dumps(list(fresh.values()), indent=1) + "\n")
+
+
+def _kept(config: ProbeConfig) -> dict[Path, Entries]:
+    """What every file that is to be written has so far."""
+    kept = {run.probes: read_probes(run) for run in _runs(config)}
+    if config.out is not None:
+        check_new_file(config.out, (".json",), usual="scores")
+        kept[config.out] = read_entries(config.out, remedy="Give --out another file.")
+    return kept
 
 
 def _runs(config: ProbeConfig) -> list[RunDirectory]:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from clove_ssl.atomic import cause, replacing
+from clove_ssl.atomic import cause, check_new_file, replacing
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.pretraining import DataConfig
 from clove_ssl.config.probing import EmbedConfig
@@ -101,7 +101,9 @@ def embed(
 
 def write_embeddings(config: EmbedConfig) -> Embeddings:
     """What ``clove embed`` does: embed, write the file, and say so."""
-    _check_output(config.out)
+    check_new_file(config.out, _FORMATS, usual="features")
+    if config.out.suffix == ".parquet":
+        _import_pyarrow()
     console = Console()
     found = embed(
         config.backbone,
@@ -149,18 +151,6 @@ def _read_ahead(
                 yield [future.result() for future in waiting.popleft()]
         while waiting:
             yield [future.result() for future in waiting.popleft()]
-
-
-def _check_output(path: Path) -> None:
-    if path.suffix not in _FORMATS:
-        raise UserError(
-            f"--out {path} has an unknown ending; expected {' or '.join(_FORMATS)}. "
-            f"Try --out {path.parent / (path.stem or 'features')}.npz"
-        )
-    if not path.parent.is_dir():
-        raise UserError(f"The folder {path.parent} does not exist. Make it: mkdir -p {path.parent}")
-    if path.suffix == ".parquet":
-        _import_pyarrow()
 
 
 def _write_npz(file: Any, found: Embeddings) -> None:

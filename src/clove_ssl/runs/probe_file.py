@@ -1,7 +1,8 @@
-"""``probes.json``: what ``clove probe`` found about a run, one entry per score."""
+"""``probes.json``: what ``clove probe`` found, one entry per score; every run may have one."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, TypedDict
 
 from clove_ssl.config.json_files import read_json
@@ -28,15 +29,20 @@ class Entry(TypedDict, total=False):
 
 
 def read_probes(run: RunDirectory) -> Entries:
-    """The entries that a run has; those of the first version come in today's form."""
-    if not run.probes.is_file():
-        return []
+    """The entries that a run has."""
     remedy = f"Delete it and run the probe again: clove probe {run.path}"
-    found: Entries = read_json(run.probes, list[Entry], remedy=remedy)
+    return read_entries(run.probes, remedy=remedy)
+
+
+def read_entries(file: Path, *, remedy: str) -> Entries:
+    """The entries of a file, none if it does not exist; old ones come in today's form."""
+    if not file.is_file():
+        return []
+    found: Entries = read_json(file, list[Entry], remedy=remedy)
     try:
         return [_current(entry) for entry in found]
     except (ValueError, KeyError) as error:
-        raise UserError(f"{run.probes} is damaged: {error}. {remedy}") from None
+        raise UserError(f"{file} is damaged: {error}. {remedy}") from None
 
 
 def _current(entry: dict[str, Any]) -> dict[str, Any]:
