@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -25,6 +24,7 @@ TITLES = {
     "same_place": "Cells that find the same place in another view, percent",
     "knn": "k-NN on Imagenette, accuracy in percent",
     "voc-semantic_mIoU": "voc-semantic, 600 steps of fine-tuning, mIoU in percent",
+    "voc-c4_AP50": "voc-c4, 600 steps of fine-tuning, AP50 by VOC's rule in percent",
 }
 COLUMNS = {
     "voc_segmentation": "VOC's masks",
@@ -47,14 +47,11 @@ def has_score(run: Run, score: str) -> bool:
 
 
 def series_of(runs: list[Run], score: str) -> list[Series]:
-    """A line for every method, in the order of the file."""
-    found: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for run in runs:
-        if has_score(run, score):
-            found[run["method"]][run["gpu_seconds"]].append(run[score])
+    """A line for every method, in the order of the file; one not measured so keeps its colour."""
+    times = sorted({run["gpu_seconds"] for run in runs})
     return [
-        Series(name, tuple(SeriesPoint(s, tuple(values)) for s, values in sorted(points.items())))
-        for name, points in found.items()
+        Series(name, tuple(SeriesPoint(time, _values(runs, name, time, score)) for time in times))
+        for name in dict.fromkeys(run["method"] for run in runs)
     ]
 
 
@@ -72,10 +69,11 @@ def table_of(runs: list[Run]) -> list[str]:
     """Lines of a Markdown table: means, in brackets of how many runs, the best of several bold."""
     lines = [f"| GPU seconds | | {' | '.join(COLUMNS.values())} |", "|---" * 8 + "|"]
     for seconds in sorted({run["gpu_seconds"] for run in runs}):
-        same_time = [run for run in runs if run["gpu_seconds"] == seconds]
         measured = {
-            method: [_values(same_time, method, score) for score in COLUMNS]
-            for method in dict.fromkeys(run["method"] for run in same_time)
+            method: [_values(runs, method, seconds, score) for score in COLUMNS]
+            for method in dict.fromkeys(
+                run["method"] for run in runs if run["gpu_seconds"] == seconds
+            )
         }
         best = [_best(column) for column in zip(*measured.values(), strict=True)]
         for method, row in measured.items():
@@ -84,17 +82,19 @@ def table_of(runs: list[Run]) -> list[str]:
     return lines
 
 
-def _values(runs: list[Run], method: str, score: str) -> list[float]:
-    return [run[score] for run in runs if run["method"] == method and has_score(run, score)]
+def _values(runs: list[Run], method: str, seconds: float, score: str) -> tuple[float, ...]:
+    """A score of all runs of a method that took that long."""
+    made = [run for run in runs if (run["method"], run["gpu_seconds"]) == (method, seconds)]
+    return tuple(run[score] for run in made if has_score(run, score))
 
 
-def _best(column: Sequence[list[float]]) -> float | None:
+def _best(column: Sequence[Sequence[float]]) -> float | None:
     """The highest mean, where there are several to choose from."""
     means = [fmean(values) for values in column if values]
     return max(means) if len(means) > 1 else None
 
 
-def _cell(values: list[float], best: float | None) -> str:
+def _cell(values: Sequence[float], best: float | None) -> str:
     if not values:
         return ""
     mean = f"{fmean(values):.1f}"
