@@ -90,17 +90,24 @@ def train(
     return state, torch.stack(losses).tolist(), replayed
 
 
+def assert_same_bits(name: str, **changes: Any) -> None:
+    plain, plain_losses, none = train(name, captured=False, **changes)
+    state, losses, replayed = train(name, captured=True, **changes)
+    assert none == 0
+    assert replayed >= STEPS - 2 * STEPS_BEFORE
+    assert losses == plain_losses
+    assert [key for key in plain if not torch.equal(plain[key], state[key])] == []
+
+
 @pytest.mark.parametrize("name", TRAINED)
 def test_captured_steps_have_the_same_bits(name: str) -> None:
     if reason := why_not_captured(build(name)):
         pytest.skip(reason)
-    plain, plain_losses, none = train(name, captured=False)
-    state, losses, replayed = train(name, captured=True)
-    assert none == 0
-    assert replayed >= STEPS - 2 * STEPS_BEFORE
-    assert losses == plain_losses
-    different = [key for key in plain if not torch.equal(plain[key], state[key])]
-    assert not different
+    assert_same_bits(name)
+
+
+def test_captured_slots_have_the_same_bits() -> None:
+    assert_same_bits("slotcon", slot_room="all")
 
 
 @pytest.mark.parametrize("name", ["clove-plus", "moco"])
@@ -113,12 +120,7 @@ def test_captured_micro_batches_have_the_same_bits(name: str) -> None:
 
 
 def test_a_weight_that_changes_in_every_step_is_captured() -> None:
-    whole = WholeConfig(width=16, schedule="cosine")
-    plain, plain_losses, _ = train("clove-plus", captured=False, whole=whole)
-    state, losses, replayed = train("clove-plus", captured=True, whole=whole)
-    assert replayed >= STEPS - 2 * STEPS_BEFORE
-    assert losses == plain_losses
-    assert [key for key in plain if not torch.equal(plain[key], state[key])] == []
+    assert_same_bits("clove-plus", whole=WholeConfig(width=16, schedule="cosine"))
 
 
 def test_page_locked_garbage_does_not_end_up_in_a_graph() -> None:

@@ -152,6 +152,11 @@ def test_steps_are_captured_where_all_are_alike(changes: dict[str, Any], reason:
     assert found == Choice(not changes, reason)
 
 
+def test_slots_with_room_for_all_of_them_are_captured() -> None:
+    config = replace(PAPER, batch_size=256, precision="fp32", method=SlotConConfig(slot_room="all"))
+    assert choices_of(config, "cuda").capture == Choice(True, "every step runs the same kernels")
+
+
 def test_a_capture_that_cannot_be_is_refused() -> None:
     config = replace(PAPER, capture="always", precision="fp32")
     with pytest.raises(UserError, match="on a CPU"):

@@ -30,6 +30,7 @@ from clove_ssl.methods.slotcon.loss import (
     winners,
 )
 from clove_ssl.methods.slotcon.method import SlotCon, scores_of, slot_metrics
+from clove_ssl.training.captured import why_not_captured
 from clove_ssl.views.overlap import area_share, place_in_view, resample, shared_rectangle
 
 START = Progress(step=0, total_steps=10)
@@ -336,22 +337,46 @@ def test_directions_are_predicted_together_but_normalised_apart() -> None:
         torch.testing.assert_close(found[:count], expected, rtol=1e-9, atol=1e-9)
 
 
+def outcome_of(config: SlotConConfig) -> list[Tensor]:
+    """All that a step gives."""
+    method, batch = method_of(config), two_views(config)
+    output = method(batch, START)
+    output.loss.backward()
+    gradients = [p.grad for p in method.parameters() if p.grad is not None]
+    return [output.loss.detach(), output.metrics["cos_slot"], *gradients, *method.buffers()]
+
+
 @pytest.mark.parametrize("step", [1, 2, 5])
 def test_room_for_more_slots_than_there_are_changes_nothing(
     step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def outcome() -> list[Tensor]:
-        method, batch = method_of(config), two_views(config)
-        output = method(batch, START)
-        output.loss.backward()
-        gradients = [p.grad for p in method.parameters() if p.grad is not None]
-        return [output.loss.detach(), output.metrics["cos_slot"], *gradients, *method.buffers()]
-
-    config = config_of()
-    expected = outcome()  # with room for all
+    expected = outcome_of(config_of(slot_room="all"))
     monkeypatch.setattr(layout, "_ROOM_STEP", step)
-    for found, each in zip(outcome(), expected, strict=True):
+    for found, each in zip(outcome_of(config_of()), expected, strict=True):
         torch.testing.assert_close(found, each, rtol=1e-9, atol=1e-11)
+
+
+def test_with_room_for_all_slots_the_host_asks_for_no_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("the host asks how many slots there are")
+
+    monkeypatch.setattr(layout, "HostCopy", refuse)
+    assert outcome_of(config_of(slot_room="all"))[0].isfinite()
+    with pytest.raises(AssertionError, match="asks"):
+        outcome_of(config_of())
+
+
+def test_steps_with_room_for_all_slots_can_be_captured() -> None:
+    method, batch = method_of(config_of(slot_room="all")), two_views(config_of())
+    assert not why_not_captured(method)
+    assert "common slots" in why_not_captured(method_of(config_of()))
+    before = method.center.clone()
+    method(batch, START)
+    ((seen,),) = method.left_by_forward()  # what a replay has to hand on
+    method.after_step(START)
+    torch.testing.assert_close(method.center, before.lerp(seen, 0.1))
 
 
 @pytest.mark.parametrize(("slots", "room"), [(0, 512), (1, 512), (512, 512), (513, 1024)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from clove_ssl.config.bases import Branch, Kind
 from clove_ssl.config.ranges import PartialShare, Positive, Range, Ranged, Share, Width
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from clove_ssl.config.pretraining import PretrainConfig
     from clove_ssl.methods.base import Method
     from clove_ssl.runs.metric_table import Metric
+
+SlotRoom = Literal["common", "all"]
+"""How many rows the loss on slots has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +72,10 @@ class SlotConConfig(TeacherStudentConfig):
     """Groups that cells are assigned to (2048 for ImageNet, 256 for COCO)."""
     head: SlotHeadConfig = field(default_factory=SlotHeadConfig)
     loss: SlotLossConfig = field(default_factory=SlotLossConfig)
+    slot_room: SlotRoom = "common"
+    """Rows of the loss on slots: those of the ``common`` slots of a step, or of ``all`` there can
+    be. The second lets steps be captured as CUDA graphs, for memory and products that go with the
+    square of the batch."""
     teacher: TeacherConfig = field(default_factory=TeacherConfig)
     export: Branch = "teacher"
     """The branch whose backbone is exported; the authors transfer the teacher."""

@@ -19,6 +19,7 @@ from torch import Tensor
 from clove_ssl.layers.collectives import gather_rows, rank
 from clove_ssl.layers.transfers import HostCopy
 from clove_ssl.methods.compiled import mark_any_length
+from clove_ssl.methods.slotcon.config import SlotRoom
 from clove_ssl.methods.slotcon.loss import Keys, keys_of
 
 _ROOM_STEP = 512  # the number of common slots changes by less than that in most steps
@@ -73,16 +74,19 @@ def by_direction(values: Tensor) -> Tensor:
 class CommonSlots:
     """The slots that student and teacher have in common.
 
-    Their number travels to the host as soon as it is known, and is not waited for until
-    :meth:`places` needs it: work that is queued in between keeps the device busy.
+    Unless there is room for all, their number travels to the host as soon as it is known, and is
+    not waited for until :meth:`places` needs it: work that is queued in between keeps the device
+    busy.
     """
 
-    def __init__(self, slots: SlotPlaces) -> None:
+    def __init__(self, slots: SlotPlaces, room: SlotRoom) -> None:
         self._first = slots.common_first
-        self._counts = HostCopy(slots.common_count)
+        self._counts = HostCopy(slots.common_count) if room == "common" else None
 
     def places(self) -> Tensor:
         """Where they lie in each direction, (Q, 2), and behind them some that are not common."""
+        if self._counts is None:
+            return self._first.mT  # (R, 2)
         room = room_for(max(self._counts.read()))
         return mark_any_length(self._first.mT[:room])
 

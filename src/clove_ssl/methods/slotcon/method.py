@@ -221,7 +221,7 @@ class SlotCon(TeacherStudentMethod[Encoder]):
         sides, shared = self._encode(batch), self._shared_part(batch)
         with torch.no_grad():
             active: SlotPlaces = self.assignment(sides)
-        common = CommonSlots(active)
+        common = CommonSlots(active, self.config.slot_room)
         compared: Compared = self.comparison(sides, active.prototypes, shared, self.center)
         keys, start = gather_keys(compared.keys, active.taken)
         samples = {"embeddings": health.embedding_rows(sides.projection)}
@@ -240,8 +240,14 @@ class SlotCon(TeacherStudentMethod[Encoder]):
         return StepOutput(loss, metrics, samples)
 
     def why_not_captured(self) -> str:
-        """Images bring slots along as they like."""
+        """Images bring slots along as they like, and may be given the same room in every step."""
+        if self.config.slot_room == "all":
+            return ""
         return "the number of common slots changes from step to step"
+
+    def left_by_forward(self) -> list[list[Tensor]]:
+        """What the centre follows."""
+        return [self._mean_scores]
 
     def after_step(self, progress: Progress) -> None:
         """Move the centre towards the mean score of the step, and follow the student."""
