@@ -169,6 +169,17 @@ def test_the_end_of_a_long_file_of_foreign_letters_is_not_cut_off(tmp_path: Path
     assert files.read_values(path)["epochs"] == 3
 
 
+@pytest.mark.parametrize("before", ["# ", "#  "])  # after one of them half a letter is read
+def test_a_file_far_too_long_is_refused_for_its_length(before: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(before + "é" * 3 * LARGEST)
+    with pytest.raises(UserError, match=f"more than {LARGEST:,} characters"):
+        files.read_values(path)
+    path.write_bytes(b"a: \xff" + bytes(5 * LARGEST))
+    with pytest.raises(UserError, match="is not a YAML file: .* byte 0xff"):
+        files.read_values(path)
+
+
 @pytest.mark.parametrize("name", ["null", "7", "1.5", "true"])
 def test_a_name_that_is_no_text_is_refused_in_words(name: str, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"

@@ -6,6 +6,7 @@ run can always be repeated from its own directory. Unknown keys are errors.
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 from collections.abc import Mapping
 from functools import cache
@@ -66,9 +67,12 @@ def parse(cls: type[T], text: str, *, where: Path) -> T:
 
 def read_values(path: Path) -> dict[str, Any]:
     """The values of a YAML file, which must be a mapping from names."""
+    # In UTF-8 a character has four bytes at most; fewer could hide that the end is missing.
+    most = 4 * LARGEST
     try:
-        # In UTF-8 a character has four bytes at most; fewer could hide that the end is missing.
-        text = read_regular(path, most=4 * LARGEST).decode("utf-8")
+        content = read_regular(path, most=most)
+        # Of what is longer the end is missing, perhaps within a character.
+        text, _ = codecs.utf_8_decode(content, "strict", len(content) <= most)
     except FileNotFoundError:
         raise UserError(f"{path} does not exist. Give the config.yaml of a run.") from None
     except OSError as error:

@@ -45,7 +45,7 @@ def parse_yaml(text: str, *, where: object, such_as: str = "epochs: 200") -> Any
     """The plain values of a text that comes from ``where`` and has lines like ``such_as``."""
     if len(text) > LARGEST:
         raise UserError(
-            f"{where} has {len(text):,} characters; a config has {LARGEST:,} at most. Give the "
+            f"{where} has more than {LARGEST:,} characters, which no config has. Give the "
             "config.yaml of a run, or a file like it."
         )
     try:
