@@ -46,4 +46,4 @@ def test_its_study_has_cells_with_valid_configs(tmp_path: Path) -> None:
     plan = make_plan(open_study(str(file)), tmp_path)
     pretrainings = [cell for cell in plan.cells if cell.kind == "pretrain"]
     assert len(pretrainings) == 8
-    assert {cell.kind for cell in plan.cells} == {"timing", "pretrain", "probe", "finetune"}
+    assert {cell.kind for cell in plan.cells} == {"pretrain", "probe", "finetune"}
