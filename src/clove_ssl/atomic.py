@@ -76,6 +76,10 @@ def write_text(path: Path, text: str) -> None:
 
 def check_new_file(path: Path, endings: Sequence[str], *, usual: str) -> None:
     """Refuse what ``--out`` names before the work, if its ending or its folder is wrong."""
+    if path.is_dir():
+        raise UserError(
+            f"--out {path} is a folder. Name a file, such as --out {path / usual}{endings[0]}"
+        )
     if path.suffix not in endings:
         raise UserError(
             f"--out {path} has an unknown ending; expected {' or '.join(endings)}. "
