@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clove_ssl import atomic
-from clove_ssl.atomic import append_to_regular, replacing, write_text
+from clove_ssl.atomic import append_to_regular, checked_first, replacing, write_text
 
 
 def mode(path: Path) -> int:
@@ -54,6 +54,44 @@ def test_a_link_in_the_way_is_not_followed(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(FileExistsError):
         write_text(tmp_path / "a", "text")
     assert (tmp_path / "precious").read_text() == "untouched"
+
+
+def test_what_was_checked_replaces_what_was_there_and_leaves_the_rest(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "folder"
+    for text in ("first", "second"):
+        with checked_first(folder) as new:
+            (new / "inner").mkdir(parents=True)
+            write_text(new / "inner/a", text)
+            write_text(new.with_name("beside"), text)
+        assert (folder / "inner/a").read_text() == text
+        assert (tmp_path / "new/beside").read_text() == text
+        (folder / "mine").touch()
+    assert sorted(path.name for path in folder.parent.rglob("*")) == [
+        *("a", "beside", "folder", "inner", "mine")
+    ]
+
+
+def test_what_was_checked_has_no_more_permissions_than_what_it_replaces(tmp_path: Path) -> None:
+    for given, left in ((0o600, 0o600), (0o755, 0o644 & ~_umask())):
+        (tmp_path / "a").touch()
+        (tmp_path / "a").chmod(given)
+        with checked_first(tmp_path / "a") as new:
+            write_text(new, "text")
+        assert mode(tmp_path / "a") == left
+
+
+def test_what_fails_its_check_changes_nothing(tmp_path: Path) -> None:
+    write_text(tmp_path / "a", "before")
+    with pytest.raises(KeyboardInterrupt):
+        _interrupted(tmp_path / "a")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert (tmp_path / "a").read_text() == "before"
+
+
+def _interrupted(path: Path) -> None:
+    with checked_first(path) as new:
+        write_text(new, "after")
+        raise KeyboardInterrupt
 
 
 def _umask() -> int:

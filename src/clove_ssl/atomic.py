@@ -16,6 +16,7 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import BinaryIO, TextIO
 
 from clove_ssl.errors import UserError, escaped
@@ -74,8 +75,30 @@ def write_text(path: Path, text: str) -> None:
         file.write(content)
 
 
+@contextmanager
+def checked_first(path: Path) -> Iterator[Path]:
+    """Where to write a file or folder and look at it before it takes its place, ``path``.
+
+    What is written beside it goes along; if anything goes wrong, all stays as it was before.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".checked-", dir=path.parent) as folder:
+        yield Path(folder, path.name)
+        for new in sorted(each for each in Path(folder).rglob("*") if each.is_file()):
+            place = path.parent / new.relative_to(folder)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if place.is_file():  # which may be private
+                new.chmod(stat.S_IMODE(new.stat().st_mode & place.stat().st_mode))
+            os.replace(new, place)
+            _sync_folder(place.parent)
+
+
 def check_new_file(path: Path, endings: Sequence[str], *, usual: str) -> None:
     """Refuse what ``--out`` names before the work, if its ending or its folder is wrong."""
+    if path.is_dir():
+        raise UserError(
+            f"--out {path} is a folder. Name a file, such as --out {path / usual}{endings[0]}"
+        )
     if path.suffix not in endings:
         raise UserError(
             f"--out {path} has an unknown ending; expected {' or '.join(endings)}. "

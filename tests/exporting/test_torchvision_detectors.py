@@ -164,7 +164,7 @@ def test_what_does_not_agree_is_not_left_behind(
     before = sorted(run.path.rglob("*"))
     monkeypatch.setattr(torchvision_detectors, "_compare", lambda *_: Agreement(box=3.0, pairs=9))
     assert export(run) == 2
-    assert "was removed again: torchvision does not find" in capsys.readouterr().err
+    assert "was not written: torchvision does not find" in capsys.readouterr().err
     assert sorted(run.path.rglob("*")) == before
 
 

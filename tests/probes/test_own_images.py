@@ -76,6 +76,7 @@ def test_scores_of_several_commands_come_together_in_a_file(
         ("scores.csv", "unknown ending"),
         ("nowhere/scores.json", "does not exist"),
         ("labels.json", "Give --out another file"),
+        ("folder.json", "is a folder. Name a file, such as --out "),
     ],
 )
 def test_no_file_of_another_kind_is_written_over(
@@ -83,6 +84,7 @@ def test_no_file_of_another_kind_is_written_over(
 ) -> None:
     labels = tmp_path / "labels.json"
     labels.write_text('{"images": []}')
+    (tmp_path / "folder.json").mkdir()
     assert cli.main(["probe", "random:resnet18", "--out", str(tmp_path / name)]) == 2
     assert message in capsys.readouterr().err
     assert labels.read_text() == '{"images": []}'

@@ -528,11 +528,13 @@ def test_fine_tunings_of_a_task_stand_side_by_side(tmp_path: Path) -> None:
     assert "fine-tune random weights, too" in text_of(render_report(runs[1:]))
 
 
-def scored(path: Path, start: str, ap: float, *, root: str | None = None) -> RunDirectory:
+def scored(
+    path: Path, start: str, ap: float, *, root: str | None = None, **changes: Any
+) -> RunDirectory:
     """A fine-tuning on VOC with a score."""
     tuned = directory.create(path)
     config = protocol("voc-c4", tuned.path, start)
-    data = replace(config.data, root=None if root is None else Path(root))
+    data = replace(config.data, root=None if root is None else Path(root), **changes)
     files.save(replace(config, data=data), tuned.config)
     table = ScoreTable("box", "COCO average precision", {"AP": ap}, {})
     write_scores(tuned.scores, Scores((table,), images=7))
@@ -545,6 +547,14 @@ def test_random_weights_are_no_floor_for_other_images(tmp_path: Path) -> None:
     assert "Random weights, trained as long" not in text
     cats = scored(tmp_path / "cats", "runs/a", 0.3, root=str(Path("cats").absolute()))
     assert "Random weights, trained as long" in text_of(render_report([floor, cats]))
+
+
+def test_random_weights_are_a_floor_however_the_same_images_are_read(tmp_path: Path) -> None:
+    files = {"train_annotations": Path("a.json"), "test_annotations": Path("b.json")}
+    floor = scored(tmp_path / "random", "random", 0.2, **files)
+    absolute = {name: path.absolute() for name, path in files.items()}
+    mine = scored(tmp_path / "mine", "runs/a", 0.3, workers=3, prefetch=4, **absolute)
+    assert "Random weights, trained as long" in text_of(render_report([floor, mine]))
 
 
 def test_a_score_that_nothing_was_measured_for_is_neither_good_nor_best(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from clove_ssl.atomic import write_text
+from clove_ssl.atomic import checked_first, write_text
 from clove_ssl.console import Console
 from clove_ssl.data.decode import decode
 from clove_ssl.data.scenes import SceneSource
@@ -25,7 +25,6 @@ from clove_ssl.tasks.densepose.detector import DensePoseDetector
 from clove_ssl.tasks.detection.config import DetectionConfig
 from clove_ssl.tasks.rcnn.detector import Detector
 from clove_ssl.tasks.rcnn.torchvision_names import torchvision_state
-from clove_ssl.weights.export.exported import removed_unless_checked
 from clove_ssl.weights.export.named_files import torch_bytes
 from clove_ssl.weights.safetensors_file import write_bytes
 
@@ -71,7 +70,7 @@ _POOLING = {
 def write_torchvision(
     model: FinetunedModel, detector: Detector, task: DetectionConfig, path: Path
 ) -> dict[str, Path]:
-    """The state dict, the program and the card; what does not agree is not left behind."""
+    """The state dict, the program and the card; what does not agree takes no place."""
     _refuse_others(detector)
     program, card = companion(path, f"{_module(path)}.py"), path.with_name(f"{path.name}.md")
     text = torchvision_program(
@@ -81,13 +80,13 @@ def write_torchvision(
         keypoints=model.keypoint_names,
         file=path.name,
     )
-    write_bytes(path, torch_bytes(torchvision_state(detector)))
-    write_text(program, text)
-    with removed_unless_checked(path, program):
-        agreement = _compare(model, program)
+    with checked_first(path) as new:
+        write_bytes(new, torch_bytes(torchvision_state(detector)))
+        write_text(new.with_name(program.name), text)
+        agreement = _compare(model, new.with_name(program.name))
         if not agreement.holds:
             raise UserError(
-                f"{path} was removed again: torchvision does not find what the model does "
+                f"{path} was not written: torchvision does not find what the model does "
                 f"({agreement}). Try another version of torchvision. {_ELSEWHERE}"
             )
     write_text(card, _card(model, detector, path, program, agreement))

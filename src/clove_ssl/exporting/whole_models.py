@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from clove_ssl.atomic import write_text
+from clove_ssl.atomic import checked_first, write_text
 from clove_ssl.console import Console
 from clove_ssl.data.decode import decode
 from clove_ssl.data.scenes import SceneSource
@@ -37,7 +37,6 @@ from clove_ssl.tasks.rcnn.instances import DetectionBatch
 from clove_ssl.tasks.semantic.model import SemanticNetwork
 from clove_ssl.tasks.semantic.task import SemanticTask
 from clove_ssl.weights.config import ExportConfig
-from clove_ssl.weights.export.exported import removed_unless_checked
 from clove_ssl.weights.export.graphs import (
     FREE,
     Free,
@@ -110,11 +109,12 @@ def export_whole(config: ExportConfig) -> Path:
     path = place_of_model(config)
     write, open_again = _WRITERS[config.to]
     with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with Console().working(f"Exporting the model to {config.to}, and checking it"):
-            write(whole, path)
-            with removed_unless_checked(path):
-                difference = _checked(whole, open_again(path), path)
+        with (
+            Console().working(f"Exporting the model to {config.to}, and checking it"),
+            checked_first(path) as new,
+        ):
+            write(whole, new)
+            difference = _checked(whole, open_again(new), path)
         script = _write_script(whole, path) if config.to == "onnx" else None
     with Console() as console:
         _say(whole, config, path, difference, script, console)
@@ -182,7 +182,7 @@ def _checked(whole: _Whole, runner: Runner, path: Path) -> str:
     if not agreement.holds or alike < _PIXELS_ALIKE:
         found = str(agreement) if whole.is_detector else f"{100 * alike:.1f} % of pixels agree"
         raise UserError(
-            f"{path} was removed again: it does not compute what the model does ({found}). Try "
+            f"{path} was not written: it does not compute what the model does ({found}). Try "
             "another version of torch or onnxruntime, or take export/model.safetensors as it is."
         )
     if not whole.is_detector:

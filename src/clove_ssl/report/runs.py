@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from clove_ssl.config.finetuning import RANDOM, FinetuneConfig
@@ -117,9 +118,12 @@ def _beside_random_weights(run: ReportedRun, others: Sequence[ReportedRun]) -> R
 
 def _lesson(config: FinetuneConfig) -> tuple[object, ...]:
     """What fine-tunings have in common that can be compared by their scores."""
-    root = config.data.root and config.data.root.resolve()
-    data = replace(config.data, root=root, workers=None)
-    return config.task, config.total_iterations, config.fraction, data
+    # How images are read, and from where their paths begin, changes nothing about them.
+    alike: dict[str, Any] = {"workers": None, "prefetch": 1}
+    for name, value in vars(config.data).items():
+        if isinstance(value, Path):
+            alike[name] = value.resolve()
+    return config.task, config.total_iterations, config.fraction, replace(config.data, **alike)
 
 
 def _read_finetuning(

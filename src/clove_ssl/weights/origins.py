@@ -20,7 +20,13 @@ from clove_ssl.config.finetuning import FinetuneConfig
 from clove_ssl.config.pretraining import BackboneConfig, PretrainConfig
 from clove_ssl.config.regular_files import read_regular
 from clove_ssl.errors import UserError
-from clove_ssl.runs.directory import RunDirectory, newest_intact, not_exported, read_config
+from clove_ssl.runs.directory import (
+    RunDirectory,
+    list_checkpoints,
+    newest_intact,
+    not_exported,
+    read_config,
+)
 
 LARGEST_CONFIG = 2**20  # bytes; what is larger is no config
 IMAGENET = "imagenet"
@@ -73,7 +79,12 @@ def _of_file(path: Path) -> Origin:
     run = RunDirectory(folder.parent)
     if folder != run.checkpoints or not run.config.is_file():
         return Origin(path)
-    trained = read_config(run)
+    try:
+        trained = read_config(run)
+    except UserError:
+        if any(own.path.name == path.name for own in list_checkpoints(folder)):
+            raise
+        return Origin(path)  # of another program, which has such a folder and such a config, too
     if isinstance(trained, FinetuneConfig):
         raise UserError(
             f"{path} is a checkpoint of a fine-tuning run, which hands out its backbone when it "

@@ -367,6 +367,25 @@ def test_what_cannot_be_checked_is_not_left_behind(
         assert list(tmp_path.iterdir()) == []
 
 
+def test_what_was_there_outlasts_a_check_that_is_interrupted(
+    resnet18: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be the file of a run that its weights come from, or a folder with more in it."""
+
+    def interrupt(exported: Exported, path: Path) -> float:
+        raise KeyboardInterrupt
+
+    (tmp_path / "backbone").write_text("of a run")
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub/notes.txt").write_text("mine")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for name, place in (("safetensors", "backbone"), ("hub", "hub")):
+        monkeypatch.setitem(FORMATS, name, replace(FORMATS[name], check=interrupt))
+        with pytest.raises(KeyboardInterrupt):
+            write_checked(resnet18, name, tmp_path / place)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
 @pytest.mark.parametrize("missing", ["onnxscript", "onnxruntime"])
 def test_onnx_that_is_not_installed_is_explained(
     missing: str, resnet18: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -6,11 +6,8 @@ Dimensions: B images, H x W pixels, D channels, h x w cells of a feature map.
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -88,20 +85,6 @@ def largest_difference(mine: Network, theirs: Network) -> float:
             scale = 1 + float(feature_map.abs().max())
             worst = max(worst, float((found[name] - feature_map).abs().max()) / scale)
     return worst
-
-
-@contextmanager
-def removed_unless_checked(*paths: Path) -> Iterator[None]:
-    """Check files or folders inside: whatever goes wrong there, they are not left behind."""
-    try:
-        yield
-    except BaseException:
-        for path in paths:
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
-        raise
 
 
 def refuse(exported: Exported, target: str, remedy: str) -> UserError:

@@ -14,16 +14,12 @@ from typing import Any
 
 import yaml
 
+from clove_ssl.atomic import checked_first
 from clove_ssl.backbones.build import STAGES
 from clove_ssl.errors import UserError
 from clove_ssl.weights.config import FormatName
 from clove_ssl.weights.export import graphs, hub_folder, named_files, transformers_folder
-from clove_ssl.weights.export.exported import (
-    TOLERANCE,
-    Exported,
-    largest_difference,
-    removed_unless_checked,
-)
+from clove_ssl.weights.export.exported import TOLERANCE, Exported, largest_difference
 from clove_ssl.weights.export.usage import detectron2_settings, mmdetection_backbone
 from clove_ssl.weights.load import load_backbone
 from clove_ssl.weights.safetensors_file import save_backbone
@@ -146,15 +142,15 @@ FORMATS: dict[FormatName, Format] = {
 
 
 def write_checked(exported: Exported, name: FormatName, path: Path) -> float:
-    """Write a format, load it again and compare; what does not agree is not left behind."""
+    """Write a format, load it again and compare; what does not agree takes no place."""
     chosen = FORMATS[name]
-    chosen.write(exported, path)
-    checked_by, check = chosen.checker()
-    with removed_unless_checked(path):
-        difference = check(exported, path)
+    with checked_first(path) as new:
+        chosen.write(exported, new)
+        checked_by, check = chosen.checker()
+        difference = check(exported, new)
         if not difference <= TOLERANCE:
             raise UserError(
-                f"{path} was removed again: features of {checked_by} differ by "
+                f"{path} was not written: features of {checked_by} differ by "
                 f"{difference:.1e}, more than {TOLERANCE:.0e}. Try another version of "
                 f"{checked_by}, or --to safetensors."
             )
