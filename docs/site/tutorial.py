@@ -52,14 +52,14 @@ STEPS = (
     ),
     Step(
         "Learn from photos without labels",
-        "A network looks at crops of each photo and learns which places they have in common. "
-        "Network, crops and batch are chosen for the photos and the machine, and it says why; the "
-        "last option says how long you are willing to wait, and can be left out.",
+        "A network sees several crops of each photo and learns which places of them are the same. "
+        "Network, crops and batch are chosen for the photos and the machine, and the command says "
+        "why; the last option says how long you are willing to wait, and can be left out.",
         "clove pretrain --data photos --out runs/backbone --minutes 6",
         "runs/backbone/report.html",
         "The last line is the verdict: what the features can do, beside the same network with "
-        "random weights. It does not flatter: where some minutes on two cores were too few, it "
-        "says so. More time, a GPU, or more photos are what helps. The run has drawn what it "
+        "random weights. Where some minutes on two cores were too few, it says so. More "
+        "time, a GPU, or more photos help. The run has drawn what it "
         "learned, too. What looks alike to the network has one colour:",
         "runs/backbone/pictures/features.png",
         "Features before and after training",
@@ -78,14 +78,14 @@ STEPS = (
     Step(
         "Train the detector",
         "Classes, schedule and learning rate follow from the data and the machine. These images "
-        "are small, so the network need not see them enlarged; the last option says how long you "
-        "are willing to wait.",
+        "are small, so they need not be enlarged for the network; the last option says how long "
+        "you are willing to wait.",
         "clove finetune detect --backbone runs/backbone --data toys --out runs/detector "
         "--task.side 192 --minutes 4",
         "runs/detector/scores.json",
         "Its report has the scores by class, and test images with the truth beside what was "
-        "found. After some minutes on two cores nobody should expect much; with a GPU, or "
-        "with more time, the same command goes further.",
+        "found. After some minutes on two cores its scores are low; with a GPU, or with more "
+        "time, the same command reaches higher ones.",
         "runs/detector/pictures",
         "Test images: the truth on the left, predictions on the right",
     ),

@@ -17,7 +17,7 @@ import yaml
 from builders.files import checkpoint_layouts
 from references.tasks.detectron2_resnet import Detectron2ResNet
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from clove_ssl.backbones.build import Backbone, build_backbone
 from clove_ssl.config.pretraining import BackboneConfig
@@ -27,6 +27,7 @@ from clove_ssl.weights.config import FormatName
 from clove_ssl.weights.export import formats
 from clove_ssl.weights.export.exported import Exported
 from clove_ssl.weights.export.formats import FORMATS, Format, Native, write_checked
+from clove_ssl.weights.export.graphs import Graph, save_onnx
 from clove_ssl.weights.export.hub_folder import front_matter
 from clove_ssl.weights.export.usage import describe_usage
 from clove_ssl.weights.load import load_backbone
@@ -237,6 +238,25 @@ def test_a_program_that_is_installed_checks_in_place_of_our_reader(
     absent = Native("a program", "no_such_module", wrong.check)
     monkeypatch.setitem(FORMATS, "detectron2", replace(real, native=absent))
     assert write_checked(resnet18, "detectron2", tmp_path / "b.pkl") == 0
+
+
+class Scaled(Graph):
+    """Two inputs of one batch, as a detector has them."""
+
+    outputs = ("scaled",)
+
+    def forward(self, images: Tensor, sizes: Tensor) -> Tensor:
+        return images * sizes
+
+
+def test_onnx_is_written_without_warnings_of_axes_that_are_one_on_purpose(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    pytest.importorskip("onnxscript")
+    free = {"images": {0: "batch"}, "sizes": {0: "batch"}}
+    example = (torch.rand(2, 3), torch.rand(2, 1))
+    save_onnx(Scaled(), example, tmp_path / "scaled.onnx", free=free, metadata={})
+    assert [str(each.message) for each in recwarn if "axis name" in str(each.message)] == []
 
 
 def test_onnx_runs_at_any_batch_and_size(resnet18: Exported, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ the maps of all stages, of one, or the embeddings of the pre-training heads.
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -129,16 +130,19 @@ def save_onnx(
     """Write a graph as an ONNX file; ``translations`` are for operators that ONNX does not know."""
     for module in ("onnxscript", "onnxruntime"):  # before minutes of work: one writes, one checks
         _import_onnx(module)
-    program = torch.onnx.export(
-        graph,
-        example,
-        dynamo=True,
-        input_names=list(free),
-        output_names=list(graph.outputs),
-        dynamic_shapes=free,
-        custom_translation_table=translations,
-        verbose=False,
-    )
+    with warnings.catch_warnings():
+        # Axes of two inputs that share a name, as all do with the batch: meant so.
+        warnings.filterwarnings("ignore", message="# The axis name", category=UserWarning)
+        program = torch.onnx.export(
+            graph,
+            example,
+            dynamo=True,
+            input_names=list(free),
+            output_names=list(graph.outputs),
+            dynamic_shapes=free,
+            custom_translation_table=translations,
+            verbose=False,
+        )
     if program is None:
         raise RuntimeError("torch.onnx.export gave no program")
     model = program.model_proto
