@@ -12,6 +12,7 @@ import errno
 import fcntl
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -49,8 +50,7 @@ def _created(path: Path) -> tuple[Path, BinaryIO]:
         begin = os.fsdecode(os.fsencode(path.name)[:_MOST_BYTES])
         temporary = path.with_name(f"{begin}.{secrets.randbelow(10**18)}{SUFFIX}")
         file = open(temporary, "xb", opener=_opener(path))  # noqa: SIM115 - who asked closes it
-        with suppress(OSError):  # of file systems without locks
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _hold(file.fileno())
         if temporary.exists():
             return temporary, file
         file.close()  # somebody who cleared up was faster than the lock
@@ -82,7 +82,11 @@ def checked_first(path: Path) -> Iterator[Path]:
     What is written beside it goes along; if anything goes wrong, all stays as it was before.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=".checked-", dir=path.parent) as folder:
+    with (
+        TemporaryDirectory(prefix=".checked-", suffix=SUFFIX, dir=path.parent) as folder,
+        _opened(folder) as handle,
+    ):
+        _hold(handle)
         yield Path(folder, path.name)
         for new in sorted(each for each in Path(folder).rglob("*") if each.is_file()):
             place = path.parent / new.relative_to(folder)
@@ -125,22 +129,39 @@ def unwritable(what: str, place: Path, error: OSError) -> UserError:
 
 def _sync_folder(folder: Path) -> None:
     """Make the new name itself durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
+    with _opened(folder) as handle:
         os.fsync(handle)
+
+
+@contextmanager
+def _opened(path: str | Path) -> Iterator[int]:
+    """A handle of a file or folder, which is never waited for."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        yield handle
     finally:
         os.close(handle)
+
+
+def _hold(handle: int) -> None:
+    """Let nobody take a file or folder for a leftover while this process has it open."""
+    with suppress(OSError):  # of file systems without locks
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def clear_leftovers(folder: Path) -> None:
     """Remove what killed processes did not finish writing below a folder.
 
-    Who writes holds the file, on this or another machine, so a file that can be held is left over.
+    Who writes holds the file or folder, on this or another machine, so one that can be held is
+    left over.
     """
-    for path in folder.rglob(f"*{SUFFIX}"):
-        with suppress(OSError), open(path, "rb", opener=without_waiting) as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()
+    for path in list(folder.rglob(f"*{SUFFIX}")):
+        with suppress(OSError), _opened(path) as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
 
 def append_to_regular(path: Path) -> TextIO:

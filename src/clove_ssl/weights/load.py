@@ -168,7 +168,8 @@ def _network(
             f"{origin.path} holds a {name} whose batch norms are folded; such files are read for "
             "ResNets as MSRA made them only. Give one with the statistics of its batch norms."
         )
-    name += CAFFE_SUFFIX * extracted.caffe
+    if extracted.caffe:
+        name += CAFFE_SUFFIX
     return BackboneConfig(name=name, output_stride=extracted.output_stride)
 
 
