@@ -14,5 +14,7 @@ STUDIES = sorted((Path(__file__).parents[2] / "benchmarks/studies").glob("*.yaml
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.name)
 def test_a_study_has_cells_with_valid_configs(path: Path, tmp_path: Path) -> None:
-    plan = make_plan(open_study(str(path)), tmp_path)
-    assert {cell.kind for cell in plan.cells} == {"timing", "pretrain", "probe", "finetune"}
+    study = open_study(str(path))
+    kinds = {cell.kind for cell in make_plan(study, tmp_path).cells}
+    assert kinds >= {"pretrain", "probe"}
+    assert ("finetune" in kinds) == bool(study.finetunings)
