@@ -20,19 +20,19 @@ from clove_ssl.methods.clove_plus.recipes import STEM_SCALE
 from clove_ssl.report.series import Series, SeriesPoint, paint_series
 
 TITLES = {
-    "voc_segmentation": "Linear probe of c5 on VOC's masks, mIoU in percent",
-    "same_place": "Cells that find the same place in another view, percent",
+    "voc_segmentation": "Linear probe of c5 on VOC segmentation, mIoU in percent",
+    "same_place": "Correspondence accuracy between two views, percent",
     "knn": "k-NN on Imagenette, accuracy in percent",
     "voc-semantic_mIoU": "voc-semantic, 600 steps of fine-tuning, mIoU in percent",
     "voc-c4_AP50": "voc-c4, 600 steps of fine-tuning, AP50 by VOC's rule in percent",
 }
 COLUMNS = {
-    "voc_segmentation": "VOC's masks",
-    "same_place": "same place",
+    "voc_segmentation": "VOC probe, mIoU",
+    "same_place": "correspondence",
     "knn": "k-NN",
-    "voc-semantic_mIoU": "`voc-semantic`",
-    "voc-c4_AP50": "`voc-c4`",
-    "voc-c4_AP50_COCO_rule": "`voc-c4`, COCO's rule",
+    "voc-semantic_mIoU": "`voc-semantic`, mIoU",
+    "voc-c4_AP50": "`voc-c4`, AP50",
+    "voc-c4_AP50_COCO_rule": "`voc-c4`, AP50 by COCO's rule",
 }
 
 Run = dict[str, Any]
@@ -67,7 +67,7 @@ def draw(runs: list[Run], out: Path) -> None:
 
 def table_of(runs: list[Run]) -> list[str]:
     """Lines of a Markdown table: means, in brackets of how many runs, the best of several bold."""
-    lines = [f"| GPU seconds | | {' | '.join(COLUMNS.values())} |", "|---" * 8 + "|"]
+    lines = [f"| GPU seconds | method | {' | '.join(COLUMNS.values())} |", "|---" * 8 + "|"]
     for seconds in sorted({run["gpu_seconds"] for run in runs}):
         measured = {
             method: [_values(runs, method, seconds, score) for score in COLUMNS]
