@@ -178,7 +178,7 @@ def _with_one_data(args: Arguments) -> list[str]:
 
 
 def probe(args: Arguments) -> None:
-    """Measure frozen features, with whatever labels there are: clove probe RUN ... [--data VOC]."""
+    """Measure how good frozen features are: clove probe RUN ... [--data VOC]."""
     config = tyro.cli(ProbeConfig, prog="clove probe", args=_with_one_data(args))
     with starting():
         from clove_ssl.probes import command as probing
@@ -280,7 +280,7 @@ def watch(args: Arguments) -> None:
 
 
 def study(args: Arguments) -> None:
-    """Compare methods over seeds and tasks with the paper: clove study NAME --out STUDY."""
+    """Compare methods over several seeds and tasks: clove study NAME --out STUDY."""
     config = tyro.cli(StudyRunConfig, prog="clove study", args=args)
     with starting():
         from clove_ssl.study.command import run_study

@@ -27,7 +27,7 @@ FORMATS: dict[FormatName, str] = {
     "mmdetection": "a .pth for init_cfg of MMDetection and MMSegmentation",
     "transformers": "a folder for ResNetBackbone.from_pretrained of transformers",
     "onnx": "a graph for any batch and image size; of a fine-tuning run with heads (extra `onnx`)",
-    "torch-export": "a .pt2 graph of torch.export for any batch and image size; of a fine-tuning run with heads",
+    "torch-export": "a .pt2 graph of torch.export; contents as for onnx",
     "hub": "a folder in the style of Hugging Face, with config and card; nothing is uploaded",
 }
 
