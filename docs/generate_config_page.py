@@ -189,7 +189,7 @@ def _flat(config: Any, *, prefix: str) -> Iterator[tuple[str, str]]:
 
 def _finetune() -> Iterator[str]:
     yield (
-        "The defaults are those of `coco-fpn`; `clove finetune voc-c4 --help` shows those of "
+        "The defaults are those of `coco-fpn`; `clove finetune voc-c4 --help-all` shows those of "
         "another task. `solver` is the published schedule; `--steps`, `--batch-size` and "
         "`--lr` change it, and the run reports the change. See [fine-tuning](finetuning.md)."
     )
