@@ -30,17 +30,19 @@ INTRODUCTION = """\
 
 <!-- Made by docs/generate_config_page.py from the config classes; do not edit. -->
 
-An option has three spellings that mean the same: `--method.views.global-size 160` on the command
-line, `method: {views: {global_size: 160}}` in a config file, and
-`ViewsConfig(global_size=160)` in Python. Besides the images, the machine and the number of
-processes, nothing that is not on this page influences a run.
+This page lists the options of `clove pretrain`, `clove finetune` and `clove probe`. Besides the
+images, the machine and the number of processes, nothing that is not on this page influences a run.
 
-`clove pretrain clove-demo --help-all` shows the same list with the values of that recipe. A run
-writes all of them, defaults included, to its `config.yaml`, and `--config FILE` reads such a file
-back; unknown keys in it are errors. With a recipe or a task before it, `--config FILE` need only
-hold what differs from it; options of the command line change both. A file holds plain values: tags,
-dates and keys that come twice are not for it, nor are more than 100 aliases, 20 levels or 64 KiB.
-`None` stands for "not given".
+An option has three equivalent spellings: `--method.views.global-size 160` on the command line,
+`method: {views: {global_size: 160}}` in a config file, and `ViewsConfig(global_size=160)` in
+Python. `None` stands for "not given". `clove pretrain clove-demo --help-all` shows the same list
+with the values of that recipe.
+
+A run writes all options, defaults included, to its `config.yaml`, and `--config FILE` reads such a
+file; unknown keys in it are errors. If you also name a recipe or a task, the file need only contain
+what differs from it. Options on the command line override both. A config file holds plain values
+only: tags, dates and duplicate keys are refused, and so are more than 100 aliases, 20 levels or
+64 KiB.
 """
 SIMPLE_TYPES = {str: "text", Path: "path", bool: "yes or no"}
 
@@ -187,9 +189,9 @@ def _flat(config: Any, *, prefix: str) -> Iterator[tuple[str, str]]:
 
 def _finetune() -> Iterator[str]:
     yield (
-        "The defaults are those of `coco-fpn`; `clove finetune voc-c4 --help` shows those of "
+        "The defaults are those of `coco-fpn`; `clove finetune voc-c4 --help-all` shows those of "
         "another task. `solver` is the published schedule; `--steps`, `--batch-size` and "
-        "`--lr` change it openly. See [fine-tuning](finetuning.md)."
+        "`--lr` change it, and the run reports the change. See [fine-tuning](finetuning.md)."
     )
     yield from _sections(protocol("coco-fpn", NO_RUN, "random"), prefix="")
     config = TASKS.load("voc-semantic")()

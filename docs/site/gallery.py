@@ -21,15 +21,15 @@ DOCS = Path(__file__).parents[1]
 PAGE, PICTURES = DOCS / "gallery.md", DOCS / "images" / "gallery"
 RUN = "runs/backbone"
 SHEETS = {
-    "features": "What looks alike to the network has one colour, before training "
-    "and after it. Good features follow the things in the picture.",
-    "similarity": "Bright is what looks to the network like the place in the ring. "
-    "In other images the ring marks the most similar place.",
-    "matches": "What the network is taught: two crops of an image, and the places "
+    "features": "Places that look alike to the network have the same colour, before training "
+    "and after it. Good features follow the objects in the picture.",
+    "similarity": "Bright places look to the network like the place in the ring. "
+    "In the other images the ring marks the most similar place.",
+    "matches": "What the network is trained on: two crops of an image, and the places "
     "that both of them show.",
-    "attention": "From where the cell in the ring takes its context, by head.",
-    "views": "What the network sees of an image: crops, mirrored, with other colours, "
-    "grey or blurred.",
+    "attention": "Which places the cell in the ring attends to, for each head.",
+    "views": "What the network sees of an image: crops that may be mirrored, grey, blurred, "
+    "or have other colours.",
 }
 SCREENS = {
     "report": (1200, 1150, "light"),
@@ -77,9 +77,10 @@ def _page() -> str:
         "<!-- Written by docs/site/gallery.py; change that, not this. -->",
         "# Gallery",
         "",
-        "Pictures of a run of some minutes on a CPU, on images that clove-ssl draws itself. "
-        "[The tutorial](tutorial.md) has the command; [What does it see?](pictures.md) explains "
-        "every picture and how to make it of your own photos.",
+        "These pictures show what a run of some minutes on a CPU has learned, on images that "
+        "clove-ssl draws itself. [The tutorial](tutorial.md) has the command; "
+        "[What does it see?](pictures.md) explains every picture and how to make it from your own "
+        "photos.",
         "",
     ]
     for kind, text in SHEETS.items():
@@ -94,7 +95,7 @@ def _page() -> str:
     parts += [
         "## The report",
         "",
-        "Every run writes one page, for light and dark rooms and for phones.",
+        "Every run writes one page, which also fits dark mode and phones.",
         "",
     ]
     for name, (width, _, colours) in SCREENS.items():

@@ -111,11 +111,11 @@ class ScoreArguments:
     """Score the predictions of a fine-tuning run again; needs no GPU and no weights."""
 
     run: Annotated[Path, tyro.conf.Positional]
-    """Its run directory."""
+    """The run directory."""
 
 
 def score(args: Arguments) -> None:
-    """Score the predictions of a fine-tuning run: clove score RUN."""
+    """Score the predictions of a fine-tuning run again: clove score RUN."""
     arguments = tyro.cli(ScoreArguments, prog="clove score", args=args)
     with starting():
         from clove_ssl.finetuning import score as scoring
@@ -124,7 +124,7 @@ def score(args: Arguments) -> None:
 
 
 def predict(args: Arguments) -> None:
-    """Draw and write what a fine-tuned model finds: clove predict RUN IMAGES ... --out FOLDER."""
+    """Apply a fine-tuned model to images: clove predict RUN IMAGES ... --out FOLDER."""
     config = tyro.cli(PredictConfig, prog="clove predict", args=args)
     with starting():
         from clove_ssl.predicting.run import predict_images
@@ -146,7 +146,7 @@ class ResumeArguments(ResumeChanges):
     """Continue a run that was interrupted, or make a finished one longer."""
 
     run: Annotated[Path, tyro.conf.Positional]
-    """Its run directory."""
+    """The run directory."""
 
 
 def resume(args: Arguments) -> None:
@@ -178,7 +178,7 @@ def _with_one_data(args: Arguments) -> list[str]:
 
 
 def probe(args: Arguments) -> None:
-    """Measure frozen features, with whatever labels there are: clove probe RUN ... [--data VOC]."""
+    """Measure how good frozen features are: clove probe RUN ... [--data VOC]."""
     config = tyro.cli(ProbeConfig, prog="clove probe", args=_with_one_data(args))
     with starting():
         from clove_ssl.probes import command as probing
@@ -196,7 +196,7 @@ def embed(args: Arguments) -> None:
 
 
 def data(args: Arguments) -> None:
-    """Show labels of your own images, and what is wrong with them: clove data DATA [--out DIR]."""
+    """Show and check the labels of your own images: clove data DATA [--out DIR]."""
     config = tyro.cli(DataConfig, prog="clove data", args=args)
     with starting():
         from clove_ssl.tasks.own.command import show_data
@@ -205,7 +205,7 @@ def data(args: Arguments) -> None:
 
 
 def import_weights(args: Arguments) -> None:
-    """Read a checkpoint of any known program: clove import FILE --out backbone.safetensors."""
+    """Convert a checkpoint of another program: clove import FILE --out backbone.safetensors."""
     config = tyro.cli(ImportConfig, prog="clove import", args=args)
     with starting():
         from clove_ssl.exporting import importing
@@ -214,7 +214,7 @@ def import_weights(args: Arguments) -> None:
 
 
 def export(args: Arguments) -> None:
-    """Write a backbone for another program: clove export RUN --to FORMAT."""
+    """Export a backbone or model to another program: clove export RUN --to FORMAT."""
     config = tyro.cli(ExportConfig, prog="clove export", args=args)
     with starting():
         from clove_ssl.exporting import command as exporting
@@ -262,7 +262,7 @@ def show(args: Arguments) -> None:
 
 
 def report(args: Arguments) -> None:
-    """Write one page about runs: clove report RUN ... [--out report.html]."""
+    """Write a one-page report about runs: clove report RUN ... [--out report.html]."""
     config = tyro.cli(ReportConfig, prog="clove report", args=args)
     with starting():
         from clove_ssl.report import command as reporting
@@ -271,7 +271,7 @@ def report(args: Arguments) -> None:
 
 
 def watch(args: Arguments) -> None:
-    """Serve the report of runs that are going, on this machine: clove watch RUN."""
+    """Serve a live report of runs on this machine: clove watch RUN."""
     config = tyro.cli(WatchConfig, prog="clove watch", args=args)
     with starting():
         from clove_ssl.report import watch as watching
@@ -280,7 +280,7 @@ def watch(args: Arguments) -> None:
 
 
 def study(args: Arguments) -> None:
-    """Compare methods over seeds and tasks, beside the paper: clove study NAME --out STUDY."""
+    """Compare methods over several seeds and tasks: clove study NAME --out STUDY."""
     config = tyro.cli(StudyRunConfig, prog="clove study", args=args)
     with starting():
         from clove_ssl.study.command import run_study
@@ -290,7 +290,7 @@ def study(args: Arguments) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ListArguments:
-    """Show what can be named."""
+    """List what can be named."""
 
     what: Annotated[
         Literal["all", "methods", "backbones", "recipes", "tasks", "formats"],
@@ -300,7 +300,7 @@ class ListArguments:
 
 
 def list_names(args: Arguments) -> None:
-    """Show known names: clove list [methods|backbones|recipes|tasks|formats]."""
+    """List what can be named: clove list [methods|backbones|recipes|tasks|formats]."""
     arguments = tyro.cli(ListArguments, prog="clove list", args=args)
 
     with starting():

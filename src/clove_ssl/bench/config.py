@@ -25,23 +25,22 @@ class BenchConfig(Ranged):
     batch: BatchSize = 256
     """Images per step."""
     data: str | None = None
-    """Images to read, as for ``clove pretrain``; by default JPEGs of 427x320 made for the
-    occasion."""
+    """Images to read, as for ``clove pretrain``; by default JPEGs of 427x320 that are generated."""
     workers: Workers | None = None
     """Reading processes; by default one per core, 16 at most."""
     cache: Literal["auto", "gpu", "ram", "off"] = "auto"
-    """Where photos stay in the whole run, as for ``clove pretrain``; reading and rendering are
-    measured with each of them."""
+    """Where decoded photos are kept in the whole run, as for ``clove pretrain``; reading and
+    rendering are measured with each choice."""
     steps: Steps = 20
     """Steps per measurement, after three to warm up."""
     run_steps: Steps = 60
     """Steps of the end-to-end measurement."""
     cores: tuple[Annotated[int, Range(1, 2**16)], ...] = ()
-    """Measure the whole run again with only so many CPU cores, once for each number."""
+    """Measure the whole run again with only this many CPU cores, once for each number."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     compile: Literal["auto", "always", "never"] = "auto"
-    """Compile the networks; ``auto`` does for the floor and the step on a GPU, and leaves it to the
-    whole run. Steps that are not compiled are measured beside them."""
+    """Compile the networks; ``auto`` compiles the floor and the step on a GPU, and lets the whole
+    run decide. Steps that are not compiled are measured as well."""
     activation_memory: PositiveShare = 1.0
     """Share of the activations that the compiled networks of a method keep for the backward pass,
     as for ``clove pretrain``; the floor keeps all."""
@@ -49,8 +48,8 @@ class BenchConfig(Ranged):
     """Compile the bare backbones of the floor as whole networks, which takes minutes, or in pieces
     as in training."""
     parts: tuple[Literal["step", "data", "run", "growth"], ...] = ("step", "data", "run")
-    """What to measure: the floor and the step; reading and rendering, photos that stay as well;
-    a whole run, which comes first; how cost grows with batch, view sizes, small views and grid."""
+    """What to measure: the floor and the step; reading and rendering, also with cached photos; a
+    whole run, which comes first; how cost grows with batch, view sizes, small views and grid."""
     out: Path | None = None
     """Append one JSON line per measurement to this file."""
     trace: Path | None = None
@@ -72,6 +71,6 @@ class TaskBenchConfig(Ranged):
     """Steps per measurement, after some to warm up."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Number format of the network, ``auto`` for the fastest that the device has."""
+    """Number format of the network; ``auto`` takes the fastest that the device has."""
     out: Path | None = None
     """Append one JSON line per measurement to this file."""

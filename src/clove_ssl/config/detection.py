@@ -29,24 +29,25 @@ STAGE_COUNT = 5
 
 @dataclass(frozen=True, kw_only=True)
 class ProposalConfig(Ranged):
-    """The region proposal network: anchors, and how many regions it hands on."""
+    """The region proposal network: anchors, and how many regions it proposes."""
 
     anchor_sizes: Positives = (32.0, 64.0, 128.0, 256.0, 512.0)
     """Sides of square anchors in pixels: one per level of a pyramid, or all on the c4 map."""
     anchor_ratios: Positives = (0.5, 1.0, 2.0)
     """Height over width of the anchors of a size."""
     train_before_nms: Candidates = 2000
-    """Best anchors of each level that enter suppression in training."""
+    """Best anchors of each level that enter non-maximum suppression in training."""
     train_after_nms: Candidates = 1000
-    """Regions of an image that are left in training, over all levels."""
+    """Regions kept per image in training, over all levels."""
     test_before_nms: Candidates = 1000
-    """Best anchors of each level that enter suppression in tests."""
+    """Best anchors of each level that enter non-maximum suppression in tests."""
     test_after_nms: Candidates = 1000
-    """Regions of an image that are left in tests, over all levels."""
+    """Regions kept per image in tests, over all levels."""
     nms_overlap: Share = 0.7
-    """Of two regions that overlap more than this the weaker one goes."""
+    """Of two regions that overlap by more than this, the one with the lower score is dropped."""
     anchors_per_image: Candidates = 256
-    """Anchors sampled for the loss, at most half of them on objects; also its divisor."""
+    """Anchors sampled for the loss, at most half of them on objects; the loss is divided by this
+    number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,16 +63,16 @@ class BoxHeadConfig(Ranged):
     regions_per_image: Candidates = 512
     """Regions sampled for the losses."""
     foreground_share: PositiveShare = 0.25
-    """Share of them that shows objects, at most."""
+    """Largest share of these regions that show objects."""
     loss_beta: Weight = 0.0
-    """Where the box loss turns from a parabola into a line; 0 is plain L1."""
+    """Where the box loss changes from quadratic to linear; 0 is plain L1."""
     pooling: Literal["aligned", "legacy"] = "aligned"
     """RoIAlign with half-pixel shift and adaptive sampling, or the older rule of DensePose."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaskHeadConfig(Ranged):
-    """The head that draws the mask of a region."""
+    """The head that predicts the mask of a region."""
 
     convs: Layers = 4
     """3 x 3 convolutions before the upsampling."""
@@ -80,7 +81,7 @@ class MaskHeadConfig(Ranged):
 
 @dataclass(frozen=True, kw_only=True)
 class KeypointHeadConfig(Ranged):
-    """The head that places keypoints in a region."""
+    """The head that predicts keypoints in a region."""
 
     convs: Layers = 8
     width: Width = 512
@@ -93,9 +94,10 @@ class ReadOutConfig(Ranged):
     score_above: Share = 0.05
     """Detections with lower scores are dropped (1e-4 for LVIS)."""
     nms_overlap: Share = 0.5
-    """Of two detections of a class that overlap more than this the weaker one goes."""
+    """Of two detections of a class that overlap by more than this, the one with the lower score is
+    dropped."""
     detections: Candidates = 100
-    """Detections of an image, at most (300 for LVIS)."""
+    """Largest number of detections per image (300 for LVIS)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +112,7 @@ class DetectorConfig(Ranged):
     keypoints: bool = False
     """Add a keypoint head (pyramids only)."""
     backbone_norm: Literal["batch", "frozen"] = "batch"
-    """Batch norms of the backbone: trained, or fixed affine maps."""
+    """Batch norms of the backbone: trained, or frozen affine maps."""
     neck_norm: Literal["batch", "none"] = "batch"
     """Norm in the pyramid, or after the last stage of a c4 detector."""
     head_norm: Literal["batch", "none"] = "batch"

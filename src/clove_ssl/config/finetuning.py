@@ -49,39 +49,39 @@ WARMUP_SHARE = 10
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledDataConfig(Ranged):
-    """Images with annotations to learn from and to be tested on."""
+    """Images with annotations to train and test on."""
 
     root: Annotated[Path | None, tyro.conf.arg(aliases=["--data"])] = None
-    """Folder of VOC (VOCdevkit), COCO, LVIS or Cityscapes; without it built-in scenes are written
-    into the run. For own classes a folder or file of COCO, VOC, YOLO, LabelMe or masks."""
+    """Folder of VOC (VOCdevkit), COCO, LVIS or Cityscapes; without it, built-in scenes are written
+    into the run. For your own classes, a folder or file of COCO, VOC, YOLO, LabelMe or masks."""
     train_annotations: Path | None = None
-    """Annotation file to learn from, in COCO's format, instead of the one below ``root``."""
+    """Annotation file for training, in COCO's format, instead of the one below ``root``."""
     train_images: Path | None = None
-    """Folder that the image names of that file start from."""
+    """Folder that the image names in that file are relative to."""
     test_annotations: Path | None = None
-    """Annotation file to be tested on, in COCO's format."""
+    """Annotation file for testing, in COCO's format."""
     test_images: Path | None = None
-    """Folder that the image names of that file start from."""
+    """Folder that the image names in that file are relative to."""
     train_lists: tuple[str, ...] = ()
-    """Lists of VOC to learn from, such as 2007:trainval 2012:trainval; by default the protocol's,
-    or those of the only year there is."""
+    """VOC lists to train on, such as 2007:trainval 2012:trainval; by default the protocol's, or
+    those of the only year there is."""
     test_lists: tuple[str, ...] = ()
-    """Lists of VOC to be tested on, such as 2007:test."""
+    """VOC lists to test on, such as 2007:test."""
     faulty: Literal["auto", "refuse", "leave-out"] = "auto"
-    """What to do with annotations that cannot be right, such as boxes without area; ``auto``
-    leaves those of COCO's own files out, and refuses all others."""
+    """What to do with annotations that cannot be right, such as boxes without area; ``auto`` leaves
+    out those of COCO's own files, and refuses all others."""
     validation_share: Annotated[float, Range(0, 0.9, above=True)] = 0.2
-    """Share of own images that the model is judged by, where the data have no split for that."""
+    """Share of your own images used for validation, if the data has no split for it."""
     split_seed: Seed = 0
-    """Decides which images these are, together with their names."""
+    """Decides, together with the image names, which images these are."""
     workers: Annotated[Workers | None, tyro.conf.arg(aliases=["--workers"])] = None
     """Processes that read images; by default one per core (16 at most), 0 for none."""
     prefetch: Prefetch = 2
     """Batches each worker prepares ahead."""
     scenes_train: SceneCount = 400
-    """Built-in scenes to learn from."""
+    """Number of built-in scenes to train on."""
     scenes_test: SceneCount = 100
-    """Built-in scenes to be tested on."""
+    """Number of built-in scenes to test on."""
     scenes_size: SceneSide = 160
     """Side of a built-in scene in pixels."""
 
@@ -104,12 +104,13 @@ class LabelledDataConfig(Ranged):
 
 @dataclass(frozen=True, kw_only=True)
 class SolverConfig(Ranged):
-    """The published schedule: SGD, a linear warm-up, and a decay at given steps."""
+    """The published schedule: SGD, a linear warm-up, and drops of the learning rate at given
+    steps."""
 
     lr: LearningRate = 0.02
     """Peak learning rate for ``batch_size`` images."""
     batch_size: BatchSize = 16
-    """Images of a step."""
+    """Images per step."""
     iterations: Steps = 90_000
     """Steps of the whole run."""
     steps: Annotated[tuple[StepsFromZero, ...], Several(rising=True)] = (60_000, 80_000)
@@ -121,7 +122,7 @@ class SolverConfig(Ranged):
     """Learning rate at the first step of the warm-up, as a share of the peak."""
     momentum: PartialShare = 0.9
     weight_decay: NonNegative = 1e-4
-    """Weight decay of weights and biases; parameters of norms get none."""
+    """Weight decay of weights and biases; parameters of norms have none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,17 +130,17 @@ class EvaluationConfig(Ranged):
     """When the model is scored, and with which norm statistics."""
 
     every: Steps | None = None
-    """Steps between evaluations; by default there is one at the end."""
+    """Steps between evaluations; by default there is only one, at the end."""
     precise_norm_batches: StepsFromZero = 200
-    """Training batches over which norm statistics are measured anew before an evaluation, in
-    micro-batches of all processes; 0 keeps the running ones."""
+    """Training batches (micro-batches of all processes) over which norm statistics are measured
+    anew before an evaluation; 0 keeps the running ones."""
     pictures: Annotated[int, Range(0, 10_000)] = 12
-    """Test images whose predictions are drawn beside the truth."""
+    """Number of test images whose predictions are drawn beside the ground truth."""
     best: bool = False
     """Keep the model and the scores of the best evaluation instead of the last one."""
     patience: Annotated[int, Range(1, 10_000)] | None = None
-    """Evaluations without a better score that end a run, once its learning rate has fallen for
-    the first time; by default it goes on to its end. Needs ``best``."""
+    """Stop after this many evaluations without a better score, once the learning rate has dropped
+    for the first time; by default the run is not stopped early. Needs ``best``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,50 +157,51 @@ class FinetuneConfig(Ranged):
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     architecture: str | None = None
-    """The network; by default the one of the backbone file, resnet50 for random weights."""
+    """The network; by default the one of the backbone file, or resnet50 for random weights."""
     allow_partial: bool = False
     """Start even if the file lacks tensors of the network or some do not fit."""
     heads: bool = False
-    """Start from the heads of the backbone's file, too: a whole detector of Detectron2, MMDetection
-    or torchvision, or a run of clove finetune. What does not fit starts afresh and is listed."""
+    """Also load the heads of the backbone's file: a whole detector of Detectron2, MMDetection or
+    torchvision, or a run of clove finetune. What does not fit is initialised anew and listed."""
     epochs: Epochs | None = None
-    """Own classes: how often every training image is seen; by default it follows their number."""
+    """Own classes: passes over the training images; by default it depends on their number."""
     minutes: Minutes | None = None
-    """Own classes: how long training and evaluations may take, as measured at the start."""
+    """Own classes: time for training and evaluations together, planned from steps timed at the
+    start."""
     iterations: Annotated[Steps | None, tyro.conf.arg(aliases=["--steps"])] = None
-    """Shorten (or lengthen) the schedule to this many steps, with decays in proportion."""
+    """Shorten (or lengthen) the schedule to this many steps; its drops move in proportion."""
     warmup_iterations: Annotated[
         StepsFromZero | None, tyro.conf.arg(aliases=["--warmup-steps"])
     ] = None
-    """Steps of warm-up as they are; by default the protocol's, and at most a tenth of the run."""
+    """Steps of warm-up; by default the protocol's, but at most a tenth of the run."""
     batch_size: BatchSize | None = None
-    """Images of a step over all processes, instead of the protocol's; the learning rate
-    follows in proportion, the schedule does not."""
+    """Images per step over all processes, instead of the protocol's; the learning rate is scaled in
+    proportion, the schedule is not."""
     lr: LearningRate | None = None
-    """Peak learning rate as it is, instead of the protocol's scaled by the batch."""
+    """Peak learning rate, used as given, instead of the protocol's scaled by the batch."""
     fraction: PositiveShare = 1.0
-    """Share of the training images to learn from."""
+    """Share of the training images to train on."""
     runs: Annotated[int, Range(1, 1000)] = 1
     """Repeat with this many seeds, in sub-directories, and give mean and standard deviation."""
     micro_batch: BatchSize | None = None
-    """Images per forward pass and process, with gradients accumulated over several; by default
-    the whole share of a process."""
+    """Images per forward pass and process, with gradients accumulated over several passes; by
+    default a process's whole share of the batch."""
     checkpoint_every: Steps = 1000
     """Steps between checkpoints, of which two are kept."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["auto", "fp32", "bf16"] = "fp32"
-    """Number format of the network, ``auto`` for the fastest that the device has; losses and
-    weights are always fp32, but for products whose factors are rounded to 11 bits (TF32) unless
-    the network is fp32, too."""
+    """Number format of the network; ``auto`` takes the fastest that the device has. Losses and
+    weights are always fp32; unless the network is fp32 too, factors of products in them are rounded
+    to 11 bits (TF32)."""
     sync_norm: bool = True
     """Share batch-norm statistics between processes."""
     capture: Literal["auto", "always", "never"] = "auto"
     """Record the first stage of a detector's step, the choice of regions and the box head as CUDA
-    graphs, for every size that comes often, and replay them; auto does so on a GPU with one
-    process, for batches of up to 8 million pixels: larger ones need no help."""
+    graphs, for every size that comes often, and replay them. ``auto`` does so on a GPU with one
+    process, for batches of up to 8 million pixels; larger ones do not profit."""
     deterministic: bool = False
-    """Repeat a run bit for bit on the same GPU, which needs a much slower RoIAlign. CPUs always
-    repeat."""
+    """Make a run repeatable bit for bit on the same GPU, which needs a much slower RoIAlign. Runs
+    on CPUs are always repeatable."""
     seed: Seed = 0
     """Determines the head's initial weights, image order, augmentation and sampling."""
 

@@ -16,24 +16,24 @@ Percent = Annotated[float, Range(0, 100, above=True)]
 
 @dataclass(frozen=True, kw_only=True)
 class LabelsConfig(Ranged):
-    """Fine-tune several backbones on growing parts of the labels, and draw the curves."""
+    """Fine-tune several backbones on growing parts of the labels, and plot the curves."""
 
     finetuning: Annotated[FinetuneConfig, tyro.conf.arg(name="")]
-    """What all fine-tunings share; its ``out`` is the folder of the whole comparison."""
+    """Options shared by all fine-tunings; ``out`` is the folder of the whole comparison."""
     backbones: tuple[str, ...]
-    """Runs or backbone files to compare, all of one network. ``random`` stands for random weights
-    of the network that the others have, ``random:NAME`` for those of a network by its name."""
+    """Runs or backbone files to compare, all with the same network. ``random`` stands for random
+    weights of that network, ``random:NAME`` for random weights of the named one."""
     fractions: Annotated[tuple[Percent, ...], Several(least=1, unlike=True)] = (
         1.0,
         5.0,
         10.0,
         100.0,
     )
-    """Percent of the training images to learn from."""
+    """Percentages of the training images to train on."""
     score: str | None = None
-    """The score that is drawn, such as box_AP50; by default the first one of the task."""
+    """The score to plot, such as box_AP50; by default the first one of the task."""
     dry_run: bool = False
-    """Show what would be run and how long it would take; nothing is written."""
+    """Only show what would be run and how long it would take; nothing is written."""
 
     def __post_init__(self) -> None:
         shared = self.finetuning

@@ -16,7 +16,8 @@ ResultFormat = Literal["coco", "yolo", "csv", "masks"]
 
 @dataclass(frozen=True, kw_only=True)
 class PredictConfig(Ranged):
-    """Look at images with a fine-tuned model: pictures with what was found, and the results."""
+    """Apply a fine-tuned model to images: pictures with what was found, and the results as
+    files."""
 
     model: Annotated[Path, tyro.conf.Positional]
     """A finished run of ``clove finetune``, or its export/model.safetensors."""
@@ -25,17 +26,17 @@ class PredictConfig(Ranged):
     out: Path
     """Folder for pictures and results; must be new or empty."""
     format: tuple[ResultFormat, ...] = ()
-    """How results are written: ``coco`` (one JSON), ``yolo`` (a text file per image), ``csv`` (one
+    """Format of the results: ``coco`` (one JSON), ``yolo`` (a text file per image), ``csv`` (one
     table), ``masks`` (a PNG per image); several may be named. By default coco for detectors, masks
     for segmenters."""
     score: Share = 0.5
-    """Objects with a lower score are left out, of pictures and of results."""
+    """Objects with a lower score are left out of pictures and results."""
     draw: bool = True
     """Write the images with what was found in them."""
     every: Annotated[int, Range(1, 10**6)] = 1
-    """Of a video, every so many-th frame is looked at."""
+    """Take every N-th frame of a video."""
     batch: BatchSize | None = None
-    """Images that pass together, if they are equally large; by default 8 on a GPU, 1 on a CPU.
+    """Images processed together, if they have the same size; by default 8 on a GPU, 1 on a CPU.
     Results do not depend on it."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
@@ -50,5 +51,5 @@ class EvaluateConfig(Ranged):
     out: Path | None = None
     """Folder for predictions, scores and pictures; by default evaluated/NAME inside the run."""
     pictures: Annotated[int, Range(0, 10_000)] = 12
-    """Test images whose predictions are drawn beside the truth."""
+    """Number of test images whose predictions are drawn beside the ground truth."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

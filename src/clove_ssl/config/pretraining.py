@@ -56,18 +56,18 @@ class DataConfig(Ranged):
     """Further folders, lists or shards, whose images follow those of ``source`` in this order; on
     the command line simply --data A B."""
     max_bad: Share = 0.001
-    """Share of unreadable files at which the run stops; ten are always forgiven."""
+    """Share of unreadable files above which the run stops; ten are always forgiven."""
     max_pixels: Annotated[int, Range(1, 2**31 - 1)] = 100_000_000
     """Larger images are refused as decompression bombs."""
     workers: Annotated[Workers | None, tyro.conf.arg(aliases=["--workers"])] = None
     """Processes that read and render; by default one per core (16 at most), 0 for none."""
     render: Literal["auto", "cpu", "gpu"] = "auto"
-    """Where views are made: by the workers, or on the GPU that trains, which then also decodes
-    ordinary JPEGs if it can. ``auto`` takes the GPU where there is one and Triton works."""
+    """Where views are rendered: by the workers, or on the GPU that trains, which then also decodes
+    ordinary JPEGs if it can. ``auto`` uses the GPU if there is one and Triton works."""
     cache: Literal["auto", "gpu", "ram", "off"] = "auto"
-    """Where photos stay once they are decoded, so that no file is read twice: on the GPU, or in
-    host memory, which the processes of a machine share. ``auto`` keeps them if all fit into 10 % of
-    the free GPU memory (one process) or 50 % of the free host memory, and says so."""
+    """Where decoded photos are kept, so that no file is read twice: on the GPU, or in host memory,
+    which the processes of a machine share. ``auto`` keeps them if all fit into 10 % of the free GPU
+    memory (one process) or 50 % of the free host memory, and says so."""
     prefetch: Prefetch = 2
     """Batches each worker prepares ahead."""
     scenes_count: SceneCount = 20_000
@@ -97,24 +97,26 @@ class BackboneConfig(Ranged):
     """The network that is pre-trained."""
 
     name: str = "resnet50"
-    """Any of ``clove list backbones``: torchvision names, or ``timm:NAME`` with that extra."""
+    """Any of ``clove list backbones``: torchvision names, or ``timm:NAME`` with the extra
+    ``timm``."""
     stage: Literal["last", "c2", "c3", "c4", "c5"] = "last"
-    """Feature map the method works on, by its depth: c2 has stride 4, c5 (the last) stride 32."""
+    """Feature map the method works on: c2 has stride 4, and so on to c5 (the last) with stride
+    32."""
     output_stride: Literal[16, 32] = 32
     """16 dilates the last stage instead of striding it (ResNets only)."""
     zero_init_last: bool = True
     """Start every residual block of a ResNet as the identity (last batch-norm scale zero)."""
     stem_scale: Annotated[float, Range(2**-10, 2**10)] = 1.0
-    """The first convolution starts with weights so many times as large, if a batch norm follows it.
-    Features and LARS do not notice; SGD that fine-tunes the network later leaves larger weights
+    """Multiply the initial weights of the first convolution by this, if a batch norm follows it.
+    Features and LARS are not affected; when SGD fine-tunes the network later, larger weights keep
     more of what they have learned."""
     last_norm: Annotated[float, Range(2**-10, 2**10)] | None = None
-    """Convolutions of the last stage are exported with this share of the norm with which they
-    began; None: as they were trained (ResNets only). Features stay the same; SGD that fine-tunes
-    the network later turns smaller weights faster."""
+    """Export the convolutions of the last stage with this share of their initial norm; None: as
+    they were trained (ResNets only). Features stay the same; when SGD fine-tunes the network later,
+    it rotates smaller weights faster."""
     weights: Path | None = None
     """Start from this backbone file or run instead of random weights; ``imagenet`` stands for
-    torchvision's own."""
+    torchvision's own weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,14 +131,14 @@ class OptimizerConfig(Ranged):
     momentum: PartialShare = 0.9
     """Momentum of LARS and SGD."""
     weight_decay: NonNegative = 2e-5
-    """Weight decay of what ``decay`` names."""
+    """Weight decay of the parameters that ``decay`` selects."""
     decay: Literal["weights", "all"] = "weights"
-    """What decays: ``weights`` spares parameters of one dimension (biases, norms); ``all`` does
-    not, as in MoCo's and torchvision's code. LARS spares them in any case."""
+    """Which parameters decay: ``weights`` excludes parameters of one dimension (biases, norms);
+    ``all`` includes them, as in MoCo's and torchvision's code. LARS always excludes them."""
     trust: NonNegative = 0.001
     """Trust coefficient of LARS; parameters of one dimension are not rescaled."""
     warmup_epochs: NonNegative = 5.0
-    """Linear warm-up."""
+    """Epochs of linear warm-up."""
     warmup_start: Share = 0.01
     """Learning rate at the first step, as a share of the peak."""
     final_lr: Share = 0.01
@@ -156,21 +158,21 @@ class OptimizerConfig(Ranged):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig(Ranged):
-    """When the state of a run is written, and how much of it is kept."""
+    """When checkpoints are written, and how many are kept."""
 
     every_epochs: Positive = 1.0
     """Epochs between checkpoints; fractions are allowed."""
     min_steps: Steps = 100
-    """Steps between checkpoints at least, since epochs over few images are short."""
+    """Least number of steps between checkpoints, since epochs over few images are short."""
     keep: Annotated[int, Range(1, 1000)] = 2
-    """Most recent checkpoints kept; two survive damage to the last one."""
+    """Number of recent checkpoints to keep; with two, a run survives damage to the last one."""
     milestone_epochs: Epochs | None = None
-    """Keep a checkpoint for good every this many epochs."""
+    """Keep a checkpoint permanently every this many epochs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoggingConfig(Ranged):
-    """What is written while a run is going; ``metrics.jsonl`` always is."""
+    """What is written during a run, besides ``metrics.jsonl``, which is always written."""
 
     every: Steps = 20
     """Optimizer steps between log lines."""
@@ -185,19 +187,19 @@ class HealthConfig(Ranged):
     """When a run counts as collapsing; see docs/health.md."""
 
     min_std: NonNegative = 0.2
-    """Warn when features spread less than this share of an ideal spread."""
+    """Warn if the spread of features is below this share of a uniform spread."""
     min_rank: NonNegative = 4.0
-    """Warn when features effectively use fewer dimensions than this."""
+    """Warn if the effective rank of features is below this."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LateViewsConfig(Ranged):
-    """Larger views in the last part of a run, as images of fine-tunings are larger."""
+    """Larger views in the last part of a run, because fine-tuning uses larger images."""
 
     share: Share = 0.0
-    """Last part of the steps whose views are larger; 0: none."""
+    """Share of the steps, at the end of the run, with larger views; 0: none."""
     enlarge: Annotated[float, Range(1, 8)] = 1.4
-    """How many times as long their sides are, rounded to whole cells of 32 pixels."""
+    """Factor for their sides, rounded to whole cells of 32 pixels."""
 
     def first_step(self, total_steps: int) -> int:
         """Steps before the larger views; all, if there are none."""
@@ -244,31 +246,32 @@ class PretrainConfig(Ranged):
     steps: Steps | None = None
     """Optimizer steps, instead of ``epochs``."""
     batch_size: BatchSize = 2048
-    """Images per optimizer step over all processes; each one's share is derived."""
+    """Images per optimizer step over all processes; each process gets an equal share."""
     micro_batch: BatchSize | None = None
-    """Images per forward pass and process, with gradients accumulated over several; batch norm
-    sees the micro-batches of all processes together. By default at most 256 (32 on a CPU)."""
+    """Images per forward pass and process, with gradients accumulated over several passes; batch
+    norm uses the micro-batches of all processes together. By default at most 256 (32 on a CPU)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Number format of the network; losses and teacher weights are always fp32, but for products
-    whose factors are rounded to 11 bits (TF32) unless the network is fp32, too."""
+    """Number format of the network. Losses and teacher weights are always fp32; unless the network
+    is fp32 too, factors of products in them are rounded to 11 bits (TF32)."""
     compile: Literal["auto", "always", "never"] = "auto"
-    """Compile the networks with torch.compile, one graph per view size: faster steps after a
-    minute or two of waiting. ``auto`` does it on a GPU where the run is long enough to repay it,
-    and never where steps are captured with kernels of our own."""
+    """Compile the networks with torch.compile, one graph per view size: faster steps after a minute
+    or two of waiting. ``auto`` does so on a GPU if the run is long enough to gain from it, and
+    never if steps are captured with kernels of our own."""
     activation_memory: PositiveShare = 1.0
     """Share of the activations that compiled networks keep for the backward pass; the rest is
-    computed again, which saves memory and costs time."""
+    recomputed, which saves memory and costs time."""
     sync_norm: bool = True
     """Share batch-norm statistics between processes."""
     capture: Literal["auto", "always", "never"] = "auto"
-    """Record a step as CUDA graphs and replay it, so that the host starts it at once; auto does so
-    wherever all steps run the same kernels."""
+    """Record a step as CUDA graphs and replay it, so that the host launches it at once. ``auto``
+    does so if all steps run the same kernels."""
     share_gpus: bool = False
-    """Let more processes than GPUs share them, to try out a run of several processes; they talk
-    by gloo, which is slower than NCCL."""
+    """Allow more processes than GPUs, to try out a run of several processes; they communicate by
+    gloo, which is slower than NCCL."""
     deterministic: bool = True
-    """Repeat a run bit for bit on the same GPU; off allows faster kernels. CPUs always repeat."""
+    """Make a run repeatable bit for bit on the same GPU; off allows faster kernels. Runs on CPUs
+    are always repeatable."""
     seed: Seed = 0
     """Determines initial weights, image order and augmentation."""
 

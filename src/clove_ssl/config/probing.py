@@ -34,29 +34,30 @@ class ProbeConfig(Ranged):
     data: str | None = None
     """Labelled or plain images: ``scenes``, a folder of VOC, Cityscapes or COCO, a folder with
     ``images`` and ``masks``, class folders, or any folder, list or .tar shards of images. By
-    default the images that the first run was trained on, or ``scenes`` where no run is named."""
+    default the images that the first run was trained on, or ``scenes`` if no run is named."""
     train: str | None = None
-    """Class folders or .tar shards with classes to learn from, if ``data`` is only tested on."""
+    """Class folders or .tar shards with classes to train the classifiers on; ``data`` is then used
+    only for testing."""
     probe: tuple[ProbeName, ...] = ()
-    """Probes to run; by default all that the labels of the images allow."""
+    """Probes to run; by default all for which the images have labels."""
     test_split: str | None = None
-    """Split to score on, where the data has splits; by default ``test``, or ``val`` where there is
-    none. The split ``train`` is learned from."""
+    """Split to score on, if the data has splits; by default ``test``, or ``val`` if there is none.
+    Classifiers are trained on the split ``train``."""
     size: ProbedSide | None = None
-    """Side to which images are resized; by default 128, and on a run's own images the side of its
-    large views."""
+    """Side to which images are resized; by default 128, or the side of the large views on a run's
+    own images."""
     stages: tuple[str, ...] = ()
-    """Feature maps used together, such as c4 c5; by default the one that the first backbone that
-    is not random was trained for."""
+    """Feature maps used together, such as c4 c5; by default the one that the first backbone that is
+    not random was trained for."""
     train_images: Annotated[int, Range(2, 10**9)] | None = None
-    """Images to learn from, at most; by default 400 with masks or keypoints, 10,000 with
+    """Largest number of training images; by default 400 with masks or keypoints, 10,000 with
     classes."""
     test_images: ImageCount | None = None
-    """Images to score on, at most; by default 200 with masks, 500 with keypoints or without
+    """Largest number of test images; by default 200 with masks, 500 with keypoints or without
     labels, 10,000 with classes."""
     out: Path | None = None
-    """A .json file for the scores, besides ``probes.json`` of every run that is named; what
-    it has of other probes stays."""
+    """A .json file for the scores, besides ``probes.json`` of every run that is named; scores of
+    other probes in it are kept."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     seed: Seed = 0
     """Determines the weights of ``random:`` networks, views, resamples and the split for choosing
@@ -65,20 +66,20 @@ class ProbeConfig(Ranged):
 
 @dataclass(frozen=True, kw_only=True)
 class RunProbeConfig(Ranged):
-    """How a run measures its own features on the way; see docs/probes.md."""
+    """How a run measures its own features during training; see docs/probes.md."""
 
     every_epochs: Positive | None = 10.0
-    """Epochs between probes; fractions are allowed, and None turns them off. The last probe is at
-    the end of the run; a run shorter than this has none, unless it is to keep the best."""
+    """Epochs between probes; fractions are allowed, and None turns probes off. The last probe is at
+    the end of the run; a run shorter than this has none, unless ``keep_best`` is set."""
     min_steps: Steps = 500
-    """Steps between probes at least, since epochs over few images are short."""
+    """Least number of steps between probes, since epochs over few images are short."""
     names: tuple[ProbeName, ...] = ("correspondence", "spread")
     """Probes to run; those that need labels take them from ``data``."""
     data: str | None = None
-    """Images to probe, as for ``clove probe``; by default scenes that are not trained on for a run
-    on scenes, else images of the run itself."""
+    """Images to probe, as for ``clove probe``; by default images of the run itself, or for a run on
+    scenes, scenes that are not trained on."""
     images: Annotated[int, Range(2, 10**9)] = 256
-    """Images to score on, at most."""
+    """Largest number of images to score on."""
     size: ProbedSide | None = None
     """Side of the images; by default that of the method's large views."""
     keep_best: Ranking = "none"
@@ -127,5 +128,5 @@ class EmbedConfig(Ranged):
     dtype: Literal["float32", "float16"] = "float32"
     """Number format of the features in the file."""
     batch_size: BatchSize = 64
-    """Images at a time."""
+    """Images processed together."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

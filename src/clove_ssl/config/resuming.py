@@ -16,16 +16,18 @@ class ResumeChanges(Ranged):
     """Everything that need not be as it was; nothing else can change."""
 
     micro_batch: BatchSize | None = None
-    """Images per forward pass and process, where another number of processes needs another one
+    """Images per forward pass and process, if another number of processes needs a different value
     than the run was started with."""
     data: tuple[str, ...] = ()
-    """Where the same images are now, if they were moved; names and order must be as before."""
+    """Where the images are now, if they were moved; names and order must be the same."""
     epochs: Epochs | None = None
-    """Make a pre-training run this long instead, be it finished; its schedules are stretched."""
+    """Make a pre-training run this long instead, even a finished one; its schedules are
+    stretched."""
     steps: Steps | None = None
     """The same in optimizer steps."""
     max_bad: Annotated[Share | None, tyro.conf.arg(aliases=["--data.max-bad"])] = None
-    """Share of unreadable files at which the run stops, instead of that it was started with."""
+    """Share of unreadable files above which the run stops, instead of the one it was started
+    with."""
 
     def __post_init__(self) -> None:
         if self.epochs is not None and self.steps is not None:

@@ -23,12 +23,12 @@ PICTURES: dict[PictureKind, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ShowConfig(Ranged):
-    """Draw what a run works with and what it has learned, as one PNG sheet."""
+    """Draw the inputs of a run and what it has learned, as one PNG sheet."""
 
     what: Annotated[PictureKind, tyro.conf.Positional]
     """``views``: the crops of a run on their images; ``matches``: lines between matching cells of
-    two views; ``attention``: what a cell looks at, by head; ``similarity``: how similar a cell is
-    to all cells of other images; ``features``: the main directions of features as colours."""
+    two views; ``attention``: what a cell attends to, by head; ``similarity``: how similar a cell is
+    to all cells of other images; ``features``: principal components of features as colours."""
     run: Annotated[Path, tyro.conf.Positional]
     """A run, finished or not; for ``similarity`` and ``features`` also any backbone file."""
     images: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
@@ -36,9 +36,9 @@ class ShowConfig(Ranged):
     out: Path | None = None
     """The PNG to write; by default inside pictures/ of the run, or beside the file."""
     count: Annotated[int, Range(1, 1000)] = 4
-    """Images on the sheet, at most, where none or a folder is named."""
+    """Largest number of images on the sheet, if none or a folder is named."""
     at: tuple[Share, Share] = (0.5, 0.5)
-    """Where the chosen cell lies: its share of the image's width and height, from 0 to 1
+    """Position of the chosen cell, as fractions of the image's width and height, from 0 to 1
     (attention, similarity)."""
     branch: Literal["student", "teacher"] | None = None
     """The network to look at; by default student and teacher (features), the student (attention),
@@ -46,13 +46,14 @@ class ShowConfig(Ranged):
     stage: str | None = None
     """Feature map, such as c4; by default the one that was pre-trained (similarity, features)."""
     enlarge: Annotated[float, Range(0.1, 16)] = 2.0
-    """Shorter side of the input, in sides of a large view (attention, similarity, features)."""
+    """Shorter side of the input, as a multiple of the side of a large view (attention, similarity,
+    features)."""
     slide: Annotated[int, Range(1, 32)] = 2
-    """Steps by which the input slides within a cell, per axis; each adds resolution without
-    changing the scale of things (similarity, features)."""
+    """Shifts of the input within a cell, per axis; each adds resolution without changing the scale
+    of objects (similarity, features)."""
     epoch: Annotated[int, Range(0, 10**6)] = 0
-    """Whose random numbers to use: those of the run's own images are what it saw in that epoch
-    (views, matches)."""
+    """Epoch whose random numbers are used: on the run's own images, these are the views of that
+    epoch (views, matches)."""
     threshold: Positive | None = None
     """Cell diagonals within which cells match; by default the method's own (matches)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -63,21 +64,21 @@ class ReportConfig:
     """Write one HTML page about one or several runs, of pre-training and of fine-tuning."""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """Their run directories."""
+    """Run directories."""
     out: Path | None = None
-    """The page; by default report.html of the run, or, for several runs, here."""
+    """The page; by default report.html in the run, or in the current folder for several runs."""
     pictures: bool = True
     """Draw pictures that a run does not have yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WatchConfig(Ranged):
-    """Serve the report of runs on this machine while they are going; nothing is written."""
+    """Serve the report of runs on this machine while they are in progress; nothing is written."""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """Their run directories."""
+    """Run directories."""
     port: Annotated[int, Range(0, 65535)] = 8760
-    """Where the page is served; 0 takes any free port."""
+    """Port of the page; 0 takes any free one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +90,8 @@ class DataConfig(Ranged):
     out: Path | None = None
     """Folder for sheets of labelled examples, one for every split."""
     pictures: Annotated[int, Range(1, 300)] = 12
-    """Examples on a sheet."""
+    """Number of examples on a sheet."""
     validation_share: Annotated[float, Range(0, 0.9, above=True)] = 0.2
-    """Share of the images that a model would be judged by, where the data have no split."""
+    """Share of the images used for validation, if the data has no split for it."""
     split_seed: Seed = 0
-    """Decides which images these are, together with their names."""
+    """Decides, together with the image names, which images these are."""

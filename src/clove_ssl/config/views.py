@@ -116,13 +116,13 @@ class ViewsConfig(Ranged):
     global_size: ImageSide = 224
     """Side of a large view in pixels."""
     global_scale: Areas = (0.2, 1.0)
-    """Smallest and largest share of the image area a large view covers."""
+    """Smallest and largest share of the image area that a large view covers."""
     local_count: Annotated[int, Range(0, 64)] = 6
     """Small views per image; 0 turns multi-crop off."""
     local_size: ImageSide = 96
     """Side of a small view in pixels."""
     local_scale: Areas = (0.08, 0.3)
-    """Smallest and largest share of the image area a small view covers."""
+    """Smallest and largest share of the image area that a small view covers."""
     ratio: Extent = (3 / 4, 4 / 3)
     """Narrowest and widest crop, as width divided by height."""
     interpolation: Interpolation = "bicubic"
@@ -132,13 +132,13 @@ class ViewsConfig(Ranged):
     vertical_flip_probability: Share = 0.0
     """Chance of an upside-down image."""
     shared_flip: bool = False
-    """Flip all views of an image alike, so that features may tell left from right."""
+    """Flip all views of an image the same way, so that features can distinguish left from right."""
     jitter_probability: Share = 0.8
-    """Chance that a view is colour-jittered at all."""
+    """Chance that a view is colour-jittered."""
     jitter_strength: tuple[Strength, Strength, Strength, Strength] = (0.4, 0.4, 0.2, 0.1)
     """Strength of brightness, contrast, saturation and hue jitter."""
     grey_probability: Share = 0.2
-    """Chance that a view loses its colour."""
+    """Chance that a view is converted to grey."""
     global_blur: Shares = (1.0, 0.1)
     """Chance of blur for the first large view, the second, and so on in turn."""
     local_blur: Share = 0.5
@@ -152,7 +152,7 @@ class ViewsConfig(Ranged):
     local_solarize: Share = 0.0
     """Chance of solarisation for small views."""
     solarize_threshold: PixelValue = 128
-    """Pixel values from here up are inverted by solarisation."""
+    """Solarisation inverts pixel values from this one up."""
 
     def shown(self) -> str:
         """Numbers and sizes of the views in a few signs."""

@@ -96,7 +96,7 @@ class HeadConfig(Ranged):
     """Two layers on top of the backbone, or of another head."""
 
     hidden: WidthFromZero = 2048
-    """Width between the two layers; 0 makes it that of the input."""
+    """Width between the two layers; 0 takes the width of the input."""
     out: Width = 128
     """Length of an embedding."""
 
@@ -172,8 +172,9 @@ class QueuedConfig(PooledViewsConfig):
     queue_size: QueueSize = 65536
     """Keys of earlier batches that serve as negatives."""
     shuffle_groups: Annotated[int, Range(0, 2**16)] = 8
-    """Groups of mixed membership in which keys are normalised, over all processes; each process
-    has at least one. 0 turns shuffling off, as ``--sync-norm`` on several processes should."""
+    """Number of shuffled groups, over all processes, in which batch norm normalises keys; each
+    process has at least one. 0 turns shuffling off, which suits ``--sync-norm`` on several
+    processes."""
 
     def judge_loss(self, run: PretrainConfig) -> Judge:
         """A judge that knows how long the queue takes to fill."""

@@ -36,13 +36,14 @@ class PretrainingEntry(Ranged):
     config: Path | None = None
     """A config file, instead of a recipe."""
     backbone: str | None = None
-    """A run or a released checkpoint that exists already, instead of pre-training one."""
+    """An existing run or released checkpoint, instead of pre-training one."""
     changes: Changes = field(default_factory=dict)
-    """What differs from the recipe or file."""
+    """Options that differ from the recipe or file."""
     seeds: Seeds = (0,)
-    """Seeds of the pre-training; the same ones make methods comparable in pairs."""
+    """Seeds of the pre-training; use the same ones for all methods, so that they can be compared in
+    pairs."""
     rows: tuple[str, ...] = ()
-    """Rows of the paper's tables that it stands for, such as clove-200 or negatives-inter."""
+    """Rows of the paper's tables that it corresponds to, such as clove-200 or negatives-inter."""
 
     def __post_init__(self) -> None:
         _check_label("pretrainings", self.label)
@@ -59,14 +60,14 @@ class PretrainingEntry(Ranged):
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeEntry:
-    """A probe of frozen features, made with every backbone."""
+    """A probe of frozen features, applied to every backbone."""
 
     label: str
     data: str = "scenes"
     """A name under ``data.labelled``, or what ``clove probe --data`` takes."""
     figure: str | None = None
-    """The score that counts, by default the first probe under ``changes``, or segmentation; the
-    others are kept as well."""
+    """The score that is shown, by default the first probe under ``changes``, or segmentation; the
+    others are stored as well."""
     changes: Changes = field(default_factory=dict)
     """Other options of ``clove probe``."""
 
@@ -91,7 +92,7 @@ class FinetuningEntry(Ranged):
     """A name under ``data.labelled``; by default the first part of the task's name, such as voc.
     ``scenes`` takes built-in ones."""
     changes: Changes = field(default_factory=dict)
-    """What differs from the task's protocol."""
+    """Options that differ from the task's protocol."""
     seeds: Seeds = (0,)
     """Seeds of the fine-tuning, the same for every backbone."""
 
@@ -111,25 +112,25 @@ class StudyDataConfig(Ranged):
     pretrain: str | None = None
     """Images to pre-train on, as ``clove pretrain --data`` takes them; by default the recipe's."""
     pretrain_name: str | None = None
-    """What these images are called in tables; by default their path."""
+    """Name of these images in tables; by default their path."""
     images: ImageCount | None = None
-    """How many there are, for estimates where they are not at hand."""
+    """Number of images, for estimates on machines that do not have them."""
     labelled: dict[str, str] = field(default_factory=dict)
     """Folders of labelled images by name: voc, coco, lvis, cityscapes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetConfig(Ranged):
-    """How long each pre-training is; the same for all but those that train nothing."""
+    """The length of each pre-training; the same for all that train anything."""
 
     kind: BudgetKind = "recipe"
-    """``recipe``: as long as each recipe says; ``epochs`` and ``steps``: this many; ``seconds``:
-    as many steps as fit into this time on the device, found by a short timing before."""
+    """``recipe``: as long as each recipe says; ``epochs`` and ``steps``: this many; ``seconds``: as
+    many steps as fit into this time on the device, measured by a short timing before."""
     amount: Amount | None = None
     timed_steps: Steps = 20
     """Steps that are timed for a budget in seconds."""
     warm_steps: Steps = 10
-    """Steps before those, at least, which are not counted."""
+    """Least number of steps before those, which are not counted."""
 
     def __post_init__(self) -> None:
         is_whole = self.kind == "seconds" or (self.amount or 0) % 1 == 0
@@ -158,7 +159,8 @@ class StudyConfig:
     data: StudyDataConfig = field(default_factory=StudyDataConfig)
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     changes: Changes = field(default_factory=dict)
-    """What differs from the recipe in every pre-training; those of an entry win."""
+    """Options that differ from the recipe in every pre-training; those of an entry take
+    precedence."""
     reference: str | None = None
     """The pre-training that all others are compared with in pairs; by default the last one."""
 
@@ -195,9 +197,9 @@ class StudyRunConfig(Ranged):
     """``smoke``, ``quick``, ``quick-ablations``, ``clove-plus``, ``paper-main``,
     ``paper-ablations``, or a YAML file."""
     out: Path
-    """Folder of the study; what is done there is not done again."""
+    """Folder of the study; finished cells in it are not run again."""
     data: str | None = None
-    """Images to pre-train on, instead of those the study names."""
+    """Images to pre-train on, instead of those in the study."""
     labelled: dict[str, str] = field(default_factory=dict)
     """Folders of labelled images, by name and path: --labelled voc VOCdevkit coco coco2017."""
     only: tuple[str, ...] = ()
@@ -207,16 +209,16 @@ class StudyRunConfig(Ranged):
     measures: tuple[str, ...] = ()
     """Probes and fine-tunings to run now, by label; by default all."""
     seeds: tuple[Seed, ...] = ()
-    """Seeds of all pre-trainings, instead of those the study names."""
+    """Seeds of all pre-trainings, instead of those in the study."""
     budget: BudgetKind | None = None
     """Kind of budget, with ``amount``, instead of the study's."""
     amount: Amount | None = None
     """Epochs, steps or seconds of that budget."""
     iterations: Annotated[Steps | None, tyro.conf.arg(aliases=["--finetune-steps"])] = None
-    """Steps of all fine-tunings, instead of those the study names."""
+    """Steps of all fine-tunings, instead of those in the study."""
     devices: tuple[Annotated[int, Range(0, 1023)], ...] = ()
     """GPUs that work at the same time, by number; by default one cell runs after the other. A GPU
-    that is named twice works on two cells at once, but for timings, which it makes alone."""
+    that is named twice works on two cells at once, except for timings, which run alone on it."""
     gpus_per_cell: Annotated[int, Range(1, 1024)] = 1
     """GPUs that share a cell, started with torchrun."""
     cell: str | None = None
@@ -225,17 +227,17 @@ class StudyRunConfig(Ranged):
     dry_run: bool = False
     """Print the cells and what they cost; nothing is run or written."""
     bench: tuple[Path, ...] = ()
-    """Results of ``clove bench --out`` that costs are estimated from."""
+    """Files of ``clove bench --out`` from which costs are estimated."""
     print_slurm: bool = False
     """Print a script that submits the study as SLURM arrays."""
     report: bool = False
-    """Only write the tables of what is done."""
+    """Only write the tables of the finished cells."""
     beside: tuple[Path, ...] = ()
-    """Folders of the same study with other amounts of its budget; scores are then also drawn as
-    curves over the budget."""
+    """Folders of the same study with other amounts of its budget; scores are then also plotted over
+    the budget."""
     processes: Literal["auto", "one", "many"] = "auto"
-    """Run cells in this process, or in one for each group of GPUs; ``auto`` takes many with a GPU,
-    so that whatever befalls a cell ends no other."""
+    """Run cells in this process, or in one for each group of GPUs; ``auto`` takes several with a
+    GPU, so that a crash of one cell does not end the others."""
 
     def __post_init__(self) -> None:
         if (self.budget in (None, "recipe")) != (self.amount is None):

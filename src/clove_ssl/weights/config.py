@@ -26,8 +26,8 @@ FORMATS: dict[FormatName, str] = {
     "detectron2": "a .pkl with Detectron2's names, for MODEL.WEIGHTS",
     "mmdetection": "a .pth for init_cfg of MMDetection and MMSegmentation",
     "transformers": "a folder for ResNetBackbone.from_pretrained of transformers",
-    "onnx": "a graph for any batch and image size (extra `onnx`); of a fine-tuning the whole model",
-    "torch-export": "a .pt2 graph of torch.export for any batch and image size, likewise",
+    "onnx": "a graph for any batch and image size; of a fine-tuning run with heads (extra `onnx`)",
+    "torch-export": "a .pt2 graph of torch.export; contents as for onnx",
     "hub": "a folder in the style of Hugging Face, with config and card; nothing is uploaded",
 }
 
@@ -41,13 +41,13 @@ class ImportConfig:
     out: Path
     """The new file, ending in .safetensors."""
     method: str = ""
-    """Whose file it is, where its names do not tell: byol, clove, clove-ssl, cp2, densecl, detco,
-    detectron2, dino, mmdetection, moco, msra, pixpro, resim, setsim, slotcon, swav, timm,
-    torchvision, transformers or vicregl."""
+    """The program that wrote the file, if the names of its tensors do not show it: byol, clove,
+    clove-ssl, cp2, densecl, detco, detectron2, dino, mmdetection, moco, msra, pixpro, resim,
+    setsim, slotcon, swav, timm, torchvision, transformers or vicregl."""
     branch: Literal["student", "teacher"] | None = None
-    """The branch to take; by default the one that the authors hand out."""
+    """The branch to take; by default the one that the method's authors use."""
     architecture: str = ""
-    """The network, where the tensors do not tell: ``timm:NAME`` or a RegNet."""
+    """The network, if the tensors do not show it: ``timm:NAME`` or a RegNet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class ExportConfig:
     source: Annotated[Path, tyro.conf.Positional]
     """A run (finished or not), or any file that ``clove import`` reads."""
     to: FormatName
-    """What to write; ``clove list formats`` explains them."""
+    """Format to write; ``clove list formats`` explains them."""
     out: Path | None = None
     """The new file or folder; by default inside export/ of the run, or beside the file."""
     branch: Literal["student", "teacher"] | None = None
@@ -73,6 +73,6 @@ class ExportConfig:
     backbone_only: bool = False
     """The backbone of a fine-tuning run without its heads (onnx, torch-export)."""
     stage: Literal["all", "c2", "c3", "c4", "c5"] = "all"
-    """Feature maps that a graph gives (onnx, torch-export)."""
+    """Feature maps that a graph returns (onnx, torch-export)."""
     licence: str = ""
     """Licence of the weights, for the model card."""

@@ -33,7 +33,7 @@ class BYOLConfig(PooledViewsConfig):
     predictor_hidden: Width = 4096
     """Width between the two layers of the predictor."""
     form: Literal["paper", "release"] = "paper"
-    """``paper``: the sum of both directions; ``release``: their mean, half of it, as in
+    """``paper``: the sum of both directions; ``release``: their mean, which is half of it, as in
     yaox12/BYOL-PyTorch."""
     joint_views: bool = True
     """Both views share a forward pass and so their batch statistics; otherwise each is

@@ -57,11 +57,11 @@ class RankingOptions(Ranged):
     positive_weight: Weight = 2.0
     """Lambda: how much more a match counts than a negative."""
     margin: Annotated[float, Range(-(10**9), 10**9)] = 100.0
-    """Mu. At 100 the hinge never closes, so the gradient does not depend on it."""
+    """Mu. At 100 the hinge is never zero, so the gradient does not depend on the margin."""
     top_k: Candidates = 10
-    """Most similar unmatched cells that are looked at for each query."""
+    """Number of most similar unmatched cells to consider for each query."""
     drop: Annotated[int, Range(0, 10**6)] = 1
-    """How many of the very most similar ones are skipped, as possible false negatives."""
+    """How many of the most similar ones are skipped, as possible false negatives."""
     aggregate: Literal["default", "cosines", "vectors"] = "default"
     """Average the negatives' cosines or their vectors; ``default`` is the form's own choice
     (release: cosines, paper: vectors)."""
@@ -69,8 +69,8 @@ class RankingOptions(Ranged):
     """Cells with a negative term; ``default`` is the form's own (release: all, paper: matched).
     In the paper form ``all`` adds one hinge without a positive for each cell without a match."""
     unmatched_images: Literal["keep", "skip"] = "keep"
-    """``keep``: an image without a match still repels its negatives (release form); ``skip``
-    leaves it out of the mean."""
+    """``keep``: an image without a match is still pushed from its negatives (release form);
+    ``skip`` leaves it out of the mean."""
     few_negatives: Literal["clamp", "drop"] = "clamp"
     """When a query has fewer than ``top_k`` negatives, ``clamp`` uses those it has (none: no
     negative term); ``drop`` gives its whole image loss 0, as the released code does."""
@@ -103,11 +103,11 @@ class RankingOptions(Ranged):
 
 @dataclass(frozen=True, kw_only=True)
 class LossConfig(RankingOptions):
-    """How matched cells attract and the others repel."""
+    """How matching cells attract and other cells repel each other."""
 
     kind: Literal["ranking", "infonce", "l2"] = "ranking"
     """``ranking``: margin ranking with hard negatives; ``infonce``: find a match among all cells
-    that are none; ``l2``: attract the matches only."""
+    that do not match; ``l2``: attract the matches only."""
     negatives: Literal["intra", "inter", "inter-avg"] = "intra"
     """Where negatives come from: the other view of the same image, or a queue of cells
     (``inter``) or of averaged maps (``inter-avg``) of other images."""

@@ -31,43 +31,45 @@ Stage = Literal["c2", "c3", "c4", "c5"]
 
 @dataclass(frozen=True, kw_only=True)
 class WholeConfig(VarianceWeights):
-    """The loss on whole images: the mean of the student's last map, through an expander."""
+    """The loss on whole images: the mean of the student's last map, passed through an expander."""
 
     kind: Literal["vicreg", "infonce"] = "vicreg"
-    """``vicreg``: agree, spread, do not repeat; ``infonce``: find the same image in the batch."""
+    """``vicreg``: VICReg's three terms; ``infonce``: find the same image in the batch."""
     beta: Weight = 3.0
-    """How much harder than the loss on cells it pulls at the first map with a local loss."""
+    """How much larger the gradient of this loss is than that of the loss on cells, at the first map
+    with a local loss."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How ``beta`` goes to ``final_beta`` over the run, if it does."""
+    """How ``beta`` changes to ``final_beta`` over the run, if it does."""
     final_beta: Weight = 0.0
-    """What ``beta`` comes to at the end of a ``linear`` or ``cosine`` schedule."""
+    """Value of ``beta`` at the end of a ``linear`` or ``cosine`` schedule."""
     width: Width = 4096
     """Channels of the three layers of the expander."""
     small_views: bool = True
     """Compare large views with small ones as well, not only with each other."""
     flips: Literal["any", "alike"] = "any"
     """``alike``: compare two views of an image only if both are mirrored or neither is, so that the
-    last map may tell left from right."""
+    last map can distinguish left from right."""
     chance: Chance = "kept"
-    """``subtracted``: take out of the squared covariances what a batch of channels that have
-    nothing to do with each other shows by chance, which is the more the smaller the batch."""
+    """``subtracted``: subtract from the squared covariances what independent channels show by
+    chance in a batch, which is more for smaller batches."""
     temperature: Positive = 0.2
     """Divides the cosines of ``infonce``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BalanceConfig(Ranged):
-    """What the loss on whole images is multiplied by, besides ``whole.beta``."""
+    """The factor of the loss on whole images, besides ``whole.beta``."""
 
     kind: Literal["gradient", "fixed"] = "gradient"
     """``gradient``: the norm of the gradient of the loss on cells, divided by that of the loss on
     whole images, both at the student's first map with a local loss; ``fixed``: ``ratio``."""
     ratio: Positive = 0.03
-    """The factor of ``fixed``; that of ``gradient`` before the second step, which measures it."""
+    """The factor if ``kind`` is ``fixed``; for ``gradient``, the factor until the first
+    measurement, at the second step."""
     every: Steps = 20
     """Steps between measurements."""
     keep: PartialShare = 0.7
-    """Share of the old factor in the new one, after a measurement."""
+    """Share of the old factor that is kept after a measurement."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,18 +82,18 @@ class CLoVEPlusConfig(CLoVEConfig):
     status: ClassVar[str] = "our own"
 
     targets: Literal["student", "teacher"] = "student"
-    """What cells are compared with: the ``student``'s own embeddings of the other view, through
-    which no gradient goes back, or those of a ``teacher``; ``teacher`` and ``export`` are for
-    that one alone."""
+    """What cells are compared with: the ``student``'s own embeddings of the other view, without a
+    gradient through them, or those of a ``teacher``. The options ``teacher`` and ``export`` apply
+    only to the latter."""
     stages: tuple[Stage, ...] = ("c4", "c5")
-    """Stages with a local loss, each with a projector and an attention of its own."""
+    """Stages with a local loss; each has its own projector and attention."""
     whole: WholeConfig = field(default_factory=WholeConfig)
     balance: BalanceConfig = field(default_factory=BalanceConfig)
     queue_stages: tuple[Stage, ...] = ()
     """Stages whose negatives come from a queue of cells of other images, whatever
     ``loss.negatives`` says."""
     padding: Literal["zeros", "reflect"] = "zeros"
-    """What convolutions see beyond the edge while the backbone is trained; ``reflect`` needs
+    """How convolutions pad the image border while the backbone is trained; ``reflect`` needs
     --no-deterministic on a GPU."""
 
     def __post_init__(self) -> None:

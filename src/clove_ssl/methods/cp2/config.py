@@ -31,7 +31,7 @@ class PyramidConfig(Ranged):
         12,
         18,
     )
-    """One branch each, in cells; the image's mean is a further branch."""
+    """One branch for each dilation, in cells; the image's mean is a further branch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +46,11 @@ class CP2Config(QueuedConfig):
     head: HeadConfig = field(default_factory=lambda: HeadConfig(hidden=512))
     pyramid: PyramidConfig = field(default_factory=PyramidConfig)
     dense_weight: Weight = 0.2
-    """Weight of the loss between cells; that between foregrounds has 1."""
+    """Weight of the loss between cells; the loss between foregrounds has weight 1."""
     paste_area: Areas = (0.5, 0.8)
-    """Smallest and largest share of a view that stays when it is pasted."""
+    """Smallest and largest share of a view that is pasted."""
     paste_ratio: Extent = (0.8, 1.25)
-    """Narrowest and widest rectangle that stays, as width divided by height."""
+    """Narrowest and widest pasted rectangle, as width divided by height."""
 
     def view_specs(self) -> tuple[ViewSpec, ...]:
         pastes = [

@@ -32,7 +32,8 @@ class DenseCLConfig(QueuedConfig):
     dense_weight: Share = 0.5
     """Lambda: share of the loss between cells; the rest is the loss between images."""
     dense_from_step: StepsFromZero = 0
-    """Optimizer steps before lambda counts; until then it is 0. The published recipes use none."""
+    """Optimizer step from which lambda is used; until then it is 0. The published recipes use
+    none."""
 
     def build(self, backbone: Backbone) -> Method:
         from clove_ssl.methods.densecl.method import DenseCL

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class JigsawConfig(Ranged):
-    """A crop is cut into cells, and a patch out of every cell."""
+    """A crop is divided into cells, and a patch is cut out of every cell."""
 
     grid: Grid = 3
     """Cells along each side of the crop."""
     frame: ImageSide = 255
-    """Side of the crop in pixels; a cell has this divided by ``grid``."""
+    """Side of the crop in pixels; the side of a cell is this divided by ``grid``."""
     patch: ImageSide = 64
     """Side of a patch in pixels."""
     scale: Areas = (0.6, 1.0)

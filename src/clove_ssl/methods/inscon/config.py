@@ -24,14 +24,15 @@ class MosaicConfig(Ranged):
     """How photos are laid out in a multi-instance image."""
 
     rows: Grid = 2
-    """Photos on top of each other."""
+    """Number of photos from top to bottom."""
     columns: Grid = 2
-    """Photos side by side."""
+    """Number of photos from left to right."""
     tile: ImageSide = 128
     """Side in pixels to which a view is downscaled; a multiple of the backbone's stride, so that
     every cell belongs to one photo."""
     places: Literal["same", "shifted"] = "shifted"
-    """Where the teacher's photos lie: in the student's places, or further by one in every step."""
+    """Where the teacher's photos are: in the student's positions, or shifted by one more position
+    in every step."""
 
     @property
     def photos(self) -> int:

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PropagationConfig(Ranged):
-    """Pixel propagation: every cell takes from the cells of its view that look like it."""
+    """Pixel propagation: every cell averages the cells of its view that are similar to it."""
 
     power: Positive = 2.0
-    """Sharpness: positive cosines are raised to this power before they weigh anything."""
+    """Sharpness: positive cosines are raised to this power before they are used as weights."""
     transform: Literal["linear", "none"] = "linear"
     """What is propagated: cells after a 1x1 convolution, or the cells themselves."""
 
@@ -41,7 +41,8 @@ class InstanceConfig(Ranged):
     """An optional second branch that compares whole images, as BYOL does."""
 
     weight: Weight = 0.0
-    """Weight of the branch beside the loss on cells; 0 leaves the branch out, 1 was published."""
+    """Weight of the branch relative to the loss on cells; 0 leaves the branch out, 1 was
+    published."""
     hidden: Width = 4096
     """Channels inside the branch's projector and predictor."""
     out: Width = 256

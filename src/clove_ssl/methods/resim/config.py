@@ -24,16 +24,16 @@ SMALLEST_VIEW = 48  # three cells of c4, which is what a negative is averaged ov
 
 @dataclass(frozen=True, kw_only=True)
 class WindowConfig(Ranged):
-    """Windows that are slid over a view and compared on one level of the pyramid."""
+    """Windows that slide over a view and are compared on one level of the pyramid."""
 
     window: ImageSide = 48
     """Side of a window in pixels of a view."""
     stride: ImageSide = 32
     """Pixels from one window to the next."""
     weight: Weight = 1.0
-    """Weight of this level's loss; that of whole images has 1."""
+    """Weight of this level's loss; the loss on whole images has weight 1."""
     negative_images: Annotated[int, Range(0, 2**20)] = 0
-    """Images in a row whose cells are the negatives of each other's windows: a divisor of a
+    """Number of consecutive images whose cells are negatives of each other's windows; must divide a
     process's micro-batch (which counts as one group if it is smaller). 0: all images of all
     processes."""
 
@@ -54,7 +54,7 @@ class ReSimConfig(QueuedConfig):
     pyramid_channels: Width = 256
     """Channels of the feature pyramid, on which windows are compared."""
     shared_flip: bool = True
-    """The second view is flipped like the first; otherwise each has its own flip."""
+    """Flip the second view like the first; otherwise each has its own flip."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

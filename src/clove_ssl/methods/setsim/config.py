@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SetsConfig(Ranged):
-    """Which cells of the other view make up the positive set of a cell."""
+    """Which cells of the other view form the positive set of a cell."""
 
     kind: Literal["both", "attention", "geometry"] = "both"
-    """Cells that stand out in both views (``attention``), cells that show the same place
+    """Cells with strong attention in both views (``attention``), cells that show the same place
     (``geometry``), or all of them."""
     attention: Share = 0.7
-    """A cell stands out when its strength, scaled to 0 to 1 over its view, reaches this."""
+    """A cell has strong attention if its strength, scaled to 0 to 1 over its view, reaches this."""
     likeness: Cosine = 0.2
-    """Cosine of backbone features from which cells that stand out belong together."""
+    """Least cosine of backbone features for cells with strong attention to form a set."""
     nearest: Literal["none", "matched", "all"] = "none"
-    """Add the most similar cell to the sets that are not empty (``matched``, the released
-    option), or to ``all`` of them."""
+    """Add the most similar cell to the sets that are not empty (``matched``, the released option),
+    or to ``all`` sets."""
 
 
 @dataclass(frozen=True, kw_only=True)

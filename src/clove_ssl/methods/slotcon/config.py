@@ -67,15 +67,16 @@ class SlotConConfig(TeacherStudentConfig):
 
     views: ViewsConfig = field(default_factory=lambda: wide_crops("bicubic"))
     redraws: Annotated[int, Range(0, 1000)] = 10
-    """Most further draws of a second crop that shares less than ``loss.min_overlap``."""
+    """Largest number of further draws of a second crop that shares less than
+    ``loss.min_overlap``."""
     prototypes: Annotated[int, Range(2, 2**20)] = 2048
     """Groups that cells are assigned to (2048 for ImageNet, 256 for COCO)."""
     head: SlotHeadConfig = field(default_factory=SlotHeadConfig)
     loss: SlotLossConfig = field(default_factory=SlotLossConfig)
     slot_room: SlotRoom = "common"
-    """Rows of the loss on slots: those of the ``common`` slots of a step, or of ``all`` there can
-    be. The second lets steps be captured as CUDA graphs, for memory and products that go with the
-    square of the batch."""
+    """Rows of the loss on slots: those of the ``common`` slots of a step, or of ``all`` possible
+    slots. With ``all``, steps can be captured as CUDA graphs, but memory and matrix products grow
+    with the square of the batch."""
     teacher: TeacherConfig = field(default_factory=TeacherConfig)
     export: Branch = "teacher"
     """The branch whose backbone is exported; the authors transfer the teacher."""

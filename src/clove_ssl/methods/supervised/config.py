@@ -44,7 +44,7 @@ class SupervisedConfig(MethodConfig):
 
     views: ViewsConfig = field(default_factory=plain_crop)
     classes: Annotated[int, Range(1, 2**20)] | None = None
-    """Number of classes; by default as many as the data has, which the run then writes down."""
+    """Number of classes; by default that of the data, which the run then records."""
     label_smoothing: PartialShare = 0.0
     """Share of the target that is spread evenly over all classes; 0.1 is common."""
 

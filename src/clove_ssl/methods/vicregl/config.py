@@ -30,7 +30,7 @@ class VarianceConfig(VarianceWeights):
     """The weights of VICReg's terms, for whole images and for cells alike."""
 
     alpha: Share = 0.75
-    """Share of the loss on whole images; the loss on cells has the rest up to 1."""
+    """Weight of the loss on whole images; the loss on cells has weight 1 - alpha."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class VICRegLConfig(MethodConfig):
     """Closest pairs of cells in the image that count, from the first view of a pair and from the
     second, or all where a small view has fewer cells (the released program has 20 and 4)."""
     mirror_grid: bool = True
-    """Mirror the places of cells with the image; the released program does not."""
+    """Mirror the positions of cells with the image; the released program does not."""
     loss: VarianceConfig = field(default_factory=VarianceConfig)
 
     def __post_init__(self) -> None:

@@ -19,7 +19,7 @@ CITYSCAPES_SIDES = tuple(range(800, 1025, 32))
 
 @dataclass(frozen=True, kw_only=True)
 class CityscapesConfig(DetectionConfig):
-    """Boxes and masks of Cityscapes' things with Mask R-CNN and a pyramid; instance-level AP."""
+    """Boxes and masks of Cityscapes' instances with Mask R-CNN and a pyramid; instance-level AP."""
 
     name: ClassVar[str] = "cityscapes-fpn"
 

@@ -27,9 +27,9 @@ class DensePoseHeadConfig(Ranged):
     width: Width = 512
     """Channels of these convolutions."""
     pooled_side: Annotated[int, Range(1, 1024)] = 28
-    """Cells of the side of a pooled region; its maps have four times as many pixels."""
+    """Side of a pooled region in cells; its output maps have four times as many pixels per side."""
     overlap_above: PartialShare = 0.7
-    """Regions learn from a person whose box they overlap by more than this."""
+    """A region is trained with the labels of a person whose box it overlaps by more than this."""
     person_weight: Weight = 5.0
     """Weight of the cross entropy between person and background."""
     part_weight: Weight = 1.0
@@ -37,8 +37,8 @@ class DensePoseHeadConfig(Ranged):
     surface_weight: Weight = 0.01
     """Weight of the summed smooth L1 distances of U and of V."""
     surface_images: BatchSize = 2
-    """Images that these sums run over, whatever a process holds: Detectron2 sums over the images
-    of one GPU, which were 2 in the published runs (16 on 8 GPUs)."""
+    """Number of images that these sums run over, whatever a process holds: Detectron2 sums over the
+    images of one GPU, which were 2 in the published runs (16 on 8 GPUs)."""
 
 
 def densepose_detector() -> DetectorConfig:
@@ -62,7 +62,7 @@ class COCODensePoseConfig(DetectionConfig):
     surface: Path | None = None
     """Folder with the surface files of the DensePose project; built-in scenes need none."""
     scores: tuple[Literal["gpsm", "gps", "segm"], ...] = ("gpsm", "gps", "segm")
-    """How persons are scored besides their boxes; ``segm`` alone needs no surface."""
+    """How persons are scored, besides their boxes; ``segm`` alone needs no surface files."""
     mirror: bool = True
     """Mirror half of the training images, as published; needs UV_symmetry_transforms.mat."""
 

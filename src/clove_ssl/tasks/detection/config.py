@@ -27,11 +27,11 @@ class DetectionConfig(TaskConfig):
 
     detector: DetectorConfig = field(default_factory=fpn_detector)
     train_sides: ImageSides = COCO_SIDES
-    """Lengths of the shorter side, one of which is drawn for every training image."""
+    """Lengths of the shorter side; one of them is drawn for every training image."""
     test_side: ImageSide = 800
     """Length of the shorter side in tests."""
     longest: ImageSide = 1333
-    """Limit of the longer side, which makes the shorter one shorter still."""
+    """Limit of the longer side; if it is exceeded, the image is scaled down further."""
 
     def build(self) -> Task:
         from clove_ssl.tasks.detection.task import DetectionTask

@@ -30,8 +30,8 @@ class LVISConfig(DetectionConfig):
 
     detector: DetectorConfig = field(default_factory=lvis_detector)
     repeat_threshold: Share = 0.001
-    """An image with a class that is in a smaller share of the training images comes more often;
-    0 lets every image come once in an epoch."""
+    """Images with a class that occurs in a smaller share of the training images are repeated; 0
+    uses every image once per epoch."""
 
     @classmethod
     def protocol(cls, out: Path, backbone: str) -> FinetuneConfig:

@@ -43,7 +43,7 @@ class OwnDetectionConfig(DetectionConfig):
 
     detector: DetectorConfig = field(default_factory=own_detector)
     side: ImageSide | None = None
-    """Length of the shorter side of images; by default it follows the images and the device.
+    """Length of the shorter side of images; by default it depends on the images and the device.
     ``train_sides``, ``test_side`` and ``longest`` follow from it unless they are given."""
 
     @classmethod
@@ -90,8 +90,8 @@ class SegmentConfig(VOCSemanticConfig):
     is_published: ClassVar[bool] = False
 
     side: ImageSide | None = None
-    """Length of the shorter side that images are brought to before they are cropped; by default
-    it follows the images and the device. ``crop`` and ``test_longest`` follow from it."""
+    """Length of the shorter side to which images are resized before they are cropped; by default it
+    depends on the images and the device. ``crop`` and ``test_longest`` follow from it."""
 
     @classmethod
     def protocol(cls, out: Path, backbone: str) -> FinetuneConfig:
