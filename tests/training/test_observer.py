@@ -21,6 +21,7 @@ from clove_ssl.training.checkpoints import CheckpointStore
 from clove_ssl.training.observer import WaitingTime, describe_metrics
 
 
+@pytest.mark.filterwarnings("error:Converting a tensor with requires_grad")
 def test_a_loss_that_is_not_finite_stops_before_any_weight_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

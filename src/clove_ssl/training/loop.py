@@ -240,7 +240,7 @@ class TrainingLoop:
         return self._model.no_sync()
 
     def _non_finite(self, output: StepOutput) -> UserError:
-        metrics = {"loss": output.loss, **output.metrics}
+        metrics = {"loss": output.loss.detach(), **output.metrics}
         terms = describe_metrics({name: float(value) for name, value in metrics.items()})
         return self._diverged("The loss is not finite", f": {terms}")
 
