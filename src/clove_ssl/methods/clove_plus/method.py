@@ -253,8 +253,11 @@ class CLoVEPlus(StudentMethod[StagesEncoder]):
         counts = [len(views) for views in roles][: None if config.small_views else 1]
         vectors: list[Tensor] = []
         for student, count in zip(students, counts, strict=False):
-            # Pass by pass, so the expander's batch norms see the same company as the backbone's.
-            rows = torch.cat([self.whole_head(maps) for maps in student.last_maps])  # (V * B, D)
+            # The expander's batch norms see the same company as the backbone's, whose norms may
+            # tell views apart that pass together.
+            apart = 1 if self.joins_views else count // len(student.last_maps)
+            parts = [part for maps in student.last_maps for part in maps.chunk(apart)]
+            rows = torch.cat([self.whole_head(maps) for maps in parts])  # (V * B, D)
             vectors += rows.chunk(count)
         pairs = pairs_with_large(counts[0], sum(counts[1:]))
         alike = None
