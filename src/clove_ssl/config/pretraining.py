@@ -105,12 +105,12 @@ class BackboneConfig(Ranged):
     zero_init_last: bool = True
     """Start every residual block of a ResNet as the identity (last batch-norm scale zero)."""
     stem_scale: Annotated[float, Range(2**-10, 2**10)] = 1.0
-    """The first convolution starts with weights so many times as large, if a batch norm follows it.
-    Features and LARS do not notice; SGD that fine-tunes the network later leaves larger weights
-    more of what they have learned."""
+    """The first convolution starts with random weights so many times as large, if a batch norm
+    follows it. Features and LARS do not notice; SGD that fine-tunes the network later leaves larger
+    weights more of what they have learned."""
     last_norm: Annotated[float, Range(2**-10, 2**10)] | None = None
-    """Convolutions of the last stage are exported with this share of the norm with which they
-    began; None: as they were trained (ResNets only). Features stay the same; SGD that fine-tunes
+    """Convolutions of the last stage are exported with this share of the norm with which random
+    ones begin; None: as they were trained (ResNets only). Features stay the same; SGD that fine-tunes
     the network later turns smaller weights faster."""
     weights: Path | None = None
     """Start from this backbone file or run instead of random weights; ``imagenet`` stands for

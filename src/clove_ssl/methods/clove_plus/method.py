@@ -111,8 +111,6 @@ class CLoVEPlus(StudentMethod[StagesEncoder]):
     headline = ("loss_cells", "loss_whole", "balance")
 
     def __init__(self, config: CLoVEPlusConfig, backbone: Backbone) -> None:
-        if config.padding == "reflect":
-            set_padding(backbone, "reflect")
         super().__init__(config, StagesEncoder(backbone, config))
         self.config = config
         # Plain objects; their modules are registered below under names of the method's own, which
@@ -131,6 +129,7 @@ class CLoVEPlus(StudentMethod[StagesEncoder]):
         )
         self.goes_back_twice = config.balance.kind == "gradient"
         if config.padding == "reflect":
+            self.train()
             _check_reflects(self.encoder, min(spec.size for spec in self.views()))
         self.beta: Tensor
         # A tensor, which captured steps read anew; it follows from the step, so no file has it.
