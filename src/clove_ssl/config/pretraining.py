@@ -110,8 +110,8 @@ class BackboneConfig(Ranged):
     weights more of what they have learned."""
     last_norm: Annotated[float, Range(2**-10, 2**10)] | None = None
     """Convolutions of the last stage are exported with this share of the norm with which random
-    ones begin; None: as they were trained (ResNets only). Features stay the same; SGD that fine-tunes
-    the network later turns smaller weights faster."""
+    ones begin; None: as they were trained (ResNets only). Features stay the same; SGD that
+    fine-tunes the network later turns smaller weights faster."""
     weights: Path | None = None
     """Start from this backbone file or run instead of random weights; ``imagenet`` stands for
     torchvision's own."""
