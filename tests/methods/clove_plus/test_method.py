@@ -552,6 +552,7 @@ def test_a_stage_that_does_not_run_cannot_have_a_loss() -> None:
         ({"stages": ()}, "at least one"),
         ({"stages": ("c4", "c4")}, "twice"),
         ({"queue_stages": ("c3",)}, "--method.stages"),
+        ({"queue_stages": ("c4",), "loss": LossConfig(kind="l2")}, "l2, which has no negatives"),
         ({"teacher": TeacherConfig(momentum=0.9)}, "--method.targets teacher"),
         ({"export": "teacher"}, "--method.targets teacher"),
     ],
@@ -559,6 +560,14 @@ def test_a_stage_that_does_not_run_cannot_have_a_loss() -> None:
 def test_choices_that_make_no_sense_are_refused(changes: dict[str, Any], hint: str) -> None:
     with pytest.raises(UserError, match=hint):
         CLoVEPlusConfig(**changes)
+
+
+def test_what_is_said_of_the_losses_is_what_they_are() -> None:
+    falling = WholeConfig(schedule="linear", final_beta=0.5)
+    said = CLoVEPlusConfig(loss=LossConfig(kind="infonce"), whole=falling).summary()
+    assert said["loss"] == "infonce, 14 terms"
+    assert said["whole images"] == "vicreg, beta 3 to 0.5 (linear), balance measured"
+    assert CLoVEPlusConfig().summary()["loss"] == "ranking (release form), 14 terms"
 
 
 @pytest.mark.parametrize("size", ["r18-small", "r50-200ep"])
