@@ -36,7 +36,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "inter": {"negatives": "inter", "queue_size": 20},
     "inter-avg": {"negatives": "inter-avg", "queue_size": 32},
     "skip": {"unmatched_images": "skip"},
-    "pixpro skip": {"unmatched_images": "skip"},
+    "skip-pixpro": {"unmatched_images": "skip"},
 }
 
 
@@ -44,7 +44,7 @@ def build_method(variant: str) -> Method:
     torch.manual_seed(0)
     backbone = build_backbone(BackboneConfig(name="resnet18", stage="c3"))
     choices = VARIANTS[variant]
-    pixpro = variant.startswith("pixpro")
+    pixpro = variant.endswith("pixpro")
     config = small_method("pixpro", **choices) if pixpro else tiny_method(**choices)
     return config.build(backbone).double()
 
