@@ -20,8 +20,9 @@ from clove_ssl.layers.normalization import SynchronizedBatchNorm2d, remade, repl
 from clove_ssl.layers.view_norm import NormByView, normalize_by_view
 from clove_ssl.methods.base import Progress
 from clove_ssl.methods.byol.config import BYOLConfig
+from clove_ssl.methods.clove.config import CLoVEConfig
 from clove_ssl.methods.config import QueuedConfig
-from clove_ssl.methods.teacher_student import TeacherStudentMethod
+from clove_ssl.methods.teacher_student import StudentMethod, TeacherStudentMethod
 from clove_ssl.pretraining.synthetic import synthetic_batch
 from clove_ssl.probes.features import FrozenFeatures
 
@@ -138,24 +139,25 @@ def test_compiled_it_has_the_same_gradients(fresh_compiler: None) -> None:
 
 
 def one_step(method: nn.Module, batch: object) -> dict[str, Tensor]:
-    output = method(batch, Progress(0, 1))
+    output = method(batch, Progress(1, 2))  # CLoVE Plus measures its balance in the second step
     output.loss.backward()
     return {**state(method), **output.metrics, "loss": output.loss.detach()}
 
 
-@pytest.mark.parametrize("name", ["slotcon", "pixpro", "byol"])
+@pytest.mark.parametrize("name", ["slotcon", "pixpro", "byol", "clove", "clove-plus"])
 def test_a_method_that_is_to_be_compiled_normalises_each_view_in_one_pass(
     name: str, tmp_path: Path
 ) -> None:
     config = method_run(tmp_path, name)
     chosen = config.method
-    if isinstance(chosen, BYOLConfig):
-        chosen = replace(chosen, joint_views=False)
+    if isinstance(chosen, BYOLConfig | CLoVEConfig):
+        large_views = replace(chosen.views, local_count=0)
+        chosen = replace(chosen, joint_views=False, views=large_views)
     method = chosen.build(build_backbone(config.backbone)).double()
     batch = synthetic_batch(method.views(), 4, device=torch.device("cpu"), dtype=torch.double)
     twin = copy.deepcopy(method)
     twin.before_compilation()
-    assert isinstance(twin, TeacherStudentMethod)
+    assert isinstance(twin, StudentMethod)
     assert twin.passes_together
     assert not twin.joins_views
     expected, found = one_step(method, batch), one_step(twin, batch)

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from builders.runs.method_runs import small_method
 from builders.runs.shared_steps import train_share
 from builders.runs.tiny_runs import tiny_config, tiny_method
 from torch import Tensor
@@ -34,21 +35,32 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "intra": {},
     "inter": {"negatives": "inter", "queue_size": 20},
     "inter-avg": {"negatives": "inter-avg", "queue_size": 32},
+    "skip": {"unmatched_images": "skip"},
+    "skip-pixpro": {"unmatched_images": "skip"},
 }
 
 
 def build_method(variant: str) -> Method:
     torch.manual_seed(0)
     backbone = build_backbone(BackboneConfig(name="resnet18", stage="c3"))
-    return tiny_method(**VARIANTS[variant]).build(backbone).double()
+    choices = VARIANTS[variant]
+    pixpro = variant.endswith("pixpro")
+    config = small_method("pixpro", **choices) if pixpro else tiny_method(**choices)
+    return config.build(backbone).double()
 
 
-def whole_batch(step: int) -> ViewBatch:
-    """Views with random pixels and crops; the same on every process."""
+def whole_batch(step: int, count: int) -> ViewBatch:
+    """Views with random pixels and crops; the same on every process.
+
+    Those of the first image have nothing in common, so processes count different numbers of images
+    where such ones are skipped.
+    """
     generator = torch.Generator().manual_seed(step)
     views = []
-    for size, role in ((32, "global"), (32, "global"), (16, "local"), (16, "local")):
+    sizes = ((32, "global"), (32, "global"), (16, "local"), (16, "local"))
+    for number, (size, role) in enumerate(sizes[:count]):
         corner = 40 * torch.rand(BATCH, 2, generator=generator, dtype=torch.float64)
+        corner[0] += 1000 * number
         side = 30 + 30 * torch.rand(BATCH, 2, generator=generator, dtype=torch.float64)
         geometry = CropGeometry(
             boxes=torch.cat([corner, corner + side], dim=1),
@@ -65,7 +77,7 @@ def train(rank: int, processes: int, variant: str) -> dict[str, Any]:
     """Three steps; everything worth comparing."""
     method = build_method(variant)
     optimizer = LARS(method.parameters(), lr=0.5, weight_decay=2e-5)
-    batches = map(whole_batch, range(STEPS))
+    batches = (whole_batch(step, len(method.views())) for step in range(STEPS))
     return train_share(method, optimizer, batches, rank=rank, processes=processes)
 
 

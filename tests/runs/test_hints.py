@@ -94,6 +94,41 @@ def test_a_steady_metric_is_judged(metric: str, value: float, level: str, words:
     assert words in hint.text
 
 
+@pytest.mark.parametrize(
+    ("metric", "method", "most"),
+    [
+        ("variance_whole", "clove-plus", 25.0),
+        ("variance_global", "vicregl", 25.0),
+        ("variance_local", "vicregl", 50.0),
+    ],
+)
+def test_spread_that_is_missing_is_collapse_and_some_of_it_is_as_usual(
+    metric: str, method: str, most: float
+) -> None:
+    hint = hint_about(metric, logged(**{metric: 0.99 * most}), method)
+    assert hint.level == "bad"
+    assert "the same embedding" in hint.text
+    early = hint_about(metric, logged(steps=8, **{metric: 0.99 * most}), method)
+    assert early.level == "look"
+    assert not hints(logged(**{metric: 0.6 * most}), config_of(METHODS.load(method)()))
+
+
+@pytest.mark.parametrize(
+    ("value", "level", "words"),
+    [
+        (0.0, "good", "has the negatives"),
+        (0.004, "good", "no negatives, too few to matter"),
+        (0.5, "look", "Larger views, or a smaller --method.matching.threshold avoid it"),
+        (1.0, "look", "learn nothing"),
+    ],
+)
+def test_a_contrast_asks_for_any_negatives(value: float, level: str, words: str) -> None:
+    method = CLoVEConfig(loss=LossConfig(kind="infonce"))
+    hint = hint_about("cells_short_of_negatives", logged(cells_short_of_negatives=value), method)
+    assert (hint.level, words in hint.text) == (level, True)
+    assert "10 negatives" not in hint.text + hint.metric.meaning
+
+
 def test_what_is_as_usual_is_no_news() -> None:
     usual = {"gradient_norm": 0.7, "lr": 3.0, "images_per_second": 1500.0, "memory_gib": 40.0}
     assert hints(logged(**usual), DEFAULT) == []

@@ -18,9 +18,11 @@ from clove_ssl.methods.clove.method import CLoVE
 from clove_ssl.pretraining import run as pretraining
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.training.checkpoints import CheckpointStore
+from clove_ssl.training.loop import StepSignals, Verdict
 from clove_ssl.training.observer import WaitingTime, describe_metrics
 
 
+@pytest.mark.filterwarnings("error:Converting a tensor with requires_grad")
 def test_a_loss_that_is_not_finite_stops_before_any_weight_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -46,6 +48,16 @@ def test_a_loss_that_is_not_finite_stops_before_any_weight_changes(
     assert store.all()[0].is_intact()
     for name, value in seen["method"].encoder.state_dict().items():
         assert torch.equal(value, seen["student"][name]), name
+
+
+def test_a_process_with_a_finite_loss_says_that_another_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agreed = Verdict(non_finite=True, stop=False)
+    monkeypatch.setattr(StepSignals, "verdict", lambda signals: agreed)
+    said = "another process is not finite at step 1, process 0 has: loss 100"
+    with pytest.raises(UserError, match=said):
+        pretraining.pretrain(tiny_config(tmp_path / "run"))
 
 
 def test_a_collapse_is_warned_of_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

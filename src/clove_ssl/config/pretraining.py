@@ -107,13 +107,13 @@ class BackboneConfig(Ranged):
     zero_init_last: bool = True
     """Start every residual block of a ResNet as the identity (last batch-norm scale zero)."""
     stem_scale: Annotated[float, Range(2**-10, 2**10)] = 1.0
-    """Multiply the initial weights of the first convolution by this, if a batch norm follows it.
-    Features and LARS are not affected; when SGD fine-tunes the network later, larger weights keep
-    more of what they have learned."""
+    """Multiply the random initial weights of the first convolution by this, if a batch norm follows
+    it. Features and LARS are not affected; when SGD fine-tunes the network later, larger weights
+    keep more of what they have learned."""
     last_norm: Annotated[float, Range(2**-10, 2**10)] | None = None
-    """Export the convolutions of the last stage with this share of their initial norm; None: as
-    they were trained (ResNets only). Features stay the same; when SGD fine-tunes the network later,
-    it rotates smaller weights faster."""
+    """Export the convolutions of the last stage with this share of the norm of random initial
+    weights; None: as they were trained (ResNets only). Features stay the same; when SGD fine-tunes
+    the network later, it rotates smaller weights faster."""
     weights: Path | None = None
     """Start from this backbone file or run instead of random weights; ``imagenet`` stands for
     torchvision's own weights."""

@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from clove_ssl.layers.collectives import mean_over_processes
 from clove_ssl.layers.fp32 import at_least_fp32
 
 
@@ -31,11 +32,17 @@ class CellLoss(NamedTuple):
     negative_cosine: Tensor | None = None  # (B,) mean over the queries with a negative
     short_cells: Tensor | None = None  # (B,) share of query cells with too few negatives
 
-    def term_losses(self, terms: int = 1) -> Tensor:
-        """Means over the images of each pair of views: (terms,)."""
+    def term_losses(self, terms: int = 1, *, skips: bool = False) -> Tensor:
+        """Means over the images of each pair of views: (terms,).
+
+        With ``skips`` processes may count different numbers of images, all of which weigh alike.
+        """
         loss = (self.loss * self.counted).reshape(terms, -1)  # (terms, B / terms)
-        images = self.counted.reshape(terms, -1).sum(1)  # (terms,)
-        return loss.sum(1) / images.clamp(min=1)
+        images = self.counted.reshape(terms, -1).sum(1).to(loss.dtype)  # (terms,)
+        if skips:
+            images = mean_over_processes(images)
+        # Less than one on average is what processes have that count none, while another has one.
+        return loss.sum(1) / images.clamp(min=torch.finfo(loss.dtype).tiny)
 
 
 def flatten_cells(feature_map: Tensor) -> Tensor:

@@ -47,6 +47,23 @@ def of_parts(base: str, parts: Mapping[str, str], judge: Judge | None = None) ->
         )
 
 
+def judge_missing_spread(most: float) -> Judge:
+    """A judge of a weighted lack of spread that comes to ``most`` where all is alike."""
+
+    def judge(missing: Series, history: History, limits: Limits) -> Verdict | None:
+        if not most or missing.recent < 0.9 * most:
+            return None
+        text = f"{readable(missing.recent)} of at most {readable(most)}: hardly any spread is left"
+        if limits.is_early(missing, history):
+            return "look", f"{text}. So early that may pass; watch it."
+        return "bad", (
+            f"{text}, so different things get the same embedding. Start a run with a smaller --lr "
+            "or a longer --optimizer.warmup-epochs."
+        )
+
+    return judge
+
+
 def positive_cosine(compared: str) -> Metric:
     """``cos_positive`` of a method that compares ``compared``: cells or images."""
     return Metric(

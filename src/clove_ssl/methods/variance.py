@@ -19,6 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from clove_ssl.errors import UserError
+from clove_ssl.layers.collectives import processes
 from clove_ssl.layers.fp32 import at_least_fp32
 from clove_ssl.methods.config import Chance, VarianceWeights
 
@@ -61,6 +63,15 @@ def ways_of(
         first, second = min(matches[0], cells[i]), min(matches[1], cells[j])
         ways.update([Way(i, j, None), Way(j, i, None), Way(i, j, first), Way(j, i, second)])
     return ways
+
+
+def check_spreads(images: int) -> None:
+    """Refuse a single image, whose embedding has no variance and nothing to be told apart from."""
+    if images * processes() < 2:
+        raise UserError(
+            "The loss on whole images spreads those that are seen together, and this run sees one "
+            "at a time. Give a --batch-size and a --micro-batch of 2 or more."
+        )
 
 
 def variance_hinge(rows: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ continues bit for bit.
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -240,8 +241,11 @@ class TrainingLoop:
         return self._model.no_sync()
 
     def _non_finite(self, output: StepOutput) -> UserError:
-        metrics = {"loss": output.loss, **output.metrics}
-        terms = describe_metrics({name: float(value) for name, value in metrics.items()})
+        tensors = {"loss": output.loss.detach(), **output.metrics}
+        metrics = {name: float(value) for name, value in tensors.items()}
+        terms = describe_metrics(metrics)
+        if math.isfinite(metrics["loss"]):
+            return self._diverged("The loss of another process is not finite", f" has: {terms}")
         return self._diverged("The loss is not finite", f": {terms}")
 
     def _diverged(self, problem: str, details: str = "") -> UserError:

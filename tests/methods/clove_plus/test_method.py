@@ -36,7 +36,7 @@ from clove_ssl.methods.clove_plus.method import (
     CLoVEPlus,
     TaughtCLoVEPlus,
     beta_at,
-    pad_by_reflection,
+    set_padding,
 )
 from clove_ssl.methods.config import TeacherConfig
 from clove_ssl.methods.recipes import recipe
@@ -370,6 +370,13 @@ def test_one_stage_can_have_negatives_of_other_images() -> None:
     assert method.queues["c4"].filled == 2 * IMAGES
 
 
+@pytest.mark.parametrize("kind", ["vicreg", "infonce"])
+def test_a_single_image_is_refused_in_words(kind: Any) -> None:
+    config = config_of(whole=WholeConfig(width=9, kind=kind))
+    with pytest.raises(UserError, match="--micro-batch of 2"):
+        built(config)(two_views(config, images=1), START)
+
+
 @pytest.mark.parametrize("name", ["whole", "cells"])
 def test_infonce_can_take_the_place_of_either_loss(name: str) -> None:
     changes: dict[str, Any] = {
@@ -420,7 +427,7 @@ def test_cells_that_all_match_leave_finite_gradients_of_the_contrast() -> None:
 def test_reflection_changes_the_edges_alone() -> None:
     plain = torch.nn.Conv2d(1, 1, 3, padding=1)
     mirrored = copy.deepcopy(plain)
-    pad_by_reflection(mirrored)
+    set_padding(mirrored, "reflect")
     image = torch.rand(1, 1, 6, 6)
     one, other = plain(image), mirrored(image)
     torch.testing.assert_close(one[..., 1:-1, 1:-1], other[..., 1:-1, 1:-1])
@@ -430,7 +437,7 @@ def test_reflection_changes_the_edges_alone() -> None:
 def test_a_reflecting_backbone_has_the_same_weights_and_runs_in_pieces() -> None:
     backbone = build_backbone(BackboneConfig(name="resnet18")).train()
     names = list(backbone.state_dict())
-    pad_by_reflection(backbone)
+    set_padding(backbone, "reflect")
     pieces = copy.deepcopy(backbone)
     compile_pieces(cut([pieces]), backend="eager")
     images = torch.randn(2, 3, 96, 96)
@@ -438,6 +445,32 @@ def test_a_reflecting_backbone_has_the_same_weights_and_runs_in_pieces() -> None
         pieces.features(images), backbone.features(images), atol=1e-4, rtol=1e-3
     )
     assert list(backbone.state_dict()) == names
+
+
+@pytest.mark.parametrize("changes", [{}, TAUGHT], ids=["own targets", "teacher"])
+def test_only_what_is_trained_reflects(changes: dict[str, Any]) -> None:
+    views = ViewsConfig(global_size=64, local_count=0)
+    plain, mirrored = (
+        config_of(padding=padding, views=views, **changes).build(
+            build_backbone(BackboneConfig(name="resnet18"))
+        )
+        for padding in ("zeros", "reflect")
+    )
+    assert isinstance(plain, CLoVEPlus)
+    assert isinstance(mirrored, CLoVEPlus)
+    mirrored.load_state_dict(plain.state_dict())
+    images = torch.randn(2, 3, 64, 64)
+    for one, other in zip(mirrored.eval().encoders(), plain.eval().encoders(), strict=True):
+        assert torch.equal(one.backbone.features(images), other.backbone.features(images))
+    for one, other in zip(mirrored.train().encoders(), plain.train().encoders(), strict=True):
+        assert not torch.allclose(one.backbone.features(images), other.backbone.features(images))
+
+
+def test_views_too_small_to_be_mirrored_are_refused() -> None:
+    views = ViewsConfig(global_size=64, local_size=32)
+    backbone = build_backbone(BackboneConfig(name="resnet18"))
+    with pytest.raises(UserError, match="views of 32 pixels"):
+        config_of(views=views, padding="reflect").build(backbone)
 
 
 def test_maps_of_stages_come_from_one_pass_also_in_pieces() -> None:
@@ -519,6 +552,7 @@ def test_a_stage_that_does_not_run_cannot_have_a_loss() -> None:
         ({"stages": ()}, "at least one"),
         ({"stages": ("c4", "c4")}, "twice"),
         ({"queue_stages": ("c3",)}, "--method.stages"),
+        ({"queue_stages": ("c4",), "loss": LossConfig(kind="l2")}, "l2, which has no negatives"),
         ({"teacher": TeacherConfig(momentum=0.9)}, "--method.targets teacher"),
         ({"export": "teacher"}, "--method.targets teacher"),
     ],
@@ -526,6 +560,14 @@ def test_a_stage_that_does_not_run_cannot_have_a_loss() -> None:
 def test_choices_that_make_no_sense_are_refused(changes: dict[str, Any], hint: str) -> None:
     with pytest.raises(UserError, match=hint):
         CLoVEPlusConfig(**changes)
+
+
+def test_what_is_said_of_the_losses_is_what_they_are() -> None:
+    falling = WholeConfig(schedule="linear", final_beta=0.5)
+    said = CLoVEPlusConfig(loss=LossConfig(kind="infonce"), whole=falling).summary()
+    assert said["loss"] == "infonce, 14 terms"
+    assert said["whole images"] == "vicreg, beta 3 to 0.5 (linear), balance measured"
+    assert CLoVEPlusConfig().summary()["loss"] == "ranking (release form), 14 terms"
 
 
 @pytest.mark.parametrize("size", ["r18-small", "r50-200ep"])

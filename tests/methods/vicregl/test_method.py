@@ -225,6 +225,12 @@ def test_options_that_make_no_sense_are_refused() -> None:
         VICRegLConfig(views=ViewsConfig(global_count=3))
 
 
+def test_a_single_image_is_refused_in_words() -> None:
+    config = config_of()
+    with pytest.raises(UserError, match="--micro-batch of 2"):
+        method_of(config)(two_views(config, images=1), Progress(0, 10))
+
+
 def test_two_views_that_form_two_pairs_share_their_ways_of_matching() -> None:
     assert set(ways_of(PAIRS, [49, 49], (20, 20)).values()) == {2}
     released = ways_of(PAIRS, [49, 49], (20, 4))

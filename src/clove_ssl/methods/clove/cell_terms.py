@@ -53,6 +53,7 @@ class Comparison(NamedTuple):
     cells: CellLoss  # of terms * B images
     terms: int
     weight: float
+    skips: bool  # images without a match
 
 
 class CellTerms:
@@ -148,7 +149,8 @@ class CellTerms:
             )  # fmt: skip
         else:
             cells = self._compare_pairs(student, teacher, pairs, matches)
-        return Comparison(cells, len(pairs), self._loss.local_weight if small else 1.0)
+        weight = self._loss.local_weight if small else 1.0
+        return Comparison(cells, len(pairs), weight, self._loss.unmatched_images == "skip")
 
     def _ranks_at_once(self, student: EncodedViews, teacher: EncodedViews) -> bool:
         """Whether kernels compare all pairs of views without a copy of any."""
@@ -234,7 +236,10 @@ def build_attention(config: AttentionConfig, dim: int) -> SelfAttention:
 
 def mean_of_terms(comparisons: Sequence[Comparison]) -> Tensor:
     """Weighted mean of the terms of all pairs of views."""
-    total = sum(part.weight * part.cells.term_losses(part.terms).sum() for part in comparisons)
+    total = sum(
+        part.weight * part.cells.term_losses(part.terms, skips=part.skips).sum()
+        for part in comparisons
+    )
     return torch.as_tensor(total) / sum(part.weight * part.terms for part in comparisons)
 
 

@@ -181,9 +181,10 @@ class CLoVEConfig(TeacherStudentConfig):
 
     def summary(self) -> dict[str, str]:
         tau = f", temperature {self.attention.temperature}"
+        form = f" ({self.loss.form} form)" if self.loss.kind == "ranking" else ""
         return {
             "views": self.views.shown(),
-            "loss": f"{self.loss.kind} ({self.loss.form} form), {self.loss_terms()} terms",
+            "loss": f"{self.loss.kind}{form}, {self.loss_terms()} terms",
             "attention": f"{self.attention.kind}, {self.attention.heads} heads"
             + (tau if self.attention.kind == "normalized" else ""),
         }

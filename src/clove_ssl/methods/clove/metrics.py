@@ -41,7 +41,7 @@ def cell_metrics(config: CLoVEConfig, run: PretrainConfig) -> Iterator[Metric]:
     """What is logged about cells, their matches and their attention."""
     yield from (positive_cosine("cells"), NEGATIVE_COSINE)
     yield from _matching(config, run)
-    yield from (_short_cells(config.loss.top_k), ATTENTION_ENTROPY)
+    yield from (_short_cells(config.loss), ATTENTION_ENTROPY)
     if config.has_teacher:
         yield TEACHER_DISTANCE
 
@@ -93,31 +93,32 @@ def _reference(usual: str, elongated: str) -> str:
     return f" 4:3 photos give {usual} with these views, photos of 800 x 300 give {elongated}."
 
 
-def _short_cells(top_k: int) -> Metric:
-    """Cells that do not find the ``top_k`` negatives that the loss asks for."""
+def _short_cells(loss: LossConfig) -> Metric:
+    """Cells that do not find the negatives that the loss asks for: ``top_k``, or any at all."""
+    few, asked = f"fewer than {loss.top_k} negatives", f"the {loss.top_k} negatives"
+    lack = f"fewer than {asked} that the loss asks for; it averages those there are"
+    avoided = "a smaller --method.matching.threshold or --method.loss.top-k avoid it"
+    if loss.kind == "infonce":
+        few, asked, lack = "no negatives", "the negatives", "no negatives, so they learn nothing"
+        avoided = "or a smaller --method.matching.threshold avoid it"
 
     def judge(share: Series, history: History, limits: Limits) -> Verdict:
         if share.recent == 0:
-            return "good", f"Every cell has the {top_k} negatives that the loss asks for."
+            return "good", f"Every cell has {asked} that the loss asks for."
         if share.recent < 0.01:
-            few = f"{percent(share.recent)} of the cells have fewer than {top_k} negatives"
-            return "good", f"{few}, too few to matter."
-        if share.recent > 0.99:  # the grids are that small, which was somebody's choice
-            return "good", (
-                f"Views of this size have fewer than the {top_k} negatives that the loss asks for; "
-                "it averages those there are."
-            )
+            return "good", f"{percent(share.recent)} of the cells have {few}, too few to matter."
+        if share.recent > 0.99 and loss.kind != "infonce":
+            # The grids are that small, which was somebody's choice.
+            return "good", f"Views of this size have {lack}."
         return "look", (
-            f"{percent(share.recent)} of the cells have fewer than the {top_k} negatives that the "
-            "loss asks for; it averages those there are. Larger views, a smaller "
-            "--method.matching.threshold or --method.loss.top-k avoid it."
+            f"{percent(share.recent)} of the cells have {lack}. Larger views, {avoided}."
         )
 
     return Metric(
         "cells_short_of_negatives",
         "Cells short of negatives",
         "matching",
-        f"Share of student cells with fewer than {top_k} negatives to choose from.",
+        f"Share of student cells with {few} to choose from.",
         is_share=True,
         judge=judge,
     )

@@ -114,6 +114,13 @@ class CLoVEPlusConfig(CLoVEConfig):
                 f"{' '.join(self.stages)} have a local loss. Add the others to --method.stages."
             )
 
+        if self.queue_stages and self.loss.kind == "l2":
+            raise UserError(
+                f"method.queue_stages is {' '.join(self.queue_stages)}, but method.loss.kind is "
+                "l2, which has no negatives. Leave out --method.queue-stages, or give "
+                "--method.loss.kind ranking."
+            )
+
     @classmethod
     def in_todays_words(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """Files that speak of a teacher and not of targets are older than the choice."""
@@ -141,10 +148,14 @@ class CLoVEPlusConfig(CLoVEConfig):
         return clove_plus_metrics(self, run)
 
     def summary(self) -> dict[str, str]:
+        whole = self.whole
         factor = "measured" if self.balance.kind == "gradient" else f"{self.balance.ratio:g}"
+        beta = f"{whole.beta:g}" + (
+            "" if whole.schedule == "constant" else f" to {whole.final_beta:g} ({whole.schedule})"
+        )
         return {
             **super().summary(),
             "stages": ", ".join(self.stages),
             "targets": "of the teacher" if self.has_teacher else "the student's own",
-            "whole images": f"{self.whole.kind}, beta {self.whole.beta:g}, balance {factor}",
+            "whole images": f"{whole.kind}, beta {beta}, balance {factor}",
         }

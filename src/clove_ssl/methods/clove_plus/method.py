@@ -18,7 +18,7 @@ Dimensions: B images, V views of one role, C channels of a stage, D of an embedd
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +46,7 @@ from clove_ssl.methods.clove_plus.loss import (
 )
 from clove_ssl.methods.heads import build_expander
 from clove_ssl.methods.teacher_student import BackboneEncoder, StudentMethod, TeacherStudentMethod
-from clove_ssl.methods.variance import global_terms
+from clove_ssl.methods.variance import check_spreads, global_terms
 from clove_ssl.methods.vicregl.method import term_metrics
 from clove_ssl.schedules import cosine, linear
 from clove_ssl.views.batch import View, ViewBatch
@@ -111,8 +111,6 @@ class CLoVEPlus(StudentMethod[StagesEncoder]):
     headline = ("loss_cells", "loss_whole", "balance")
 
     def __init__(self, config: CLoVEPlusConfig, backbone: Backbone) -> None:
-        if config.padding == "reflect":
-            pad_by_reflection(backbone)
         super().__init__(config, StagesEncoder(backbone, config))
         self.config = config
         # Plain objects; their modules are registered below under names of the method's own, which
@@ -130,9 +128,20 @@ class CLoVEPlus(StudentMethod[StagesEncoder]):
             start=config.balance.ratio, every=config.balance.every, keep=config.balance.keep
         )
         self.goes_back_twice = config.balance.kind == "gradient"
+        if config.padding == "reflect":
+            self.train()
+            _check_reflects(self.encoder, min(spec.size for spec in self.views()))
         self.beta: Tensor
         # A tensor, which captured steps read anew; it follows from the step, so no file has it.
         self.register_buffer("beta", torch.tensor(config.whole.beta), persistent=False)
+
+    def train(self, mode: bool = True) -> Self:
+        """Follow the mode; where nothing is trained, zeros lie beyond the edge as in an export."""
+        super().train(mode)
+        if self.config.padding == "reflect":
+            for encoder in self.encoders():
+                set_padding(encoder, "reflect" if mode else "zeros")
+        return self
 
     @property
     def joins_views(self) -> bool:
@@ -145,6 +154,7 @@ class CLoVEPlus(StudentMethod[StagesEncoder]):
 
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
         """Loss of a micro-batch."""
+        check_spreads(len(batch.index))
         roles = views_by_role(batch)
         targets, students = self._encode_all(roles, progress)
         compared = {
@@ -242,8 +252,11 @@ class CLoVEPlus(StudentMethod[StagesEncoder]):
         counts = [len(views) for views in roles][: None if config.small_views else 1]
         vectors: list[Tensor] = []
         for student, count in zip(students, counts, strict=False):
-            # Pass by pass, so the expander's batch norms see the same company as the backbone's.
-            rows = torch.cat([self.whole_head(maps) for maps in student.last_maps])  # (V * B, D)
+            # The expander's batch norms see the same company as the backbone's, whose norms may
+            # tell views apart that pass together.
+            apart = 1 if self.joins_views else count // len(student.last_maps)
+            parts = [part for maps in student.last_maps for part in maps.chunk(apart)]
+            rows = torch.cat([self.whole_head(maps) for maps in parts])  # (V * B, D)
             vectors += rows.chunk(count)
         pairs = pairs_with_large(counts[0], sum(counts[1:]))
         alike = None
@@ -307,15 +320,33 @@ class TaughtCLoVEPlus(CLoVEPlus, TeacherStudentMethod[StagesEncoder]):
         return targets, [self._encode(self.encoder, views) for views in roles]
 
 
-def pad_by_reflection(network: nn.Module) -> None:
-    """Let every convolution continue its input by a mirror image instead of zeros.
+def set_padding(network: nn.Module, how: Literal["zeros", "reflect"]) -> None:
+    """Let every convolution continue its input by zeros, or by a mirror image.
 
     Zeros tell a network where the edge is, and so where in the view it looks. Weights fit
     both kinds, so what is exported runs with zeros again.
     """
     for module in network.modules():
         if isinstance(module, nn.Conv2d) and any(module.padding):
-            module.padding_mode = "reflect"
+            module.padding_mode = how
+
+
+@torch.no_grad()
+def _check_reflects(encoder: StagesEncoder, side: int) -> None:
+    """Refuse views of so few pixels that some map is smaller than what is to be mirrored of it."""
+    images = next(encoder.parameters()).new_zeros(1, 3, side, side)
+    training = encoder.training
+    encoder.eval()  # a pass in train mode would move the batch-norm statistics
+    try:
+        encoder(images)
+    except RuntimeError:  # torch's word for an edge without enough pixels beside it
+        raise UserError(
+            f"method.padding is reflect, but in views of {side} pixels some maps of the network "
+            "are too small to be continued by their mirror image. Give larger "
+            "--method.views.local-size and --method.views.global-size, or leave out "
+            "--method.padding."
+        ) from None
+    encoder.train(training)
 
 
 def beta_at(config: WholeConfig, progress: Progress) -> float:

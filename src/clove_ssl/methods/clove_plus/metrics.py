@@ -7,7 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from clove_ssl.methods.clove.metrics import cell_metrics
-from clove_ssl.methods.metrics import of_parts
+from clove_ssl.methods.metrics import judge_missing_spread, of_parts
 from clove_ssl.runs.history import History, Series
 from clove_ssl.runs.metric_table import Limits, Metric, Verdict, percent, readable
 
@@ -25,7 +25,8 @@ def clove_plus_metrics(config: CLoVEPlusConfig, run: PretrainConfig) -> Iterator
     for base in ("cos_positive", "cos_negative"):
         yield from of_parts(base, stages)
     for base in ("invariance", "variance", "covariance"):
-        yield from of_parts(base, {"whole": "whole images"})
+        judge = judge_missing_spread(config.whole.variance) if base == "variance" else None
+        yield from of_parts(base, {"whole": "whole images"}, judge)
     yield from (_place_share("height"), _place_share("width"))
 
 

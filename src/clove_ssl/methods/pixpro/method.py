@@ -91,7 +91,8 @@ class PixPro(TeacherStudentMethod[Encoder]):
             target = self._embed(self.teacher.module, batch)
         student = self._embed(self.encoder, batch)
         cells = self._compare_cells(student.cells, target.cells, batch)
-        loss, metrics = cells.term_losses(2).sum(), health.match_metrics([cells])
+        skips = self.config.unmatched_images == "skip"
+        loss, metrics = cells.term_losses(2, skips=skips).sum(), health.match_metrics([cells])
         if student.instance is not None and target.instance is not None:
             cosine = self._compare_images(student.instance, target.instance)  # (2 * B,)
             # Both directions are summed, as for cells: two means of -2 cos.

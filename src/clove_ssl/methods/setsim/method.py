@@ -42,7 +42,8 @@ class SetSim(DenseCL):
         )
         metrics = health.match_metrics([result])
         metrics["cos_positive_dense"] = metrics["cos_positive"]
-        return DenseTerm(result.term_losses().squeeze(0), metrics)
+        skips = self.options.unmatched_images == "skip"
+        return DenseTerm(result.term_losses(skips=skips).squeeze(0), metrics)
 
     def positive_sets(self, query_map: Tensor, key_map: Tensor, batch: ViewBatch) -> Tensor:
         """For every cell of the first view its set in the second: (B, L, L) bool."""

@@ -16,7 +16,7 @@ from clove_ssl.config.ranges import Candidates, Share, Width
 from clove_ssl.config.views import ViewsConfig, ViewSpec
 from clove_ssl.errors import UserError
 from clove_ssl.methods.config import VarianceWeights, wide_crops
-from clove_ssl.methods.metrics import of_parts
+from clove_ssl.methods.metrics import judge_missing_spread, of_parts
 
 if TYPE_CHECKING:
     from clove_ssl.backbones.build import Backbone
@@ -71,8 +71,12 @@ class VICRegLConfig(MethodConfig):
         return VICRegL(self, backbone)
 
     def metrics(self, run: PretrainConfig) -> Iterable[Metric]:
+        # Cells are matched in two ways, whose terms are added.
+        most = {"global": self.loss.variance, "local": 2 * self.loss.variance}
         for base in ("loss", "invariance", "variance", "covariance"):
-            yield from of_parts(base, {"global": "whole images", "local": "cells"})
+            for part, what in {"global": "whole images", "local": "cells"}.items():
+                judge = judge_missing_spread(most[part]) if base == "variance" else None
+                yield from of_parts(base, {part: what}, judge)
 
     def summary(self) -> dict[str, str]:
         return {

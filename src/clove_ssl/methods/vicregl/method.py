@@ -20,7 +20,7 @@ from clove_ssl.methods import health
 from clove_ssl.methods.base import Progress, StepOutput
 from clove_ssl.methods.heads import build_expander
 from clove_ssl.methods.teacher_student import BackboneEncoder, StudentMethod
-from clove_ssl.methods.variance import VarianceTerms, global_terms, local_terms
+from clove_ssl.methods.variance import VarianceTerms, check_spreads, global_terms, local_terms
 from clove_ssl.methods.vicregl.config import VICRegLConfig
 from clove_ssl.views.batch import View, ViewBatch
 from clove_ssl.views.geometry import cell_centers
@@ -62,6 +62,7 @@ class VICRegL(StudentMethod[Encoder]):
 
     def forward(self, batch: ViewBatch, progress: Progress) -> StepOutput:
         """Loss of a micro-batch."""
+        check_spreads(len(batch.index))
         # Views pass one by one, each with batch statistics of its own.
         embeddings = [self.encoder(view.pixels) for view in batch.views]
         pairs = pairs_of(len(embeddings))
