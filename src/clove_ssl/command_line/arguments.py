@@ -7,7 +7,7 @@ The first word, and a file, say what the options are laid over: a recipe, a prot
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -36,13 +36,14 @@ _ANY_BACKBONE = ""
 def pretraining_of(words: list[str], *, overwrite: bool) -> PretrainConfig:
     """The config that the words of a command come to: of a recipe, of a file, or chosen."""
     minutes, words = minutes_of(words)
+    names_length(words, minutes)
     sources, _ = data_words(words)
     words = with_all_help(with_all_data(words))
     if _leaves_choice(words) and sources not in ([], ["scenes"]):
         parse = partial(_parsed, words=words)
         return choose_pretraining(words, sources, parse, minutes=minutes, overwrite=overwrite)
     base, rest = base_config(words)
-    return fit_to(minutes, _parsed(base, rest), words)
+    return fit_to(minutes, _parsed(base, rest))
 
 
 def _leaves_choice(words: list[str]) -> bool:
@@ -95,11 +96,10 @@ def _device(words: list[str]) -> Device:
     return known.get(value_of(words, "--device"), "auto")
 
 
-def fit_to(minutes: float | None, config: PretrainConfig, words: list[str]) -> PretrainConfig:
+def fit_to(minutes: float | None, config: PretrainConfig) -> PretrainConfig:
     """The config with as many epochs as fit into some minutes, if they were given."""
     if minutes is None:
         return config
-    names_length(words, minutes)
     with starting():
         from clove_ssl.console import Console
         from clove_ssl.pretraining import automatic
@@ -113,13 +113,16 @@ def fit_to(minutes: float | None, config: PretrainConfig, words: list[str]) -> P
 
 
 def names_length(words: list[str], minutes: float | None) -> bool:
-    """Whether options say how long a run is; refuses two lengths."""
+    """Whether options say how long a run is; two lengths are refused."""
     given = [name for name in ("--epochs", "--steps") if value_of(words, name) is not None]
     if given and minutes is not None:
         raise UserError(
             f"--minutes {minutes:g} and {given[0]} both say how long the run is. Leave one of them "
             "out."
         )
+    if len(given) > 1:
+        named = " and ".join(given)
+        raise UserError(f"{named} both say how long the run is. Leave one of them out.")
     return bool(given)
 
 
@@ -127,7 +130,7 @@ def base_config(args: list[str]) -> tuple[PretrainConfig, list[str]]:
     """What command-line options are laid over: a recipe, a file, or a recipe and then a file."""
     file, args = file_of(args)
     if (name := leading_name(args)) is not None:
-        return _changed_by(file, recipe(name, _ANYWHERE)), args[1:]
+        return _changed_by(file, recipe(name, _ANYWHERE), name), args[1:]
     if file is not None:
         return _without_out(_config_from_file(PretrainConfig, file)), args
     if wants_help(args):
@@ -139,7 +142,7 @@ def base_protocol(args: list[str]) -> tuple[FinetuneConfig, list[str]]:
     """What command-line options are laid over: a protocol, a file, or one and then the other."""
     file, args = file_of(args)
     if (name := leading_name(args)) is not None:
-        named = _changed_by(file, protocol(name, _ANYWHERE, _ANY_BACKBONE))
+        named = _changed_by(file, protocol(name, _ANYWHERE, _ANY_BACKBONE), name)
         if named.backbone == _ANY_BACKBONE:
             named = replace(named, backbone=tyro.MISSING)
         return named, args[1:]
@@ -203,12 +206,17 @@ def _config_from_file(cls: type[T], file: Path) -> T:
     return files.load(cls, file, overrides={"out": str(_ANYWHERE)})
 
 
-def _changed_by(file: Path | None, config: C) -> C:
-    """A config with the values of a file laid over it, if there is one; ``out`` is left open."""
+def _changed_by(file: Path | None, config: C, name: str) -> C:
+    """A named config with the values of a file laid over it, if any; ``out`` is left open."""
     if file is not None:
         from clove_ssl.config import files
 
         values = {**files.read_values(file), "out": str(_ANYWHERE)}
+        if values.keys() >= {field.name for field in fields(config)}:
+            raise UserError(
+                f"{file} sets every option, so nothing of {name} would be left. Leave out one of "
+                "the two, or keep only those lines of the file that shall differ."
+            )
         config = files.changed(config, values, where=str(file))
     return _without_out(config)
 
