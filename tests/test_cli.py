@@ -199,14 +199,6 @@ def test_a_recipe_beside_a_file_that_leaves_nothing_of_it_is_refused(
     assert f"nothing of {named} would be left" in capsys.readouterr().err
 
 
-def test_two_lengths_of_a_run_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = ["--out", str(tmp_path / "run")]
-    assert cli.main(["pretrain", "clove-demo", *out, "--epochs", "3", "--steps", "4"]) == 2
-    assert "--epochs and --steps both say how long the run is" in capsys.readouterr().err
-
-
 def test_a_mistake_in_a_file_that_changes_a_recipe_is_explained(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

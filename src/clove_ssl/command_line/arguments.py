@@ -36,14 +36,13 @@ _ANY_BACKBONE = ""
 def pretraining_of(words: list[str], *, overwrite: bool) -> PretrainConfig:
     """The config that the words of a command come to: of a recipe, of a file, or chosen."""
     minutes, words = minutes_of(words)
-    names_length(words, minutes)
     sources, _ = data_words(words)
     words = with_all_help(with_all_data(words))
     if _leaves_choice(words) and sources not in ([], ["scenes"]):
         parse = partial(_parsed, words=words)
         return choose_pretraining(words, sources, parse, minutes=minutes, overwrite=overwrite)
     base, rest = base_config(words)
-    return fit_to(minutes, _parsed(base, rest))
+    return fit_to(minutes, _parsed(base, rest), words)
 
 
 def _leaves_choice(words: list[str]) -> bool:
@@ -96,10 +95,11 @@ def _device(words: list[str]) -> Device:
     return known.get(value_of(words, "--device"), "auto")
 
 
-def fit_to(minutes: float | None, config: PretrainConfig) -> PretrainConfig:
+def fit_to(minutes: float | None, config: PretrainConfig, words: list[str]) -> PretrainConfig:
     """The config with as many epochs as fit into some minutes, if they were given."""
     if minutes is None:
         return config
+    names_length(words, minutes)
     with starting():
         from clove_ssl.console import Console
         from clove_ssl.pretraining import automatic
@@ -113,16 +113,13 @@ def fit_to(minutes: float | None, config: PretrainConfig) -> PretrainConfig:
 
 
 def names_length(words: list[str], minutes: float | None) -> bool:
-    """Whether options say how long a run is; two lengths are refused."""
+    """Whether options say how long a run is; refuses two lengths."""
     given = [name for name in ("--epochs", "--steps") if value_of(words, name) is not None]
     if given and minutes is not None:
         raise UserError(
             f"--minutes {minutes:g} and {given[0]} both say how long the run is. Leave one of them "
             "out."
         )
-    if len(given) > 1:
-        named = " and ".join(given)
-        raise UserError(f"{named} both say how long the run is. Leave one of them out.")
     return bool(given)
 
 
