@@ -105,7 +105,7 @@ def test_scores_on_other_images_of_the_same_data_are_not_compared(
     assert judge_entry(few, entries) is not None
     assert judge_entry(many, entries) is None  # random weights saw three of the six images
     assert [len(chart.bars) for chart in bar_charts(entries)] == [2, 2]
-    assert "at 64 px, at most 3 scored" in run.report.read_text()
+    assert "at 64 px, up to 3 test images" in run.report.read_text()
     assert cli.main(["probe", str(run.path), random, *usual]) == 0
     assert judge_entry(many, json.loads(run.probes.read_text())) is not None
 

@@ -92,8 +92,8 @@ def _images_of(probe: Entry) -> str:
     """On which images a score was found."""
     size = f" at {probe['size']} px" if "size" in probe else ""
     split = f", {probe['test_split']}" if probe.get("test_split") else ""
-    limits = {"learned from": probe.get("train_images"), "scored": probe.get("test_images")}
-    limited = "".join(f", at most {n:,} {what}" for what, n in limits.items() if n is not None)
+    limits = {"training": probe.get("train_images"), "test": probe.get("test_images")}
+    limited = "".join(f", up to {n:,} {part} images" for part, n in limits.items() if n is not None)
     return f"on {shown_source(probe['data'])}{size}{split}{limited}"
 
 
