@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from clove_ssl import cli
+from clove_ssl.config import files
 from clove_ssl.config.finetuning import protocol
 from clove_ssl.methods.recipes import all_recipes, recipe
 
@@ -184,6 +185,18 @@ def test_a_file_changes_a_protocol(tmp_path: Path, started: list[Any]) -> None:
     assert started[1] == replace(started[0], backbone="runs/b")
     with pytest.raises(SystemExit):
         cli.main(["finetune", "voc-c4", "--config", str(file), *out])
+
+
+@pytest.mark.parametrize("named", ["moco-r18-small", "voc-c4"])
+def test_a_recipe_beside_a_file_that_leaves_nothing_of_it_is_refused(
+    named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, is_task = tmp_path / "config.yaml", named == "voc-c4"
+    whole: Any = protocol("coco-fpn", tmp_path, "x") if is_task else recipe("clove-demo", tmp_path)
+    files.save(whole, file)
+    verb = "finetune" if is_task else "pretrain"
+    assert cli.main([verb, named, "--config", str(file), "--out", str(tmp_path / "run")]) == 2
+    assert f"nothing of {named} would be left" in capsys.readouterr().err
 
 
 def test_a_mistake_in_a_file_that_changes_a_recipe_is_explained(

@@ -116,11 +116,14 @@ def test_torchrun_follows_a_single_process_from_the_command_line(tmp_path: Path)
     out = tmp_path / "two"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command = [*torchrun, "--nproc-per-node", "2", "-m", "clove_ssl", "pretrain"]
-    subprocess.run(
+    done = subprocess.run(
         [*command, "--config", str(tmp_path / "config.yaml"), "--out", str(out)],
         check=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE,
+        text=True,
     )
+    assert "FutureWarning" not in done.stderr
     pretraining.pretrain(tiny_config(tmp_path / "one", **short))
     for name in ("loss", "positives_per_image_global"):
         one, two = (

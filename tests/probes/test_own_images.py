@@ -13,11 +13,13 @@ from PIL import Image
 from clove_ssl import cli
 from clove_ssl.backbones.build import build_backbone
 from clove_ssl.config import files
-from clove_ssl.config.pretraining import DataConfig
+from clove_ssl.config.pretraining import DataConfig, PretrainConfig
 from clove_ssl.config.probing import ProbeConfig
 from clove_ssl.probes.own_images import random_config, with_baseline, with_defaults
 from clove_ssl.probes.scores import gain, share
-from clove_ssl.report.verdict import judge_entry
+from clove_ssl.report.page import write_report
+from clove_ssl.report.probe_bars import bar_charts
+from clove_ssl.report.verdict import judge_entry, probes_of
 from clove_ssl.runs import directory
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.weights.safetensors_file import save_backbone
@@ -56,6 +58,65 @@ def test_a_run_is_probed_on_its_own_images_beside_random_weights(
     assert "than random weights" in run.report.read_text()
 
 
+CORRESPONDENCE = ["--probe", "correspondence", "--device", "cpu", "--size", "64"]
+
+
+def test_scores_of_other_weights_are_not_taken_for_those_of_a_run(
+    run: RunDirectory, tmp_path: Path
+) -> None:
+    other = directory.create(tmp_path / "elsewhere" / run.path.name)  # a folder of the same name
+    files.save(files.load(PretrainConfig, run.config), other.config)
+    save_other_weights(other)
+    probed = [str(other.path), str(other.backbone), str(run.path), "random:timm:test_resnet"]
+    assert cli.main(["probe", *probed, *CORRESPONDENCE]) == 0
+    (entry, _), *more = probes_of(run)
+    assert not more
+    assert entry["backbone"] == str(run.path)
+    assert {entry["backbone"] for entry, _ in probes_of(other)} == set(probed[:2])
+    moved = RunDirectory(run.path.rename(tmp_path / "moved"))
+    assert [entry for entry, _ in probes_of(moved)] == [entry]
+
+
+def test_scores_from_before_a_run_went_on_are_marked(run: RunDirectory, tmp_path: Path) -> None:
+    photos = str(tmp_path / "photos")
+    assert cli.main(["probe", str(run.path), "--data", photos, *CORRESPONDENCE]) == 0
+    said = "weights that the run had before it went on"
+    assert said not in run.report.read_text()
+    assert len(probes_of(run)) == 1
+    save_other_weights(run)
+    write_report(run)
+    assert said in run.report.read_text()
+    assert probes_of(run) == []
+    assert cli.main(["probe", str(run.path), "--data", photos, *CORRESPONDENCE]) == 0
+    assert said not in run.report.read_text()
+
+
+def test_scores_on_other_images_of_the_same_data_are_not_compared(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    usual = ["--data", "photos", *CORRESPONDENCE]
+    random = "random:timm:test_resnet"
+    assert cli.main(["probe", str(run.path), random, *usual, "--test-images", "3"]) == 0
+    assert cli.main(["probe", str(run.path), str(run.backbone), *usual]) == 0
+    entries = json.loads(run.probes.read_text())
+    assert {entry["data"] for entry in entries} == {str(tmp_path / "photos")}
+    few, many = [entry for entry in entries if entry["backbone"] == str(run.path)]
+    assert judge_entry(few, entries) is not None
+    assert judge_entry(many, entries) is None  # random weights saw three of the six images
+    assert [len(chart.bars) for chart in bar_charts(entries)] == [2, 2]
+    assert "at 64 px, up to 3 test images" in run.report.read_text()
+    assert cli.main(["probe", str(run.path), random, *usual]) == 0
+    assert judge_entry(many, json.loads(run.probes.read_text())) is not None
+
+
+def save_other_weights(run: RunDirectory) -> None:
+    """The backbone of another seed as what a run exports."""
+    torch.manual_seed(8)
+    backbone = build_backbone(files.load(PretrainConfig, run.config).backbone)
+    save_backbone(backbone, run.backbone, {"method": "clove", "config_hash": "0"})
+
+
 def test_scores_of_several_commands_come_together_in_a_file(
     run: RunDirectory, tmp_path: Path
 ) -> None:
@@ -66,7 +127,7 @@ def test_scores_of_several_commands_come_together_in_a_file(
     for probed in ([file], ["random:timm:test_resnet"], [file]):
         assert cli.main(["probe", *probed, *usual, "--probe", "correspondence"]) == 0
     entries = json.loads(out.read_text())
-    assert [entry["backbone"] for entry in entries] == [file, "random:timm:test_resnet"]
+    assert [entry["backbone"] for entry in entries] == ["random:timm:test_resnet", file]
     assert not run.probes.exists()  # a file of weights is no run
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +92,27 @@ def test_another_source_can_be_learned_from(tmp_path: Path, backbone: Backbone) 
     colour(tmp_path / "b/green/0.png", (0, 200, 0))
     with pytest.raises(UserError, match="class 'green', which no training image has"):
         kinds_of(tmp_path / "b", backbone, train=str(tmp_path / "a"))
+
+
+def test_images_that_were_learned_from_are_not_judged_on_in_silence(
+    tmp_path: Path, backbone: Backbone, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generator = np.random.default_rng(0)
+    for number in range(10):
+        for part in ("a", "b"):
+            path = tmp_path / part / ("odd" if number % 2 else "even") / f"{part}{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(generator.integers(0, 255, (32, 32, 3), np.uint8)).save(path)
+    kinds_of(tmp_path / "b", backbone, train=str(tmp_path / "a"))
+    assert "warning" not in capsys.readouterr().out
+    shutil.copy(tmp_path / "a/odd/a1.png", tmp_path / "b/odd/other-name.png")
+    kinds_of(tmp_path / "b", backbone, train=str(tmp_path / "a"))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "warning 1 of the 11 test images look exactly like an image that is learned from" in said
+    with pytest.raises(UserError, match="are the same images"):
+        open_probe_data(str(tmp_path / "b"), train=f"{tmp_path}/a/../b/")
+    with pytest.raises(UserError, match="--test-split train is what probes learn from"):
+        open_probe_data(str(tmp_path / "b"), test_split="train")
 
 
 def test_coco_has_masks_and_persons(tmp_path: Path, backbone: Backbone) -> None:

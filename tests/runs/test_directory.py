@@ -22,7 +22,10 @@ def test_a_new_run_makes_its_folders(tmp_path: Path) -> None:
 
 def test_a_folder_that_holds_something_is_refused_with_both_remedies(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("irreplaceable")
-    with pytest.raises(UserError, match=r"--out .*-2.*clove resume"):
+    with pytest.raises(UserError, match=r"--out .*-2\.$"):  # no run that could be continued
+        directory.create(tmp_path)
+    (tmp_path / "config.yaml").touch()
+    with pytest.raises(UserError, match=r"--out .*-2.*clove resume.*--overwrite replaces it\.$"):
         directory.create(tmp_path)
     assert (tmp_path / "thesis.tex").read_text() == "irreplaceable"
 

@@ -212,6 +212,26 @@ def test_a_cell_that_was_begun_otherwise_is_refused(
     assert "is not a YAML file" in capsys.readouterr().err
 
 
+def test_scores_of_a_deleted_backbone_are_not_taken_for_those_of_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = tiny_study(finetunings=())
+    study = replace(study, pretrainings=study.pretrainings[1:])
+    out = tmp_path / "study"
+    plan = make_plan(study, out)
+    made, measured = plan.cells
+    plan.folder.run(made.name).path.mkdir(parents=True)
+    plan.keep(made)
+    plan.folder.run(made.name).path.rmdir()
+    plan.folder.run(measured.name).path.mkdir(parents=True)
+    plan.folder.run(measured.name).scores.write_text("{}")
+    arguments = ["study", saved(study, tmp_path), "--out", str(out), "--amount", "3"]
+    assert cli.main([*arguments, "--budget", "steps"]) == 2
+    told = capsys.readouterr().err
+    assert f"{made.name} was begun with other values of steps" in told
+    assert f"or delete {plan.folder.run(measured.name).path}." in told
+
+
 def test_a_cell_in_use_is_left_to_its_process(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -265,6 +265,11 @@ def test_curves_refuse_what_is_no_other_budget(tmp_path: Path) -> None:
     save_study(other)
     with pytest.raises(UserError, match="kind steps, this study one of kind seconds"):
         open_beside(plan, [other.folder.path])
+    longer = tuple(replace(each, changes={"iterations": 7}) for each in plan.config.finetunings)
+    other = make_plan(replace(plan.config, finetunings=longer), tmp_path / "c")
+    save_study(other)
+    with pytest.raises(UserError, match="means something else by finetunings: voc-c4, so"):
+        open_beside(plan, [other.folder.path])
 
 
 @pytest.fixture

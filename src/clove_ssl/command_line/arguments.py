@@ -7,7 +7,7 @@ The first word, and a file, say what the options are laid over: a recipe, a prot
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -127,7 +127,7 @@ def base_config(args: list[str]) -> tuple[PretrainConfig, list[str]]:
     """What command-line options are laid over: a recipe, a file, or a recipe and then a file."""
     file, args = file_of(args)
     if (name := leading_name(args)) is not None:
-        return _changed_by(file, recipe(name, _ANYWHERE)), args[1:]
+        return _changed_by(file, recipe(name, _ANYWHERE), name), args[1:]
     if file is not None:
         return _without_out(_config_from_file(PretrainConfig, file)), args
     if wants_help(args):
@@ -139,7 +139,7 @@ def base_protocol(args: list[str]) -> tuple[FinetuneConfig, list[str]]:
     """What command-line options are laid over: a protocol, a file, or one and then the other."""
     file, args = file_of(args)
     if (name := leading_name(args)) is not None:
-        named = _changed_by(file, protocol(name, _ANYWHERE, _ANY_BACKBONE))
+        named = _changed_by(file, protocol(name, _ANYWHERE, _ANY_BACKBONE), name)
         if named.backbone == _ANY_BACKBONE:
             named = replace(named, backbone=tyro.MISSING)
         return named, args[1:]
@@ -203,12 +203,17 @@ def _config_from_file(cls: type[T], file: Path) -> T:
     return files.load(cls, file, overrides={"out": str(_ANYWHERE)})
 
 
-def _changed_by(file: Path | None, config: C) -> C:
-    """A config with the values of a file laid over it, if there is one; ``out`` is left open."""
+def _changed_by(file: Path | None, config: C, name: str) -> C:
+    """A named config with the values of a file laid over it, if any; ``out`` is left open."""
     if file is not None:
         from clove_ssl.config import files
 
         values = {**files.read_values(file), "out": str(_ANYWHERE)}
+        if values.keys() >= {field.name for field in fields(config)}:
+            raise UserError(
+                f"{file} sets every option, so nothing of {name} would be left. Leave out one of "
+                "the two, or keep only those lines of the file that shall differ."
+            )
         config = files.changed(config, values, where=str(file))
     return _without_out(config)
 

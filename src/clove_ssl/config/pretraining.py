@@ -89,7 +89,8 @@ class DataConfig(Ranged):
 
     def located(self) -> DataConfig:
         """The same images, by names that hold in whatever folder a run is resumed."""
-        return replace(self, source=_absolute(self.source), more=tuple(map(_absolute, self.more)))
+        more = tuple(map(absolute_source, self.more))
+        return replace(self, source=absolute_source(self.source), more=more)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,7 +295,7 @@ class PretrainConfig(Ranged):
         if weights is not None and weights.exists():
             backbone = replace(backbone, weights=weights.absolute())
         if probe.data is not None:
-            probe = replace(probe, data=_absolute(probe.data))
+            probe = replace(probe, data=absolute_source(probe.data))
         return replace(self, data=self.data.located(), backbone=backbone, probe=probe)
 
     def share_per_process(self, processes: int) -> int:
@@ -310,7 +311,8 @@ class PretrainConfig(Ranged):
         return max(1, self.epochs * images // self.batch_size)
 
 
-def _absolute(source: str) -> str:
+def absolute_source(source: str) -> str:
+    """The name of images that holds in whatever folder somebody is."""
     if source == SCENES or "://" in source:
         return source
     return os.path.abspath(os.path.expanduser(source))

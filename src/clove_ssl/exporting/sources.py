@@ -16,14 +16,14 @@ from clove_ssl.backbones.build import Backbone
 from clove_ssl.backbones.last_norm import size_last_stage
 from clove_ssl.config import files
 from clove_ssl.config.finetuning import FinetuneConfig
-from clove_ssl.config.pretraining import PretrainConfig
+from clove_ssl.config.pretraining import PretrainConfig, shown_source
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError, already_there
 from clove_ssl.methods.teacher_student import BackboneEncoder
 from clove_ssl.pretraining.going_on import restore_method
 from clove_ssl.runs.directory import RunDirectory, not_exported, read_config
 from clove_ssl.runs.metrics import damaged_lines, last_values, read_metrics
-from clove_ssl.runs.probe_file import read_probes
+from clove_ssl.runs.probe_file import is_about, read_probes
 from clove_ssl.runs.state import read_state
 from clove_ssl.weights.config import ExportConfig
 from clove_ssl.weights.export.formats import FORMATS
@@ -199,10 +199,9 @@ def _facts_of_run(
 
 
 def _probes(run: RunDirectory) -> dict[str, float]:
-    """Scores of ``clove probe`` for this very run."""
-    here = run.path.resolve()
+    """Scores of ``clove probe`` for these very weights."""
     return {
-        f"{each['title']} on {each['data']}": each["value"]
+        f"{each['title']} on {shown_source(each['data'])}": each["value"]
         for each in read_probes(run)
-        if Path(each["backbone"]).resolve() == here
+        if is_about(each, run)
     }

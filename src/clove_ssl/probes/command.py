@@ -9,6 +9,7 @@ Without ``--data`` a run is probed on its own images; a sentence says what the s
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,12 @@ from rich.table import Table
 
 from clove_ssl.atomic import check_new_file, write_text
 from clove_ssl.backbones.build import Backbone, build_backbone
+from clove_ssl.config.pretraining import absolute_source
 from clove_ssl.config.probing import ProbeConfig, ProbeName
 from clove_ssl.console import Console
 from clove_ssl.errors import UserError
 from clove_ssl.probes.data import open_probe_data
 from clove_ssl.probes.own_images import (
-    RANDOM,
     random_config,
     trained_runs,
     with_baseline,
@@ -35,9 +36,10 @@ from clove_ssl.probes.suite import TITLES, Amounts, ProbeSuite
 from clove_ssl.report.page import write_report
 from clove_ssl.report.verdict import probe_verdict
 from clove_ssl.runs.directory import RunDirectory
-from clove_ssl.runs.probe_file import Entries, read_entries, read_probes
+from clove_ssl.runs.probe_file import RANDOM, SAME_IMAGES, Entries, read_entries, read_probes
 from clove_ssl.training.processes import choose_device
 from clove_ssl.weights.load import load_backbone
+from clove_ssl.weights.safetensors_file import content_hash, portable_state
 
 FAST_PROBES: tuple[ProbeName, ...] = ("correspondence", "spread")
 """What needs no labels."""
@@ -62,9 +64,9 @@ def probe_backbones(config: ProbeConfig, suite: ProbeSuite | None = None) -> Res
             "clove probe random:resnet18 runs/a"
         )
     _kept(config)  # a damaged file is better found before the work than after it
-    config, results = _measure(config, suite)
+    config, results, hashes = _measure(config, suite)
     RichConsole().print(_table(config, results))
-    entries = _entries(config, results)
+    entries = _entries(config, results, hashes)
     _record(config, entries)
     for run in _runs(config):
         write_report(run)
@@ -77,13 +79,16 @@ def measure_finished(run: RunDirectory, *, images: int) -> None:
     """Record how a run that has just finished does on its own images, beside random weights."""
     config = ProbeConfig(backbones=(str(run.path),), probe=FAST_PROBES, test_images=images)
     config = with_baseline(config)
-    config, results = _measure(config, open_suite(config))
-    _record(config, _entries(config, results))
+    config, results, hashes = _measure(config, open_suite(config))
+    _record(config, _entries(config, results, hashes))
 
 
-def _measure(config: ProbeConfig, suite: ProbeSuite | None) -> tuple[ProbeConfig, Results]:
-    """The config with its defaults filled in, and the scores of all its backbones."""
+def _measure(
+    config: ProbeConfig, suite: ProbeSuite | None
+) -> tuple[ProbeConfig, Results, dict[str, str]]:
+    """The config with its defaults filled in, and the scores and weights of all its backbones."""
     backbones = {name: _open_backbone(name, config) for name in config.backbones}
+    hashes = {name: content_hash(portable_state(each.body)) for name, each in backbones.items()}
     suite = suite or open_suite(config)
     config, _ = with_defaults(config)
     config = replace(config, stages=config.stages or (_trained_stage(backbones),))
@@ -92,7 +97,7 @@ def _measure(config: ProbeConfig, suite: ProbeSuite | None) -> tuple[ProbeConfig
         name: suite.measure(backbone, config.stages, device=device)
         for name, backbone in backbones.items()
     }
-    return config, results
+    return config, results, hashes
 
 
 def open_suite(config: ProbeConfig) -> ProbeSuite:
@@ -156,14 +161,14 @@ def _table(config: ProbeConfig, results: Results) -> Table:
     return table
 
 
-def _entries(config: ProbeConfig, results: Results) -> Entries:
+def _entries(config: ProbeConfig, results: Results, hashes: Mapping[str, str]) -> Entries:
     """What is recorded: every score, and by how much it is ahead of random weights."""
     baseline = next((name for name in results if name.startswith(RANDOM)), None)
     starts = {run.name: run.config.backbone.weights for run in trained_runs(config.backbones)}
     entries = []
     for name, scores in results.items():
         for kind, score in scores.items():
-            entry = _entry(name, kind, score, config)
+            entry = {**_entry(name, kind, score, config), "weights": hashes[name]}
             if starts.get(name) is not None:
                 entry["started_from"] = str(starts[name])
             if baseline is not None and name != baseline:
@@ -175,10 +180,11 @@ def _entries(config: ProbeConfig, results: Results) -> Entries:
 
 
 def _record(config: ProbeConfig, entries: Entries) -> None:
-    """Lay the entries over what each file has."""
+    """Add the entries to what each file has of other measurements; the last come last."""
+    fresh = {_identity(entry) for entry in entries}
     for file, before in _kept(config).items():
-        fresh = {_identity(entry): entry for entry in (*before, *entries)}
-        write_text(file, json.dumps(list(fresh.values()), indent=1) + "\n")
+        others = [entry for entry in before if _identity(entry) not in fresh]
+        write_text(file, json.dumps([*others, *entries], indent=1) + "\n")
 
 
 def _kept(config: ProbeConfig) -> dict[Path, Entries]:
@@ -197,9 +203,14 @@ def _runs(config: ProbeConfig) -> list[RunDirectory]:
 
 
 def _entry(name: str, kind: str, score: Score, config: ProbeConfig) -> dict[str, Any]:
+    assert config.data is not None  # the defaults are filled in
     return {
         "backbone": name,
-        "data": config.data,
+        "data": absolute_source(config.data),
+        "train": None if config.train is None else absolute_source(config.train),
+        "test_split": config.test_split,
+        "train_images": config.train_images,
+        "test_images": config.test_images,
         "size": config.size,
         "stages": list(config.stages),
         "seed": config.seed,
@@ -215,5 +226,4 @@ def _entry(name: str, kind: str, score: Score, config: ProbeConfig) -> dict[str,
 
 def _identity(entry: dict[str, Any]) -> tuple[Any, ...]:
     """What makes two entries the same measurement; some of old versions do not name the probe."""
-    keys = ("backbone", "data", "size", "stages", "seed", "figure")
-    return tuple(str(entry.get(key)) for key in keys)
+    return tuple(str(entry.get(key)) for key in ("backbone", *SAME_IMAGES))

@@ -15,7 +15,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from clove_ssl.config.pretraining import SCENES, DataConfig
+from clove_ssl.config.pretraining import SCENES, DataConfig, absolute_source
 from clove_ssl.data.labels.classes import find_class_labels, read_class_labels
 from clove_ssl.data.labels.mask_folders import (
     CityscapesLabels,
@@ -67,6 +67,7 @@ def open_probe_data(
     counts: tuple[int, int] = (400, 200),
 ) -> ProbeData:
     """What ``data`` offers; ``size`` and ``counts`` (training, test) are those of scenes."""
+    _check_parts(data, train, test_split)
     if data == SCENES:
         return _scenes(size, counts)
     root = Path(os.path.expanduser(data))
@@ -87,6 +88,20 @@ def open_probe_data(
         split = _test_split(test_split, {entry.name for entry in root.iterdir()})
         return _pictures(FolderSource(root / split), str(root / "train"))
     return _pictures(FolderSource(root), train)
+
+
+def _check_parts(data: str, train: str | None, test_split: str | None) -> None:
+    """Refuse to judge on what is learned from."""
+    if test_split == "train":
+        raise UserError(
+            "--test-split train is what probes learn from, so nothing can be judged on it. Name "
+            "another split, or leave it out."
+        )
+    if train is not None and absolute_source(train) == absolute_source(data):
+        raise UserError(
+            f"--train {train} and --data are the same images, which cannot be learned from and "
+            "judged on. Leave --train out to have every fifth image judged on."
+        )
 
 
 def source_images(source: ImageSource) -> ImageSet:

@@ -12,8 +12,7 @@ from clove_ssl.data.sources import open_source
 from clove_ssl.errors import UserError
 from clove_ssl.probes.data import ProbeData, readable_images
 from clove_ssl.runs.directory import RunDirectory, read_config
-
-RANDOM = "random:"
+from clove_ssl.runs.probe_file import RANDOM
 
 
 @dataclass(frozen=True)

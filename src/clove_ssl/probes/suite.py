@@ -17,12 +17,14 @@ keypoints          keypoints               persons with keypoints
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.config.probing import ProbeName
@@ -204,14 +206,18 @@ class ProbeSuite:
         assert self._data.classes is not None  # or none of its probes would be asked for
         names = self._data.classes[0].labels.class_names
         load = partial(load_classified, class_names=names, size=self._size)
-        return _both(load, self._data.classes, self._amounts.classes)
+        known, asked = _both(load, self._data.classes, self._amounts.classes)
+        _warn_of_shared(known.images, asked.images)
+        return known, asked
 
     @cached_property
     def _pictures(self) -> tuple[Pictures, Pictures]:
         assert self._data.masks is not None
         probes.check_sets(*self._data.masks)
         load = partial(load_pictures, size=self._size)
-        return _both(load, self._data.masks, self._amounts.masks)
+        learned, judged = _both(load, self._data.masks, self._amounts.masks)
+        _warn_of_shared(learned.images, judged.images)
+        return learned, judged
 
     @cached_property
     def _persons(self) -> tuple[Persons, Persons]:
@@ -226,3 +232,19 @@ def _both(
     """What is learned from and what is judged, at most so many images of each."""
     learned, judged = (load(part, limit=limit) for part, limit in zip(parts, limits, strict=True))
     return learned, judged
+
+
+def _warn_of_shared(learned: Tensor, judged: Tensor) -> None:
+    """Say how many images are judged that were learned from, under whatever name they lie."""
+    known = set(map(_pixels, learned))
+    shared = sum(_pixels(image) in known for image in judged)
+    if shared:
+        Console().warn(
+            f"{shared:,} of the {counted(len(judged), 'test image')} look exactly like an image "
+            "that is learned from, so scores are too high. Take them out of one of the two sets."
+        )
+
+
+def _pixels(image: Tensor) -> bytes:
+    """A short text that two images share when they are equal."""
+    return hashlib.blake2b(image.numpy().tobytes(), digest_size=16).digest()

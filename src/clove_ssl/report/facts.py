@@ -124,7 +124,8 @@ def _training_time(history: History, batch_size: int) -> str:
 def _probe_facts(run: RunDirectory, config: PretrainConfig, history: History) -> Facts:
     """What frozen features reach, with random weights in brackets where they were measured."""
     shares = [pair for pair in probes_of(run) if pair[0]["is_share"]]
-    # Those on the run's own images come first, then those that were recorded first.
+    # Those on the run's own images come first, then what was measured last.
+    shares.reverse()
     shares.sort(key=lambda pair: pair[0]["data"] != config.data.source)
     facts: Facts = {}
     for entry, baseline in shares:

@@ -32,7 +32,7 @@ from clove_ssl.report.runs import ReportedRun, read_runs
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.hints import worrying
 from clove_ssl.runs.metric_table import Level
-from clove_ssl.runs.probe_file import read_probes
+from clove_ssl.runs.probe_file import is_about, is_outdated, read_probes
 
 GEOMETRY = {
     "width": curves.WIDTH,
@@ -180,10 +180,19 @@ def _worries(runs: Sequence[ReportedRun]) -> list[tuple[ReportedRun, Level, str,
 
 def _charts(runs: Sequence[ReportedRun]) -> list[BarChart]:
     """Probes of all runs; what several files know is shown once."""
-    found = [read_probes(run.run) for run in runs]
-    entries = {str(sorted(entry.items(), key=str)): entry for each in found for entry in each}
-    colours = {run.run.path.resolve().name: run.number for run in runs}
-    return bar_charts(list(entries.values()), colours)
+    found = [entry for run in runs for entry in read_probes(run.run)]
+    entries = list({str(sorted(entry.items(), key=str)): entry for entry in found}.values())
+    colours = {
+        str(entry["backbone"]): run.number
+        for run in runs
+        for entry in entries
+        if is_about(entry, run.run)
+    }
+    outdated = [any(is_outdated(entry, run.run) for run in runs) for entry in entries]
+    marked = [
+        {**entry, "is_outdated": is_old} for entry, is_old in zip(entries, outdated, strict=True)
+    ]
+    return bar_charts(marked, colours)
 
 
 def _is_scored(run: ReportedRun) -> bool:

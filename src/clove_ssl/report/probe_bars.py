@@ -1,7 +1,7 @@
 """Charts that compare probed backbones; the page draws them with plain HTML boxes.
 
-Only scores of one kind, on the same data at the same image size, are put side by
-side. A share is a bar that begins at 0; a score that is better when lower, or below
+Only scores of one kind, on the same images at the same size, are put side by side. A
+share is a bar that begins at 0; a score that is better when lower, or below
 zero, is a dot on its axis, since a bar would make the worst the longest. Positions are
 percent of the width of the chart, shares are shown in percent.
 """
@@ -11,15 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from clove_ssl.config.pretraining import shown_source
 from clove_ssl.report.curves import Axis, tick_labels, ticks, value_range
-from clove_ssl.report.verdict import RANDOM, Entry, percent
+from clove_ssl.report.verdict import Entry, percent
 from clove_ssl.runs.common_metrics import COMMON
 from clove_ssl.runs.metrics import PROBE_PREFIX
+from clove_ssl.runs.probe_file import RANDOM, SAME_IMAGES
 
+_SHOWN_BY_BARS = ("stages", "seed")
 LOWER_IS_BETTER = frozenset({"alignment", "uniformity"})
 _MEANINGS = {metric.name.removeprefix(PROBE_PREFIX): metric.meaning for metric in COMMON}
 
@@ -56,23 +57,18 @@ class BarChart:
 def bar_charts(probes: Sequence[Entry], colours: Mapping[str, int] | None = None) -> list[BarChart]:
     """One chart per kind of score and kind of data, in the order of ``probes.json``.
 
-    ``colours`` are the numbers of runs by the names of their folders.
+    ``colours`` are the numbers of runs by the names of backbones.
     """
-    charts: dict[tuple[str, str, str, str], list[Entry]] = {}
+    charts: dict[tuple[str, ...], list[Entry]] = {}
     # A network that diverged has no score, and a bar without a length cannot be drawn.
     for probe in (each for each in probes if math.isfinite(each["value"])):
-        size = f" at {probe['size']} px" if "size" in probe else ""
-        key = (probe["title"], probe["data"], size, str(probe.get("figure", "")))
-        charts.setdefault(key, []).append(probe)
-    return [
-        _chart(title, f"on {shown_source(data)}{size}", kind, members, colours or {})
-        for (title, data, size, kind), members in charts.items()
-    ]
+        compared = [str(probe.get(key)) for key in SAME_IMAGES if key not in _SHOWN_BY_BARS]
+        charts.setdefault((probe["title"], *compared), []).append(probe)
+    return [_chart(members, colours or {}) for members in charts.values()]
 
 
-def _chart(
-    title: str, data: str, kind: str, probes: Sequence[Entry], colours: Mapping[str, int]
-) -> BarChart:
+def _chart(probes: Sequence[Entry], colours: Mapping[str, int]) -> BarChart:
+    kind = str(probes[0].get("figure", ""))
     is_lower = kind in LOWER_IS_BETTER
     values = [value for probe in probes for value in (probe["value"], *_interval(probe))]
     form: Literal["bar", "dot"] = "dot" if is_lower or min(values) < 0 else "bar"
@@ -81,8 +77,8 @@ def _chart(
     scale = 100 if probes[0]["is_share"] else 1
     labels = tick_labels([scale * position for position in positions])
     return BarChart(
-        title=headed(title),
-        data=data,
+        title=headed(probes[0]["title"]),
+        data=_images_of(probes[0]),
         meaning=_MEANINGS.get(kind, ""),
         better="lower" if is_lower else "higher",
         form=form,
@@ -90,6 +86,15 @@ def _chart(
         ticks=tuple(zip(map(axis.place, positions), labels, strict=True)),
         bars=tuple(_bar(probe, axis, colours) for probe in probes),
     )
+
+
+def _images_of(probe: Entry) -> str:
+    """On which images a score was found."""
+    size = f" at {probe['size']} px" if "size" in probe else ""
+    split = f", {probe['test_split']}" if probe.get("test_split") else ""
+    limits = {"training": probe.get("train_images"), "test": probe.get("test_images")}
+    limited = "".join(f", up to {n:,} {part} images" for part, n in limits.items() if n is not None)
+    return f"on {shown_source(probe['data'])}{size}{split}{limited}"
 
 
 def headed(title: str) -> str:
@@ -120,7 +125,7 @@ def _bar(probe: Entry, axis: Axis, colours: Mapping[str, int]) -> Bar:
         whisker=whisker,
         chance=None if chance is None else axis.place(chance),
         is_baseline=name.startswith(RANDOM),
-        run=colours.get(Path(name).name),
+        run=colours.get(name),
     )
 
 
@@ -132,6 +137,8 @@ def _note(probe: Entry) -> str:
         parts.append(f"chance {_text(probe['chance'], probe)}")
     if "accuracy" in probe:
         parts.append(f"pixel accuracy {percent(probe['accuracy'])}")
+    if probe.get("is_outdated"):
+        parts.append("weights that the run had before it went on")
     return ", ".join(parts)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from clove_ssl.config.finetuning import RANDOM as FROM_SCRATCH
@@ -19,7 +18,7 @@ from clove_ssl.errors import counted
 from clove_ssl.runs.directory import RunDirectory, read_config
 from clove_ssl.runs.hints import Hint, hints, worrying
 from clove_ssl.runs.metrics import read_metrics
-from clove_ssl.runs.probe_file import read_probes
+from clove_ssl.runs.probe_file import RANDOM, SAME_IMAGES, is_about, read_probes
 from clove_ssl.runs.state import RunState, read_state
 from clove_ssl.runs.summary_file import read_summary
 from clove_ssl.tasks.scoring.scores import read_scores
@@ -27,7 +26,6 @@ from clove_ssl.tasks.scoring.scores import read_scores
 Standing = Literal["good", "early", "look", "bad"]
 Entry = Mapping[str, Any]
 """An entry of ``probes.json``, as ``runs/probe_file.py`` reads it."""
-RANDOM = "random:"
 FEW_STEPS = 100
 """Optimizer steps after which no network has learned anything worth using."""
 _CLEAR_GAIN = 0.02
@@ -199,7 +197,7 @@ def _repeated_score(run: RunDirectory) -> Scored | None:
 def compared_with_random(run: RunDirectory, config: PretrainConfig) -> RunVerdict | None:
     """What the probes of a run say; nothing where random weights were not measured beside it."""
     measured = [entry for entry, baseline in probes_of(run) if baseline is not None]
-    # The run's own images come first: they are what it was made for.
+    measured.reverse()  # the run's own images come first: they are what it was made for
     on_own = [entry for entry in measured if entry["data"] == config.data.source]
     for kind in _TOLD_FIRST:
         for entry in (*on_own, *measured):
@@ -209,9 +207,9 @@ def compared_with_random(run: RunDirectory, config: PretrainConfig) -> RunVerdic
 
 
 def probes_of(run: RunDirectory) -> list[tuple[Entry, Entry | None]]:
-    """What was measured of a run, with random weights measured beside it."""
+    """What was measured of the weights of a run, with random ones measured beside them."""
     entries = read_probes(run)
-    own = [entry for entry in entries if _is_of(entry, run)]
+    own = [entry for entry in entries if is_about(entry, run)]
     return [(entry, _baseline(entry, entries)) for entry in own]
 
 
@@ -325,21 +323,13 @@ def _unmeasured(run: RunDirectory, state: RunState) -> RunVerdict:
     )
 
 
-def _is_of(entry: Entry, run: RunDirectory) -> bool:
-    """Whether an entry is about the exported backbone of this run, which may have been moved."""
-    name = str(entry["backbone"])
-    own_names = (run.path.resolve().name, run.backbone.name)
-    return Path(name).name in own_names and not name.startswith(RANDOM)
-
-
 def _baseline(entry: Entry, entries: Sequence[Entry]) -> Entry | None:
     """The same measurement of random weights."""
-    alike = ("figure", "data", "size", "stages", "seed")
     found = [
         other
         for other in entries
         if str(other["backbone"]).startswith(RANDOM)
-        and all(other.get(key) == entry.get(key) for key in alike)
+        and all(other.get(key) == entry.get(key) for key in SAME_IMAGES)
     ]
     named = [other for other in found if other["backbone"] == entry.get("baseline")]
     return next(iter([*named, *found]), None)

@@ -88,10 +88,11 @@ def check_is_new(path: Path) -> None:
     if path.is_file():
         raise UserError(f"{path} is a file. Give a new folder, for example --out {path}-run.")
     if path.is_dir() and not all(map(_is_left_by_a_kill, path.iterdir())):
+        goes_on = f", or continue that run: clove resume {path}; --overwrite replaces it"
         raise UserError(
             f"{path} is not empty, and a new run would overwrite what is there. Choose another "
-            f"folder, for example --out {path}-2, or continue that run: clove resume {path}; "
-            "--overwrite replaces it."
+            f"folder, for example --out {path}-2"
+            f"{goes_on if RunDirectory(path).config.is_file() else ''}."
         )
 
 

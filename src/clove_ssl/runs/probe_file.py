@@ -1,7 +1,13 @@
-"""``probes.json``: what ``clove probe`` found, one entry per score; every run may have one."""
+"""``probes.json``: what ``clove probe`` found, one entry per score; every run may have one.
+
+An entry says whose weights it is about by their hash, since folders of different runs can have one
+name, and a run that went on has other weights than those that were probed before.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -10,6 +16,13 @@ from clove_ssl.errors import UserError
 from clove_ssl.runs.directory import RunDirectory
 
 Entries = list[dict[str, Any]]
+RANDOM = "random:"
+SAME_IMAGES = (
+    *("figure", "data", "size", "stages", "seed"),
+    *("train", "test_split", "train_images", "test_images"),
+)
+"""What scores have in common that may be compared; what is left out stands for the usual value."""
+_LARGEST_HEADER = 2**24  # bytes; what is longer is no file of ours
 
 
 class Entry(TypedDict, total=False):
@@ -26,6 +39,9 @@ class Entry(TypedDict, total=False):
     is_share: bool
     stages: list[str]
     size: int
+    weights: str
+    test_split: str | None
+    test_images: int | None
 
 
 def read_probes(run: RunDirectory) -> Entries:
@@ -54,3 +70,37 @@ def _current(entry: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"an interval with {len(interval)} ends")
     texts = {key: entry[key] for key in ("backbone", "data", "title")}
     return {"is_share": False, **entry, **texts, "interval": interval or None}
+
+
+def is_about(entry: Mapping[str, Any], run: RunDirectory) -> bool:
+    """Whether an entry is about the weights that a run hands out now, wherever the run lies."""
+    if str(entry["backbone"]).startswith(RANDOM):
+        return False
+    exported = _exported_weights(run)
+    if exported is None or entry.get("weights") is None:
+        return _is_named_like(entry, run)
+    return bool(entry["weights"] == exported)
+
+
+def is_outdated(entry: Mapping[str, Any], run: RunDirectory) -> bool:
+    """Whether an entry is about weights that a run had before it went on."""
+    return _is_named_like(entry, run) and not is_about(entry, run)
+
+
+def _is_named_like(entry: Mapping[str, Any], run: RunDirectory) -> bool:
+    """Whether the name of an entry is that of a run, which may have been moved."""
+    named, own = Path(entry["backbone"]), (run.path.resolve(), run.backbone.resolve())
+    if named.exists():
+        return named.resolve() in own
+    return named.name in [path.name for path in own]
+
+
+def _exported_weights(run: RunDirectory) -> str | None:
+    """The hash that stands in the file of the exported backbone, if there is one."""
+    try:
+        with run.backbone.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(min(length, _LARGEST_HEADER)))
+        return str(header["__metadata__"]["sha256"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None  # whoever loads the file says what is wrong with it

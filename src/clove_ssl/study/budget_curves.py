@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
 
@@ -36,7 +37,23 @@ def _open(folder: Path, plan: StudyPlan) -> StudyPlan:
             f"--beside {folder} has a budget of kind {theirs}, this study one of kind {kind}. "
             "Curves need the same kind with amounts: seconds, steps or epochs."
         )
+    ours, its = _named_parts(plan.config), _named_parts(other.config)
+    if changed := [name for name in ours if its.get(name, ours[name]) != ours[name]]:
+        raise UserError(
+            f"--beside {folder} means something else by {', '.join(changed)}, so a curve would "
+            "join what cannot be compared. Give a folder of the same study with another --amount."
+        )
     return other
+
+
+def _named_parts(study: StudyConfig) -> dict[str, dict[str, Any]]:
+    """Pre-trainings and what measures them by name, without seeds, of which there may be fewer."""
+    values = files.values_of(study)
+    return {
+        f"{kind}: {part['label']}": {key: each for key, each in part.items() if key != "seeds"}
+        for kind in ("pretrainings", "probes", "finetunings")
+        for part in values[kind]
+    }
 
 
 def budget_curves(plans: Sequence[StudyPlan]) -> dict[str, Markup]:

@@ -135,16 +135,24 @@ class StudyPlan:
     def check_unchanged(self, cells: Iterable[Cell]) -> None:
         """Refuse cells that were begun, or done, with other values than the study has now."""
         for cell in cells:
-            path = self.folder.wanted(cell.name)
-            if state_of(cell, self.folder) == "open" or not path.is_file():
+            path, begun = self.folder.wanted(cell.name), self._begun_with(cell)
+            if not begun or not path.is_file():
                 continue
             before, now = files.read_values(path), plain(self.config_of(cell))
             if changed := sorted(differing(without_folders(before), without_folders(now))):
                 raise UserError(
                     f"{cell.name} was begun with other values of {', '.join(changed)}. Give the "
                     "study another --out, change them back, or delete "
-                    f"{self.folder.run(cell.name).path}."
+                    f"{', '.join(str(self.folder.run(each.name).path) for each in begun)}."
                 )
+
+    def _begun_with(self, cell: Cell) -> list[Cell]:
+        """Of a cell and those that stand on it, what was begun.
+
+        Scores of a backbone that was deleted would stand in the row of the next one.
+        """
+        related = [each for each in self.cells if cell.name in (each.name, *each.needs)]
+        return [each for each in related if state_of(each, self.folder) != "open"]
 
     def _steps_in_time(self, cell: Cell) -> int | None:
         if self.config.budget.kind != "seconds" or not cell.needs:

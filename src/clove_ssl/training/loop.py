@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import signal
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -300,9 +301,12 @@ def _distributed(learner: nn.Module, process: Process) -> nn.Module:
     if process.world_size == 1:
         return learner
     on_gpu = process.device.type == "cuda"
-    return DistributedDataParallel(
-        learner,
-        device_ids=[process.device] if on_gpu else None,
-        broadcast_buffers=False,  # queues and teacher statistics are equal by construction
-        gradient_as_bucket_view=True,
-    )
+    with warnings.catch_warnings():
+        # Its newer name does not exist in all versions of torch, nor mean quite the same.
+        warnings.filterwarnings("ignore", message="`broadcast_buffers`", category=FutureWarning)
+        return DistributedDataParallel(
+            learner,
+            device_ids=[process.device] if on_gpu else None,
+            broadcast_buffers=False,  # queues and teacher statistics are equal by construction
+            gradient_as_bucket_view=True,
+        )
