@@ -200,8 +200,58 @@ def test_a_folder_without_the_images_is_named(pack: Callable[[str], Path], tmp_p
     shutil.rmtree(root / "train")
     assert "None of the images of" in refused(root)
     file = root / "annotations/train.json"
-    with pytest.raises(UserError, match="None of the 5 images of .* is in .*nowhere"):
+    with pytest.raises(UserError, match="None of the images of .* below .*nowhere"):
         open_own(LabelledDataConfig(train_annotations=file, train_images=tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "/home/jo/cups/images/",
+        "C:\\Users\\jo\\cups\\",
+        "images\\",
+        "https://host.org/a%20b/images/",
+        "/data/local-files/?d=cups/",
+        "../../media/upload/1/",
+    ],
+)
+def test_names_of_another_machine_are_known_by_their_ends(
+    start: str, pack: Callable[[str], Path], tmp_path: Path
+) -> None:
+    labels = pack("coco") / "annotations/train.json"
+    shutil.copytree(labels.parent.parent / "train", tmp_path / "cups/images")
+    shutil.copy(labels, tmp_path / "cups/labels.json")
+    expected = opened_boxes(tmp_path / "cups")
+    file = tmp_path / "cups/labels.json"
+    change_json(
+        file, lambda c: [e.update(file_name=start + str(e["file_name"])) for e in c["images"]]
+    )
+    assert opened_boxes(tmp_path / "cups") == expected
+    (note,) = (n for n in open_own(LabelledDataConfig(root=file)).notes if "lead nowhere" in n)
+    assert start in note
+
+
+def opened_boxes(root: Path) -> dict[str, object]:
+    items = open_own(LabelledDataConfig(root=root)).items
+    samples = [item.sample for each in items.values() for item in each]
+    return {sample.image.name: sample.annotations for sample in samples}
+
+
+def test_names_do_not_lead_to_other_images(pack: Callable[[str], Path]) -> None:
+    root = pack("coco")
+    file = root / "annotations/train.json"
+    (root / "images").mkdir()
+    (root / "train").rename(root / "images/val2")  # 00.png, but whose?
+    assert "None of the images of" in refused(file)
+    (root / "images/val2").rename(root / "images/val")
+    change_json(
+        file, lambda c: [e.update(file_name=f"/a/train/{e['file_name']}") for e in c["images"]]
+    )
+    assert "None of the images of" in refused(file)
+    (root / "images/val").rename(root / "images/mine")
+    assert len(opened_boxes(file)) == 5
+    shutil.copytree(root / "images/mine", root / "images/copy")
+    assert "None of the images of" in refused(file)
 
 
 def test_a_wrong_line_is_named_with_its_file_as_it_is_written(
