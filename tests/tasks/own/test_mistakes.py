@@ -174,6 +174,35 @@ def labelme_folder(root: Path) -> Path:
     return root
 
 
+def test_labels_of_an_image_of_another_size_are_refused(tmp_path: Path) -> None:
+    root = labelme_folder(tmp_path / "me")
+    for name in ("a", "b", "c"):
+        change_json(root / f"{name}.json", lambda c: c.update(imageHeight=30, imageWidth=40))
+    assert len(opened_boxes(root)) == 3
+    change_json(root / "b.json", lambda c: c.update(imageHeight=60, imageWidth=80))
+    assert "b.png has 40 x 30 pixels, but its annotation says 80 x 60" in refused(root)
+
+
+@pytest.mark.parametrize("stated", [(40, 30), (30, 40)])
+def test_boxes_of_a_photo_as_it_is_stored_do_not_fit_it_as_it_is_shown(
+    stated: tuple[int, int], tmp_path: Path
+) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # stored 40 x 30, shown 30 x 40
+    width, height = stated
+    for number in range(2):
+        Image.new("RGB", (40, 30), (number, 0, 0)).save(tmp_path / f"{number}.jpg", exif=exif)
+        box = "<xmin>2</xmin><ymin>3</ymin><xmax>9</xmax><ymax>9</ymax>"
+        (tmp_path / f"{number}.xml").write_text(
+            f"<annotation><size><width>{width}</width><height>{height}</height></size>"
+            f"<object><name>cup</name><bndbox>{box}</bndbox></object></annotation>"
+        )
+    if stated == (30, 40):
+        assert len(opened_boxes(tmp_path)) == 2
+    else:
+        assert "says 40 x 30, so no box would fit. If it has an EXIF note" in refused(tmp_path)
+
+
 def test_boxes_and_background_are_no_labels_of_pixels(pack: Callable[[str], Path]) -> None:
     """A network would learn that everything is background."""
     root = pack("yolo")

@@ -15,6 +15,7 @@ from pathlib import Path
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.detection.voc import LARGEST_XML
 from clove_ssl.tasks.labels.samples import Annotation, Sample, check_size
+from clove_ssl.tasks.loading.images import check_same_size
 from clove_ssl.tasks.own.dataset import Found, Item, Problems
 from clove_ssl.tasks.own.readers.files import (
     Images,
@@ -46,7 +47,7 @@ def read_voc_files(files: Sequence[Path], root: Path, problems: Problems) -> Fou
     for path, image in sorted(pairs.items(), key=lambda pair: pair[1].name):
         if path not in splits:
             continue
-        _check_said_size(trees[path], image, path)
+        _check_said_size(trees[path], image, path, sizes[image])
         things = _objects(trees[path], path, names, sizes[image], problems)
         height, width = sizes[image]
         sample = Sample(image, image.stem, width, height, things)
@@ -105,11 +106,12 @@ def _name(entry: ET.Element) -> str:
     return (entry.findtext("name") or "").strip()
 
 
-def _check_said_size(tree: ET.Element, image: Path, path: Path) -> None:
+def _check_said_size(tree: ET.Element, image: Path, path: Path, size: Size) -> None:
     """Boxes that were drawn on an image of another size fit nothing; some tools write 0."""
     width, height = (_number(tree.findtext(f"size/{side}")) for side in ("width", "height"))
     if all(1 <= side < math.inf for side in (width, height)):
         check_size(image, (int(width), int(height)), origin=str(path))
+        check_same_size(image, size, (int(height), int(width)))
 
 
 def _label_map(image: Path) -> Path | None:
