@@ -24,6 +24,7 @@ from PIL import Image
 from clove_ssl import cli
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.errors import UserError
+from clove_ssl.tasks.own.config import SegmentConfig
 from clove_ssl.tasks.own.finding import open_own
 from clove_ssl.tasks.own.pixel_labels import pixel_labels
 
@@ -565,6 +566,29 @@ def test_a_mask_that_does_not_fit_is_named_when_examples_are_drawn(
     (tmp_path / "classes.txt").write_text("background\nthing\n")
     assert cli.main(["data", str(tmp_path), "--out", str(tmp_path / "sheets")]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_masks_of_one_class_are_refused_and_missing_classes_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder in ("images", "masks"):
+        (tmp_path / folder).mkdir()
+    for name in range(5):
+        Image.new("RGB", (8, 8), (name, 0, 0)).save(tmp_path / f"images/{name}.png")
+        mask = np.zeros((8, 8), np.uint8)
+        mask[2:4] = 255
+        Image.fromarray(mask).save(tmp_path / f"masks/{name}.png")
+    (tmp_path / "classes.txt").write_text("background\nsoil\nweed\n")
+    assert cli.main(["data", str(tmp_path)]) == 2
+    assert "are of one class, 'background', so" in capsys.readouterr().err
+    with pytest.raises(UserError, match="Where 255 marks an object, write its number instead"):
+        SegmentConfig().build().read(LabelledDataConfig(root=tmp_path))
+    for name in range(5):
+        Image.fromarray(mask.clip(max=1)).save(tmp_path / f"masks/{name}.png")
+    assert cli.main(["data", str(tmp_path)]) == 0
+    assert "There is no pixel of 'weed'" in capsys.readouterr().out
+    problems = SegmentConfig().build().read(LabelledDataConfig(root=tmp_path)).problems
+    assert "There is no pixel of 'weed'" in problems[0]
 
 
 def test_a_class_name_of_pages_is_refused(pack: Callable[[str], Path]) -> None:

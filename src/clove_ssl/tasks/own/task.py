@@ -23,7 +23,7 @@ from clove_ssl.tasks.own.dataset import TRAIN, VAL, OwnData
 from clove_ssl.tasks.own.describe import describe
 from clove_ssl.tasks.own.finding import open_own, open_to_judge
 from clove_ssl.tasks.own.fractions import Part, draw_part
-from clove_ssl.tasks.own.pixel_labels import OwnPixels, ReducedPixels, pixel_labels
+from clove_ssl.tasks.own.pixel_labels import OwnPixels, ReducedPixels, map_problems, pixel_labels
 from clove_ssl.tasks.own.sizes import (
     choose_anchors,
     choose_side,
@@ -204,9 +204,10 @@ class OwnSemanticTask(SemanticTask):
     def read(self, config: LabelledDataConfig) -> TaskData:
         """Read data in whatever format they are, and look at every mask."""
         data = open_own(config, task="instances")
-        train, val = (pixel_labels(data, split) for split in (TRAIN, VAL))
+        parts = {split: pixel_labels(data, split) for split in (TRAIN, VAL)}
+        train, val = parts[TRAIN], parts[VAL]
+        problems = map_problems(parts, root=data.root) if data.has_maps else []
         for part in (train, val):
-            part.check()
             check_images(part.samples)
         return TaskData(
             train=train,
@@ -215,7 +216,7 @@ class OwnSemanticTask(SemanticTask):
             test_images=len(val),
             class_names=train.class_names,
             notes=(*describe(data), f"  learning from: {len(train):,} images with label maps"),
-            problems=data.problems,
+            problems=(*data.problems, *problems),
         )
 
     def read_test(self, config: LabelledDataConfig, scenes: Path) -> OwnPixels:  # type: ignore[override]
@@ -228,7 +229,7 @@ class OwnSemanticTask(SemanticTask):
         """Images of other data; classes of objects are known by name, those of masks by number."""
         data = open_to_judge(config, vocabulary.class_names[1:], task="instances")
         test = pixel_labels(data, VAL)
-        test.check()
+        test.present_classes()
         return test
 
     def take_fraction(self, data: TaskData, share: float, *, seed: int) -> TaskData:
