@@ -24,7 +24,7 @@ from PIL import Image
 from clove_ssl import cli
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.errors import UserError
-from clove_ssl.tasks.own.config import SegmentConfig
+from clove_ssl.tasks.own.config import DetectConfig, InstancesConfig, SegmentConfig
 from clove_ssl.tasks.own.finding import open_own
 from clove_ssl.tasks.own.pixel_labels import pixel_labels
 
@@ -202,6 +202,28 @@ def test_boxes_of_a_photo_as_it_is_stored_do_not_fit_it_as_it_is_shown(
         assert len(opened_boxes(tmp_path)) == 2
     else:
         assert "says 40 x 30, so no box would fit. If it has an EXIF note" in refused(tmp_path)
+
+
+def test_objects_without_a_mask_are_counted_where_masks_are_learned(tmp_path: Path) -> None:
+    root = labelme_folder(tmp_path / "me")
+    box = {"label": "cup", "points": [[5, 5], [20, 20]], "shape_type": "rectangle"}
+    for name in ("a", "b", "c"):
+        change_json(root / f"{name}.json", lambda c: c["shapes"].append(dict(box)))
+    change_json(root / "c.json", lambda c: c["shapes"].pop())
+    config = LabelledDataConfig(root=root)
+    data = open_own(config)
+    counts = {
+        split: sum(not thing.mask for thing in data.annotations(split)) for split in data.items
+    }
+    problems = "\n".join(InstancesConfig().build().read(config).problems)
+    assert f"{counts['train']} of {counts['train'] + 2} train objects have no mask" in problems
+    assert ("val objects" in problems) == (counts["val"] > 0)
+    assert not DetectConfig().build().read(config).problems
+    whole = labelme_folder(tmp_path / "whole")
+    assert not InstancesConfig().build().read(LabelledDataConfig(root=whole)).problems
+    change_json(whole / "a.json", lambda c: c["shapes"].append(dict(box)))
+    problems = "\n".join(SegmentConfig().build().read(LabelledDataConfig(root=whole)).problems)
+    assert "images are left out: an object has no outline" in problems
 
 
 def test_boxes_and_background_are_no_labels_of_pixels(pack: Callable[[str], Path]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -65,8 +65,8 @@ class OwnDetectionTask(DetectionTask):
         """Read data in whatever format they are, and look at every image."""
         data = open_own(config, task=self.config.name)
         labels, said = self._available(data)
-        train, val = (_only_with(data.detection(split), labels) for split in (TRAIN, VAL))
-        selection = select_targets(train, labels)
+        val = _only_with(data.detection(VAL), labels)
+        selection = select_targets(data.detection(TRAIN), labels)
         check_testable(val, labels)
         for part in (selection.dataset, val):
             check_images(part.samples)
@@ -186,8 +186,10 @@ class OwnDetectionTask(DetectionTask):
                 "with keypoints, or a data.yaml with kpt_shape; for boxes type: clove finetune "
                 "detect"
             )
-        if self.labels != "masks" or data.has_masks:
+        if self.labels != "masks":
             return self.labels, ()
+        if data.has_masks:
+            return self.labels, tuple(_without_masks(data))
         said = f"No object of {data.root} has a mask, so boxes alone are learned, as detect does."
         return "boxes", (said,)
 
@@ -207,6 +209,13 @@ class OwnSemanticTask(SemanticTask):
         parts = {split: pixel_labels(data, split) for split in (TRAIN, VAL)}
         train, val = parts[TRAIN], parts[VAL]
         problems = map_problems(parts, root=data.root) if data.has_maps else []
+        for split, part in parts.items():
+            whole = len(data.items[split])
+            if len(part) < whole:
+                problems.append(
+                    f"{whole - len(part):,} of {whole:,} {split} images are left out: "
+                    + ("they have no mask." if data.has_maps else "an object has no outline.")
+                )
         for part in (train, val):
             check_images(part.samples)
         return TaskData(
@@ -278,6 +287,18 @@ def _no_data(task: str) -> UserError:
         f"{task} is for your own classes and has no built-in scenes. Give --data with a folder or "
         "file of labelled images; to try fine-tuning without any, type: clove finetune voc-c4"
     )
+
+
+def _without_masks(data: OwnData) -> Iterator[str]:
+    """What becomes of objects that have a box alone where masks are learned."""
+    for split in (TRAIN, VAL):
+        things = [thing for thing in data.annotations(split) if not thing.crowd]
+        bare = sum(not thing.mask for thing in things)
+        if bare:
+            yield (
+                f"{bare:,} of {len(things):,} {split} objects have no mask and are left out, as if "
+                "nothing were there. Draw their outlines; or learn boxes: clove finetune detect."
+            )
 
 
 def _has_masks(dataset: DetectionDataset) -> bool:
