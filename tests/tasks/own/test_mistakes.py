@@ -498,6 +498,18 @@ def test_the_verb_data_says_it_all_and_draws(
     assert cli.main(["data", str(tmp_path / "photos")]) == 2
 
 
+def test_crowds_are_told_from_objects(
+    pack: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = pack("coco") / "annotations/train.json"
+    change_json(file, lambda c: c["annotations"][0].update(iscrowd=1))
+    assert cli.main(["data", str(file.parent.parent)]) == 0
+    assert "groups (iscrowd), which are no targets: train 1\n" in capsys.readouterr().out
+    change_json(file, lambda c: [entry.update(iscrowd=1) for entry in c["annotations"]])
+    with pytest.raises(UserError, match="no crowd .* iscrowd: 1 for single objects"):
+        DetectConfig().build().read(LabelledDataConfig(root=file.parent.parent))
+
+
 def test_classes_with_different_keypoints_are_drawn(
     pack: Callable[[str], Path], tmp_path: Path
 ) -> None:
