@@ -548,6 +548,25 @@ def test_odd_values_of_a_data_yaml_are_read_or_refused(
         assert open_own(LabelledDataConfig(root=root)).keypoint_names == ("point_0", "point_1")
 
 
+@pytest.mark.parametrize("start", ["/content/cups-1/", "..\\cups\\", "C:\\cups\\"])
+def test_folders_of_another_machine_are_those_beside_a_data_yaml(
+    start: str, pack: Callable[[str], Path]
+) -> None:
+    root = pack("yolo")
+    expected = {
+        split: len(each) for split, each in open_own(LabelledDataConfig(root=root)).items.items()
+    }
+    names = "names: [a, b, c]\n"
+    slash = "/" if "/" in start else "\\"
+    (root / "data.yaml").write_text(
+        f"{names}path: {start}x\ntrain: {start}images{slash}train\nval: {start}images{slash}val\n"
+    )
+    found = open_own(LabelledDataConfig(root=root)).items
+    assert {split: len(each) for split, each in found.items()} == expected
+    (root / "data.yaml").write_text(f"{names}train: {start}train\nval: {start}images{slash}val\n")
+    assert "neither a folder nor a list of images" in refused(root)
+
+
 @pytest.mark.parametrize("odd", ["inf", "nan", "-1e999"])
 def test_a_keypoint_that_is_no_number_leaves_its_object_out(
     pack: Callable[[str], Path], odd: str
