@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -203,6 +204,10 @@ def test_a_config_replaces_neither_its_weights_nor_what_a_user_wrote(
 ) -> None:
     run, _ = write_tiny_run(tmp_path / "run", "coco-fpn")
     command = ["export", str(run.path), "--to", target, "--heads", "--out"]
+    assert cli.main([*command, str(tmp_path / "w")]) == 2  # Detectron2 looks at the suffix
+    assert re.search(r"give --out .*/w\.p(kl|th)\.", capsys.readouterr().err)
+    assert cli.main([*command, str(tmp_path)]) == 2
+    assert f"give --out {tmp_path}/model.{target}.p" in capsys.readouterr().err
     assert cli.main([*command, str(tmp_path / config)]) == 2
     assert "has that name. Give them another suffix" in capsys.readouterr().err
     assert not (tmp_path / config).exists()

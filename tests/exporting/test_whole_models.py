@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from builders.tasks.exported_detectors import write_tiny_run
@@ -18,6 +19,7 @@ from clove_ssl.data.scenes import SceneSource
 from clove_ssl.exporting.agreement import compare_detections
 from clove_ssl.exporting.detector_graph import DetectorGraph
 from clove_ssl.exporting.suppression import suppress_with_torchvision
+from clove_ssl.finetuning.finetuned import FinetunedModel
 from clove_ssl.tasks.rcnn.instances import DetectionBatch
 
 
@@ -71,17 +73,22 @@ def test_the_onnx_file_runs_in_its_script_alone(tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
     pytest.importorskip("onnxruntime")
     run, _ = write_tiny_run(tmp_path / "run", "voc-c4")  # the smallest graph
-    photo = tmp_path / "photo.png"
-    Image.fromarray(SceneSource(1, size=90).scene(0).image).resize((90, 61)).save(photo)
+    scene = Image.fromarray(SceneSource(1, size=90).scene(0).image).resize((90, 61))
     assert cli.main(["export", str(run.path), "--to", "onnx"]) == 0
     script = run.model.with_name("model.onnx.py")
     assert "clove" not in script.read_text()
+    grey = Image.fromarray(np.asarray(scene.convert("L")).astype(np.uint16) * 257)
+    for picture in (scene, grey):  # of 8 bits, and of 16
+        picture.save(tmp_path / "photo.png")
+        check_script(script, tmp_path / "photo.png", load_finetuned(run.path))
+
+
+def check_script(script: Path, photo: Path, model: FinetunedModel) -> None:
     ended = subprocess.run(
         [sys.executable, script.name, str(photo)], cwd=script.parent, capture_output=True, text=True
     )
     assert ended.returncode == 0, ended.stderr
     lines = [line.split() for line in ended.stdout.splitlines()]
-    model = load_finetuned(run.path)
     found = model(photo)
     assert [line[0] for line in lines] == [model.class_names[n] for n in found.classes.tolist()]
     scores = torch.tensor([float(line[1]) for line in lines])

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from clove_ssl.errors import UserError
+from clove_ssl.painting.predictions import Things, paint_things
 from clove_ssl.painting.sheets import (
     as_colours,
     captioned,
@@ -48,6 +49,19 @@ def test_a_caption_never_leaves_its_tile() -> None:
     rows = np.asarray(tile)[: tile.height - 100]
     assert (rows[:, -1] == 255).all()  # nothing is cut off at the edge
     assert (rows < 100).any()
+
+
+def test_letters_that_the_font_lacks_are_drawn_without_their_accents() -> None:
+    tile = enlarged(grey(10, 10), 100)
+    odd = captioned(tile, "Tür Straße café Łódź", note="5 µm – ça")
+    plain = captioned(tile, "Tur Strasse cafe Lodz", note="5 um - ca")
+    assert odd.tobytes() == plain.tobytes()
+    boxes = np.array([[20.0, 40.0, 60.0, 80.0]])
+    odd, plain = (
+        paint_things(grey(100, 100), Things(boxes, (name,), (0,)), caption=name)
+        for name in ("Tür", "Tur")
+    )
+    assert odd.tobytes() == plain.tobytes()
 
 
 def test_rows_are_about_equally_long() -> None:

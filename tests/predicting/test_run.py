@@ -113,6 +113,18 @@ def test_objects_below_the_score_are_left_out(
     assert min(scores) == least
 
 
+def test_where_nothing_is_found_a_lower_score_is_named(
+    runs: dict[str, Path], photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert predict(runs["coco-fpn"], photos, "--score", "1", out=tmp_path / "a") == 0
+    assert (
+        "No object has a score of 1 or more. Give a lower one, such as" in capsys.readouterr().out
+    )
+    assert predict(runs["coco-fpn"], photos, "--score", "0", out=tmp_path / "b") == 0
+    assert predict(runs["voc-semantic"], photos, out=tmp_path / "c") == 0
+    assert "No object" not in capsys.readouterr().out
+
+
 def test_results_in_the_formats_of_other_programs(
     runs: dict[str, Path], photos: Path, tmp_path: Path
 ) -> None:

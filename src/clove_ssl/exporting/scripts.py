@@ -13,16 +13,23 @@ RESIZING = """\
 """The ``size`` that detectors see of a ``photo``, to the pixel: in another order of operations some
 photos, many of those that are twice as wide as high among them, would be rounded another way."""
 
+_OPENING = """\
+photo = ImageOps.exif_transpose(Image.open(sys.argv[1]))
+if photo.mode[0] == "I":  # grey with 16 bits, of which Pillow would cut off the upper ones
+    photo = Image.fromarray((np.asarray(photo) >> 8).astype(np.uint8))
+photo = photo.convert("RGB")
+"""
+
 
 def detector_script(file: str, settings: Mapping[str, int]) -> str:
     """A program that prints the objects of a photo."""
+    resizing = RESIZING.format(indent="", **settings)
     return f"""\
 import json, sys
 import numpy as np, onnxruntime
 from PIL import Image, ImageOps
 
-photo = ImageOps.exif_transpose(Image.open(sys.argv[1])).convert("RGB")
-{RESIZING.format(indent="", **settings)}seen = photo.resize(size, Image.Resampling.BILINEAR)
+{_OPENING}{resizing}seen = photo.resize(size, Image.Resampling.BILINEAR)
 pixels = np.asarray(seen).transpose(2, 0, 1)[None]
 session = onnxruntime.InferenceSession(sys.argv[2] if len(sys.argv) > 2 else "{file}")
 names = json.loads(session.get_modelmeta().custom_metadata_map["classes"])
@@ -41,8 +48,7 @@ import json, sys
 import numpy as np, onnxruntime
 from PIL import Image, ImageOps
 
-photo = ImageOps.exif_transpose(Image.open(sys.argv[1])).convert("RGB")
-scale = min(1, {settings["longest"]} / max(photo.size))
+{_OPENING}scale = min(1, {settings["longest"]} / max(photo.size))
 seen = photo.resize([max(1, round(scale * side)) for side in photo.size], Image.Resampling.BILINEAR)
 session = onnxruntime.InferenceSession(sys.argv[2] if len(sys.argv) > 2 else "{file}")
 names = json.loads(session.get_modelmeta().custom_metadata_map["classes"])

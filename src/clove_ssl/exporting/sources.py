@@ -64,6 +64,13 @@ def place_of_model(config: ExportConfig) -> Path:
 def place_of_export(config: ExportConfig, usual: Path, is_run: bool) -> Path:
     """Where to write; only what an earlier export left inside the run is replaced."""
     path = config.out or usual
+    expected = Path(FORMATS[config.to].suffix).suffix or FORMATS[config.to].suffix
+    if config.out is not None and expected and not path.suffix:
+        named = path / usual.name if path.is_dir() else f"{path}{expected}"
+        raise UserError(
+            f"--out is {path}, without a suffix, by which other programs tell what a file is. "
+            f"Expected the new file; give --out {named}."
+        )
     if path.exists() and (config.out is not None or not is_run):
         raise already_there(path)
     return path

@@ -10,6 +10,7 @@ Dimensions: N objects, P keypoints, H x W pixels of the image.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -229,7 +230,7 @@ def _paint_keypoints(
 
 def _paint_name(page: _Page, box: NDArray[np.floating], name: str, colour: Colour) -> None:
     """A name above its box, or at a free place near that; none where names are in the way."""
-    font = page.font
+    font, name = page.font, drawable(name)
     width, height = font.getlength(name) + 6, page.letters + 4
     left = min(max(0.0, box[0] * page.scale), max(0.0, page.picture.width - width))
     above = box[1] * page.scale - height
@@ -247,6 +248,18 @@ def _meet(a: Rectangle, b: Rectangle) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
+_WITHOUT_ACCENTS = str.maketrans(
+    {"ß": "ss", "æ": "ae", "Æ": "AE", "œ": "oe", "Œ": "OE", "ø": "o", "Ø": "O", "å": "a", "Å": "A"}
+    | {"ł": "l", "Ł": "L", "đ": "d", "Đ": "D", "ı": "i", "–": "-", "—": "-", "µ": "u"}
+)
+
+
+def drawable(text: str) -> str:
+    """The text in letters that Pillow's font has, which are those of English: Tür becomes Tur."""
+    plain = unicodedata.normalize("NFKD", text.translate(_WITHOUT_ACCENTS))
+    return "".join(letter for letter in plain if not unicodedata.combining(letter))
+
+
 def readable_on(colour: Colour) -> Colour:
     """Ink that is seen on a colour."""
     red, green, blue = colour
@@ -258,7 +271,7 @@ def _with_caption(picture: Image.Image, caption: str) -> Image.Image:
     whole = Image.new("RGB", (picture.width, picture.height + band), _PAGE)
     whole.paste(picture, (0, band))
     font = ImageFont.load_default(size=_LETTERS)
-    ImageDraw.Draw(whole).text((2, 2), caption, font=font, fill=_INK)
+    ImageDraw.Draw(whole).text((2, 2), drawable(caption), font=font, fill=_INK)
     return whole
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from clove_ssl.painting.predictions import Colour, readable_on, write_sheet
+from clove_ssl.painting.predictions import Colour, drawable, readable_on, write_sheet
 
 Pixels = NDArray[np.uint8]  # (H, W, 3)
 
@@ -41,7 +41,7 @@ def captioned(picture: Image.Image, caption: str, *, note: str = "") -> Image.Im
     pen = ImageDraw.Draw(whole)
     for number, (text, colour) in enumerate(lines):
         place = (1, number * (_CAPTION + _LEADING))
-        pen.text(place, _shortened(text, picture.width - 2, font), font=font, fill=colour)
+        pen.text(place, _shortened(drawable(text), picture.width - 2, font), font=font, fill=colour)
     return whole
 
 
@@ -60,7 +60,7 @@ def write_titled_sheet(path: Path, title: str, rows: Sequence[Sequence[Image.Ima
 
 def _heading(title: str, width: int) -> Image.Image:
     font = ImageFont.load_default(size=_TITLE)
-    lines = _broken(title, width, font)
+    lines = _broken(drawable(title), width, font)
     step = _TITLE + _LEADING + 2
     band = Image.new("RGB", (width, len(lines) * step + 2), _PAGE)
     for number, line in enumerate(lines):

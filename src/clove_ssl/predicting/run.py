@@ -80,6 +80,11 @@ def predict_images(config: PredictConfig) -> Path:
         except OSError as error:
             raise unwritable("Results", config.out, error) from None
         _finish(config, tally, written, console)
+        if config.score and not tally.objects and isinstance(model.network, DetectionNetwork):
+            console.say(
+                f"No object has a score of {config.score:g} or more. Give a lower one, such as "
+                f"--score {config.score / 5:g}; a model that was trained too little finds nothing."
+            )
     return config.out
 
 

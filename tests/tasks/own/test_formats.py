@@ -201,14 +201,66 @@ def test_masks_that_the_probe_accepts_are_segmented(tmp_path: Path) -> None:
     data = opened(tmp_path)
     assert [len(items) for items in data.items.values()] == [2, 1]
     pixels = pixel_labels(data, "train")
-    pixels.check()
+    pixels.present_classes()
     assert pixels.class_names == ("background", "worker", "hat")
     image, labels = pixels.load(0)
     assert image.shape == (3, 40, 60)
     assert labels.unique().tolist() == [0, 1, 2, 255]
     (tmp_path / "classes.txt").write_text("worker\nhat\n")
     with pytest.raises(UserError, match="the class 2, but 2 classes.*write `background`"):
-        pixel_labels(opened(tmp_path), "train").check()
+        pixel_labels(opened(tmp_path), "train").present_classes()
+
+
+CVAT = "# label:color_rgb:parts:actions\r\ncup:0,0,255::\r\nbackground:0,0,0::\r\nhat:9,8,7::\r\n"
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "L"])
+@pytest.mark.parametrize("with_boxes", [False, True])
+def test_masks_in_the_colours_of_a_label_map_are_its_classes(
+    mode: str, with_boxes: bool, tmp_path: Path
+) -> None:
+    numbers = np.random.default_rng(0).integers(0, 3, (40, 60)).astype(np.uint8)
+    for name in ("a", "b"):
+        photo(tmp_path / "JPEGImages" / f"{name}.png")
+        mask = Image.fromarray(numbers)
+        if mode == "P":  # its numbers are not those of the classes, its colours are
+            mask = Image.fromarray(np.where(numbers == 2, 77, numbers + 1).astype(np.uint8), "P")
+            mask.putpalette([0, 0, 0, 0, 0, 255, *[0, 0, 0], *[50] * 222, *[9, 8, 7]])
+        elif mode != "L":
+            mask.putpalette([0, 0, 255, 0, 0, 0, 9, 8, 7])
+            mask = mask.convert(mode)
+        (tmp_path / "SegmentationClass").mkdir(exist_ok=True)
+        mask.save(tmp_path / "SegmentationClass" / f"{name}.png")
+        if with_boxes:
+            box = "<xmin>1</xmin><ymin>1</ymin><xmax>9</xmax><ymax>9</ymax>"
+            (tmp_path / "Annotations").mkdir(exist_ok=True)
+            (tmp_path / "Annotations" / f"{name}.xml").write_text(
+                f"<annotation><object><name>cup</name><bndbox>{box}</bndbox></object></annotation>"
+            )
+    (tmp_path / "labelmap.txt").write_text(CVAT)
+    labels = pixel_labels(opened(tmp_path), "train")
+    assert labels.class_names == ("cup", "background", "hat")
+    np.testing.assert_array_equal(labels.load(0)[1].numpy(), numbers)
+
+
+def test_palettes_that_are_no_label_maps_say_nothing(tmp_path: Path) -> None:
+    numbers = np.array([[0, 1, 2, 255]], np.uint8)
+    for name in ("a", "b"):
+        photo(tmp_path / "images" / f"{name}.png", (4, 1))
+        (tmp_path / "masks").mkdir(exist_ok=True)
+        mask = Image.fromarray(numbers, "P")
+        mask.putpalette([0, 0, 0, 0, 0, 255, *range(200), *[9] * 562])
+        mask.save(tmp_path / "masks" / f"{name}.png")
+    (tmp_path / "labelmap.txt").write_text(CVAT)
+    labels = pixel_labels(opened(tmp_path), "train")
+    np.testing.assert_array_equal(labels.load(0)[1].numpy(), numbers)
+    mask.convert("RGB").save(tmp_path / "masks/a.png")
+    mask.convert("RGB").save(tmp_path / "masks/b.png")
+    with pytest.raises(UserError, match=r"pixels of the colour \d+,\d+,\d+, which no class"):
+        pixel_labels(opened(tmp_path), "train").present_classes()
+    (tmp_path / "labelmap.txt").write_text("cup:0,0,0::\nhat:0,0,0::\n")
+    with pytest.raises(UserError, match="gives two classes one colour"):
+        opened(tmp_path)
 
 
 def test_keypoints_of_yolo_change_places_in_a_mirror(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from PIL import Image
 from clove_ssl import cli
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.errors import UserError
+from clove_ssl.tasks.own.config import DetectConfig, InstancesConfig, SegmentConfig
 from clove_ssl.tasks.own.finding import open_own
 from clove_ssl.tasks.own.pixel_labels import pixel_labels
 
@@ -174,6 +175,57 @@ def labelme_folder(root: Path) -> Path:
     return root
 
 
+def test_labels_of_an_image_of_another_size_are_refused(tmp_path: Path) -> None:
+    root = labelme_folder(tmp_path / "me")
+    for name in ("a", "b", "c"):
+        change_json(root / f"{name}.json", lambda c: c.update(imageHeight=30, imageWidth=40))
+    assert len(opened_boxes(root)) == 3
+    change_json(root / "b.json", lambda c: c.update(imageHeight=60, imageWidth=80))
+    assert "b.png has 40 x 30 pixels, but its annotation says 80 x 60" in refused(root)
+
+
+@pytest.mark.parametrize("stated", [(40, 30), (30, 40)])
+def test_boxes_of_a_photo_as_it_is_stored_do_not_fit_it_as_it_is_shown(
+    stated: tuple[int, int], tmp_path: Path
+) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # stored 40 x 30, shown 30 x 40
+    width, height = stated
+    for number in range(2):
+        Image.new("RGB", (40, 30), (number, 0, 0)).save(tmp_path / f"{number}.jpg", exif=exif)
+        box = "<xmin>2</xmin><ymin>3</ymin><xmax>9</xmax><ymax>9</ymax>"
+        (tmp_path / f"{number}.xml").write_text(
+            f"<annotation><size><width>{width}</width><height>{height}</height></size>"
+            f"<object><name>cup</name><bndbox>{box}</bndbox></object></annotation>"
+        )
+    if stated == (30, 40):
+        assert len(opened_boxes(tmp_path)) == 2
+    else:
+        assert "says 40 x 30, so no box would fit. If it has an EXIF note" in refused(tmp_path)
+
+
+def test_objects_without_a_mask_are_counted_where_masks_are_learned(tmp_path: Path) -> None:
+    root = labelme_folder(tmp_path / "me")
+    box = {"label": "cup", "points": [[5, 5], [20, 20]], "shape_type": "rectangle"}
+    for name in ("a", "b", "c"):
+        change_json(root / f"{name}.json", lambda c: c["shapes"].append(dict(box)))
+    change_json(root / "c.json", lambda c: c["shapes"].pop())
+    config = LabelledDataConfig(root=root)
+    data = open_own(config)
+    counts = {
+        split: sum(not thing.mask for thing in data.annotations(split)) for split in data.items
+    }
+    problems = "\n".join(InstancesConfig().build().read(config).problems)
+    assert f"{counts['train']} of {counts['train'] + 2} train objects have no mask" in problems
+    assert ("val objects" in problems) == (counts["val"] > 0)
+    assert not DetectConfig().build().read(config).problems
+    whole = labelme_folder(tmp_path / "whole")
+    assert not InstancesConfig().build().read(LabelledDataConfig(root=whole)).problems
+    change_json(whole / "a.json", lambda c: c["shapes"].append(dict(box)))
+    problems = "\n".join(SegmentConfig().build().read(LabelledDataConfig(root=whole)).problems)
+    assert "images are left out: an object has no outline" in problems
+
+
 def test_boxes_and_background_are_no_labels_of_pixels(pack: Callable[[str], Path]) -> None:
     """A network would learn that everything is background."""
     root = pack("yolo")
@@ -200,8 +252,58 @@ def test_a_folder_without_the_images_is_named(pack: Callable[[str], Path], tmp_p
     shutil.rmtree(root / "train")
     assert "None of the images of" in refused(root)
     file = root / "annotations/train.json"
-    with pytest.raises(UserError, match="None of the 5 images of .* is in .*nowhere"):
+    with pytest.raises(UserError, match="None of the images of .* below .*nowhere"):
         open_own(LabelledDataConfig(train_annotations=file, train_images=tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "/home/jo/cups/images/",
+        "C:\\Users\\jo\\cups\\",
+        "images\\",
+        "https://host.org/a%20b/images/",
+        "/data/local-files/?d=cups/",
+        "../../media/upload/1/",
+    ],
+)
+def test_names_of_another_machine_are_known_by_their_ends(
+    start: str, pack: Callable[[str], Path], tmp_path: Path
+) -> None:
+    labels = pack("coco") / "annotations/train.json"
+    shutil.copytree(labels.parent.parent / "train", tmp_path / "cups/images")
+    shutil.copy(labels, tmp_path / "cups/labels.json")
+    expected = opened_boxes(tmp_path / "cups")
+    file = tmp_path / "cups/labels.json"
+    change_json(
+        file, lambda c: [e.update(file_name=start + str(e["file_name"])) for e in c["images"]]
+    )
+    assert opened_boxes(tmp_path / "cups") == expected
+    (note,) = (n for n in open_own(LabelledDataConfig(root=file)).notes if "lead nowhere" in n)
+    assert start in note
+
+
+def opened_boxes(root: Path) -> dict[str, object]:
+    items = open_own(LabelledDataConfig(root=root)).items
+    samples = [item.sample for each in items.values() for item in each]
+    return {sample.image.name: sample.annotations for sample in samples}
+
+
+def test_names_do_not_lead_to_other_images(pack: Callable[[str], Path]) -> None:
+    root = pack("coco")
+    file = root / "annotations/train.json"
+    (root / "images").mkdir()
+    (root / "train").rename(root / "images/val2")  # 00.png, but whose?
+    assert "None of the images of" in refused(file)
+    (root / "images/val2").rename(root / "images/val")
+    change_json(
+        file, lambda c: [e.update(file_name=f"/a/train/{e['file_name']}") for e in c["images"]]
+    )
+    assert "None of the images of" in refused(file)
+    (root / "images/val").rename(root / "images/mine")
+    assert len(opened_boxes(file)) == 5
+    shutil.copytree(root / "images/mine", root / "images/copy")
+    assert "None of the images of" in refused(file)
 
 
 def test_a_wrong_line_is_named_with_its_file_as_it_is_written(
@@ -396,6 +498,18 @@ def test_the_verb_data_says_it_all_and_draws(
     assert cli.main(["data", str(tmp_path / "photos")]) == 2
 
 
+def test_crowds_are_told_from_objects(
+    pack: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = pack("coco") / "annotations/train.json"
+    change_json(file, lambda c: c["annotations"][0].update(iscrowd=1))
+    assert cli.main(["data", str(file.parent.parent)]) == 0
+    assert "groups (iscrowd), which are no targets: train 1\n" in capsys.readouterr().out
+    change_json(file, lambda c: [entry.update(iscrowd=1) for entry in c["annotations"]])
+    with pytest.raises(UserError, match="no crowd .* iscrowd: 1 for single objects"):
+        DetectConfig().build().read(LabelledDataConfig(root=file.parent.parent))
+
+
 def test_classes_with_different_keypoints_are_drawn(
     pack: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -432,6 +546,25 @@ def test_odd_values_of_a_data_yaml_are_read_or_refused(
         assert told in refused(root)
     else:
         assert open_own(LabelledDataConfig(root=root)).keypoint_names == ("point_0", "point_1")
+
+
+@pytest.mark.parametrize("start", ["/content/cups-1/", "..\\cups\\", "C:\\cups\\"])
+def test_folders_of_another_machine_are_those_beside_a_data_yaml(
+    start: str, pack: Callable[[str], Path]
+) -> None:
+    root = pack("yolo")
+    expected = {
+        split: len(each) for split, each in open_own(LabelledDataConfig(root=root)).items.items()
+    }
+    names = "names: [a, b, c]\n"
+    slash = "/" if "/" in start else "\\"
+    (root / "data.yaml").write_text(
+        f"{names}path: {start}x\ntrain: {start}images{slash}train\nval: {start}images{slash}val\n"
+    )
+    found = open_own(LabelledDataConfig(root=root)).items
+    assert {split: len(each) for split, each in found.items()} == expected
+    (root / "data.yaml").write_text(f"{names}train: {start}train\nval: {start}images{slash}val\n")
+    assert "neither a folder nor a list of images" in refused(root)
 
 
 @pytest.mark.parametrize("odd", ["inf", "nan", "-1e999"])
@@ -486,6 +619,29 @@ def test_a_mask_that_does_not_fit_is_named_when_examples_are_drawn(
     (tmp_path / "classes.txt").write_text("background\nthing\n")
     assert cli.main(["data", str(tmp_path), "--out", str(tmp_path / "sheets")]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_masks_of_one_class_are_refused_and_missing_classes_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder in ("images", "masks"):
+        (tmp_path / folder).mkdir()
+    for name in range(5):
+        Image.new("RGB", (8, 8), (name, 0, 0)).save(tmp_path / f"images/{name}.png")
+        mask = np.zeros((8, 8), np.uint8)
+        mask[2:4] = 255
+        Image.fromarray(mask).save(tmp_path / f"masks/{name}.png")
+    (tmp_path / "classes.txt").write_text("background\nsoil\nweed\n")
+    assert cli.main(["data", str(tmp_path)]) == 2
+    assert "are of one class, 'background', so" in capsys.readouterr().err
+    with pytest.raises(UserError, match="Where 255 marks an object, write its number instead"):
+        SegmentConfig().build().read(LabelledDataConfig(root=tmp_path))
+    for name in range(5):
+        Image.fromarray(mask.clip(max=1)).save(tmp_path / f"masks/{name}.png")
+    assert cli.main(["data", str(tmp_path)]) == 0
+    assert "There is no pixel of 'weed'" in capsys.readouterr().out
+    problems = SegmentConfig().build().read(LabelledDataConfig(root=tmp_path)).problems
+    assert "There is no pixel of 'weed'" in problems[0]
 
 
 def test_a_class_name_of_pages_is_refused(pack: Callable[[str], Path]) -> None:

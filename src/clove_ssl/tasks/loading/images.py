@@ -158,7 +158,7 @@ def read_image(path: Path, size: tuple[int, int]) -> Pixels:
         pixels = decode(read_whole(path))
     except (DecodeError, OSError) as error:
         raise _unreadable(path, error) from None
-    _check_size(path, (pixels.shape[1], pixels.shape[2]), size)
+    check_same_size(path, (pixels.shape[1], pixels.shape[2]), size)
     array: Pixels = pixels.permute(1, 2, 0).numpy()
     return array
 
@@ -175,7 +175,7 @@ def in_threads(look: Callable[[T], R], items: Iterable[T]) -> list[R]:
 
 
 def _check_file(sample: Sample) -> None:
-    _check_size(sample.image, size_of_file(sample.image), (sample.height, sample.width))
+    check_same_size(sample.image, size_of_file(sample.image), (sample.height, sample.width))
 
 
 def size_of_file(path: Path) -> tuple[int, int]:
@@ -210,10 +210,18 @@ def _unreadable(path: Path, error: DecodeError | OSError) -> UserError:
     )
 
 
-def _check_size(path: Path, found: tuple[int, int], expected: tuple[int, int]) -> None:
-    if found != expected:
-        raise UserError(
-            f"{path} has {found[1]} x {found[0]} pixels, but its annotation says {expected[1]} x "
-            f"{expected[0]}, so no box would fit. Use the images that the annotations were made "
-            "for, or correct the sizes."
+def check_same_size(path: Path, found: tuple[int, int], expected: tuple[int, int]) -> None:
+    """Refuse a height and width that are not those of the upright image."""
+    if found == expected:
+        return
+    cure = "Use the images that the annotations were made for, or correct the sizes."
+    if found == expected[::-1]:
+        cure = (
+            "If it has an EXIF note to be shown turned, the annotations were made without turning "
+            "it: take the note out of the photo (exiftool -Orientation= FILE), and leave the sizes "
+            "as they are."
         )
+    raise UserError(
+        f"{path} has {found[1]} x {found[0]} pixels, but its annotation says {expected[1]} x "
+        f"{expected[0]}, so no box would fit. {cure}"
+    )

@@ -127,4 +127,9 @@ def _nothing_left(dataset: DetectionDataset, labels: Labels, split: str) -> str:
         )
     elif labels == "keypoints":
         step = "Give annotations with keypoints, or learn boxes alone: clove finetune detect."
+    if any(thing.crowd for sample in dataset.samples for thing in sample.annotations):
+        step = (
+            "Where a program wrote iscrowd: 1 for single objects, as some do for every mask, write "
+            "0 instead."
+        )
     return f"None of the {len(dataset.samples)} {split} images has {what}{where}. {step}"

@@ -15,9 +15,10 @@ _NAMED = 5  # examples in a message
 Items = Mapping[str, tuple[Item, ...]]
 
 
-def class_problems(items: Items, class_names: tuple[str, ...]) -> Iterator[str]:
+def class_problems(
+    counts: Mapping[str, Counter[int]], class_names: tuple[str, ...], *, what: str = "object"
+) -> Iterator[str]:
     """Classes without objects, and those that only images to be judged by have."""
-    counts = {split: class_counts(each) for split, each in items.items()}
     if not any(counts.values()):
         return
     learned = counts[TRAIN]
@@ -25,14 +26,14 @@ def class_problems(items: Items, class_names: tuple[str, ...]) -> Iterator[str]:
         unknown = [class_names[number] for number in present if not learned[number]]
         if split != TRAIN and unknown:
             yield (
-                f"The {split} images have objects of {listed(unknown)}, of which there is none to "
+                f"The {split} images have {what}s of {listed(unknown)}, of which there is none to "
                 "learn from. They will not be found; label some in training images."
             )
     everywhere = set().union(*counts.values())
     empty = [name for number, name in enumerate(class_names) if number not in everywhere]
     if empty:
         yield (
-            f"There is no object of {listed(empty)}. The model will have outputs for them all the "
+            f"There is no {what} of {listed(empty)}. The model will have outputs for them all the "
             "same; take them off the list of classes if they are not meant."
         )
 

@@ -9,13 +9,14 @@ from PIL import Image
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.config.showing import DataConfig
 from clove_ssl.console import Console
-from clove_ssl.data.labels.mask_folders import read_mask, read_picture
+from clove_ssl.data.labels.mask_folders import read_picture
 from clove_ssl.painting.predictions import paint_classes, paint_things, write_sheet
 from clove_ssl.tasks.loading.images import check_images
 from clove_ssl.tasks.own.dataset import Item, OwnData
 from clove_ssl.tasks.own.describe import describe, suggested_task
 from clove_ssl.tasks.own.finding import open_own
-from clove_ssl.tasks.own.readers.masks import check_mask
+from clove_ssl.tasks.own.pixel_labels import map_problems, pixel_labels
+from clove_ssl.tasks.own.readers.masks import check_mask, read_classes
 from clove_ssl.tasks.pictures import spread, true_things
 
 COLUMNS = 3
@@ -35,9 +36,15 @@ def show_data(config: DataConfig) -> None:
             console.say(line)
         for problem in data.problems:
             console.warn(problem)
+        problems: list[str] = []
         with console.working("Looking at the images"):
             for items in data.items.values():
                 check_images([item.sample for item in items])
+            if data.map_names and not data.has_boxes:
+                parts = {split: pixel_labels(data, split) for split in data.items}
+                problems = map_problems(parts, root=data.root)
+        for problem in problems:
+            console.warn(problem)
         if config.out is not None:
             for path in write_examples(data, config.out, count=config.pictures):
                 console.choice("examples", str(path))
@@ -70,7 +77,7 @@ def _paint(item: Item, data: OwnData) -> Image.Image:
     if not sample.annotations and item.label_map is not None:
         names = data.map_names or tuple(map(str, range(256)))
         check_mask(item.label_map, names, (sample.height, sample.width))
-        return paint_classes(pixels, read_mask(item.label_map), names, caption=sample.image.name)
+        return paint_classes(pixels, read_classes(item.label_map), names, caption=sample.image.name)
     labels = {"segmentation"} if any(t.mask for t in sample.annotations) else set()
     labels |= {"keypoints"} if data.keypoint_names else set()
     things = true_things(sample, data.detection_of([sample]), shown=labels)

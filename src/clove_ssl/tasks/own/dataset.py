@@ -20,12 +20,24 @@ MOST_OBJECTS = 10_000
 """Objects of one image; a detector compares each of them with a hundred thousand anchors."""
 
 
+Colour = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class MaskFile:
+    """A picture whose pixels are numbers of classes, or the colours that classes have."""
+
+    path: Path
+    colours: tuple[Colour, ...] = ()
+    """Of class 0 and so on, where a list gives classes colours."""
+
+
 @dataclass(frozen=True)
 class Item:
     """An image with what is known about it."""
 
     sample: Sample
-    label_map: Path | None = None
+    label_map: MaskFile | None = None
 
 
 class Problems:

@@ -23,9 +23,14 @@ def describe(data: OwnData) -> Iterator[str]:
             split: sum(not item.sample.annotations for item in items)
             for split, items in data.items.items()
         }
-        if any(empty.values()):
-            told = ", ".join(f"{split} {count:,}" for split, count in empty.items() if count)
-            yield f"  images without objects: {told}"
+        crowds = {split: sum(t.crowd for t in data.annotations(split)) for split in data.items}
+        for counts, what in (
+            (empty, "images without objects"),
+            (crowds, "of the objects groups (iscrowd), which are no targets"),
+        ):
+            if any(counts.values()):
+                told = ", ".join(f"{split} {count:,}" for split, count in counts.items() if count)
+                yield f"  {what}: {told}"
     elif data.map_names:
         yield f"  classes of pixels: {', '.join(data.map_names)}"
     if data.keypoint_names:

@@ -9,7 +9,7 @@ from pathlib import Path
 from clove_ssl.config.finetuning import LabelledDataConfig
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.labels.samples import Sample
-from clove_ssl.tasks.own.checks import class_problems, repeated_images
+from clove_ssl.tasks.own.checks import class_counts, class_problems, repeated_images
 from clove_ssl.tasks.own.dataset import ALL, TEST, TRAIN, VAL, Found, OwnData, Problems
 from clove_ssl.tasks.own.readers.coco import CocoFile, one_file_per_split, read_coco_files
 from clove_ssl.tasks.own.readers.files import files_below, read_head
@@ -36,7 +36,8 @@ def open_own(config: LabelledDataConfig, *, task: str = "") -> OwnData:
     problems = Problems()
     root, found = _read(config, task, problems)
     items, notes = complete_splits(found, share=config.validation_share, seed=config.split_seed)
-    whole = [*class_problems(items, found.class_names), *repeated_images(items)]
+    counts = {split: class_counts(each) for split, each in items.items()}
+    whole = [*class_problems(counts, found.class_names), *repeated_images(items)]
     data = OwnData(
         format=found.format,
         root=root,

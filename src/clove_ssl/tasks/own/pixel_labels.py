@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from clove_ssl.data.labels.mask_folders import read_mask, read_picture
+from clove_ssl.data.labels.mask_folders import read_picture
 from clove_ssl.data.labels.pixels import IGNORE, DenseLabels
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.labels.samples import Sample
 from clove_ssl.tasks.loading.images import in_threads
-from clove_ssl.tasks.own.dataset import Item, OwnData
-from clove_ssl.tasks.own.readers.masks import check_mask
+from clove_ssl.tasks.own.checks import class_problems
+from clove_ssl.tasks.own.dataset import TRAIN, Item, OwnData
+from clove_ssl.tasks.own.readers.masks import check_mask, read_classes
 from clove_ssl.tasks.semantic.coco import paint
 from clove_ssl.tasks.semantic.loading import resized, resized_labels
 
@@ -43,17 +46,13 @@ class OwnPixels:
         """An image (3, H, W) and its label map (H, W), both uint8."""
         item = self._items[index]
         image = read_picture(item.sample.image)
-        labels = paint(item.sample) if item.label_map is None else read_mask(item.label_map)
+        labels = paint(item.sample) if item.label_map is None else read_classes(item.label_map)
         if tuple(image.shape[1:]) != labels.shape:
             raise UserError(
                 f"{item.sample.image} has {tuple(image.shape[1:])} pixels, but its labels "
                 f"{labels.shape}. Expected equal heights and widths; make the labels again."
             )
         return image, torch.from_numpy(labels)
-
-    def check(self) -> None:
-        """Look at every mask, so that a bad one stops a run before it begins."""
-        self.present_classes()
 
     def present_classes(self) -> list[set[int]]:
         """The classes that each image shows; every mask is looked at."""
@@ -112,6 +111,24 @@ def pixel_labels(data: OwnData, split: str) -> OwnPixels:
             "background included, which is the first one."
         )
     return OwnPixels(kept, names)
+
+
+def map_problems(parts: Mapping[str, OwnPixels], *, root: Path) -> list[str]:
+    """What is wrong with label maps, all of which are looked at, so that a bad one stops a run."""
+    counts = {
+        split: Counter(number for present in part.present_classes() for number in present)
+        for split, part in parts.items()
+    }
+    names = parts[TRAIN].class_names
+    if len(counts[TRAIN]) < 2:
+        only = "".join(f", {names[number]!r}" for number in counts[TRAIN])
+        raise UserError(
+            f"All pixels of the {len(parts[TRAIN])} train masks of {root} are of one class{only}, "
+            "so there is nothing to tell apart. Expected the numbers of classes, 0 to "
+            f"{len(names) - 1}; {IGNORE} says that nobody judged a pixel. Where {IGNORE} marks an "
+            "object, write its number instead."
+        )
+    return list(class_problems(counts, names, what="pixel"))
 
 
 def _painted(items: Sequence[Item]) -> list[Item]:

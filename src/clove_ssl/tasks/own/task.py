@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from clove_ssl.tasks.own.dataset import TRAIN, VAL, OwnData
 from clove_ssl.tasks.own.describe import describe
 from clove_ssl.tasks.own.finding import open_own, open_to_judge
 from clove_ssl.tasks.own.fractions import Part, draw_part
-from clove_ssl.tasks.own.pixel_labels import OwnPixels, ReducedPixels, pixel_labels
+from clove_ssl.tasks.own.pixel_labels import OwnPixels, ReducedPixels, map_problems, pixel_labels
 from clove_ssl.tasks.own.sizes import (
     choose_anchors,
     choose_side,
@@ -65,8 +65,8 @@ class OwnDetectionTask(DetectionTask):
         """Read data in whatever format they are, and look at every image."""
         data = open_own(config, task=self.config.name)
         labels, said = self._available(data)
-        train, val = (_only_with(data.detection(split), labels) for split in (TRAIN, VAL))
-        selection = select_targets(train, labels)
+        val = _only_with(data.detection(VAL), labels)
+        selection = select_targets(data.detection(TRAIN), labels)
         check_testable(val, labels)
         for part in (selection.dataset, val):
             check_images(part.samples)
@@ -186,8 +186,10 @@ class OwnDetectionTask(DetectionTask):
                 "with keypoints, or a data.yaml with kpt_shape; for boxes type: clove finetune "
                 "detect"
             )
-        if self.labels != "masks" or data.has_masks:
+        if self.labels != "masks":
             return self.labels, ()
+        if data.has_masks:
+            return self.labels, tuple(_without_masks(data))
         said = f"No object of {data.root} has a mask, so boxes alone are learned, as detect does."
         return "boxes", (said,)
 
@@ -204,9 +206,17 @@ class OwnSemanticTask(SemanticTask):
     def read(self, config: LabelledDataConfig) -> TaskData:
         """Read data in whatever format they are, and look at every mask."""
         data = open_own(config, task="instances")
-        train, val = (pixel_labels(data, split) for split in (TRAIN, VAL))
+        parts = {split: pixel_labels(data, split) for split in (TRAIN, VAL)}
+        train, val = parts[TRAIN], parts[VAL]
+        problems = map_problems(parts, root=data.root) if data.has_maps else []
+        for split, part in parts.items():
+            whole = len(data.items[split])
+            if len(part) < whole:
+                problems.append(
+                    f"{whole - len(part):,} of {whole:,} {split} images are left out: "
+                    + ("they have no mask." if data.has_maps else "an object has no outline.")
+                )
         for part in (train, val):
-            part.check()
             check_images(part.samples)
         return TaskData(
             train=train,
@@ -215,7 +225,7 @@ class OwnSemanticTask(SemanticTask):
             test_images=len(val),
             class_names=train.class_names,
             notes=(*describe(data), f"  learning from: {len(train):,} images with label maps"),
-            problems=data.problems,
+            problems=(*data.problems, *problems),
         )
 
     def read_test(self, config: LabelledDataConfig, scenes: Path) -> OwnPixels:  # type: ignore[override]
@@ -228,7 +238,7 @@ class OwnSemanticTask(SemanticTask):
         """Images of other data; classes of objects are known by name, those of masks by number."""
         data = open_to_judge(config, vocabulary.class_names[1:], task="instances")
         test = pixel_labels(data, VAL)
-        test.check()
+        test.present_classes()
         return test
 
     def take_fraction(self, data: TaskData, share: float, *, seed: int) -> TaskData:
@@ -277,6 +287,18 @@ def _no_data(task: str) -> UserError:
         f"{task} is for your own classes and has no built-in scenes. Give --data with a folder or "
         "file of labelled images; to try fine-tuning without any, type: clove finetune voc-c4"
     )
+
+
+def _without_masks(data: OwnData) -> Iterator[str]:
+    """What becomes of objects that have a box alone where masks are learned."""
+    for split in (TRAIN, VAL):
+        things = [thing for thing in data.annotations(split) if not thing.crowd]
+        bare = sum(not thing.mask for thing in things)
+        if bare:
+            yield (
+                f"{bare:,} of {len(things):,} {split} objects have no mask and are left out, as if "
+                "nothing were there. Draw their outlines; or learn boxes: clove finetune detect."
+            )
 
 
 def _has_masks(dataset: DetectionDataset) -> bool:

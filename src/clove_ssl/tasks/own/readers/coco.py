@@ -1,22 +1,25 @@
 """COCO's format: a file for every split, or one file for all images.
 
 Classes are known by their names; a file that numbers them otherwise than the first one is read
-all the same. Images lie beside the file, or in a folder that is called like the split.
+all the same. Images lie beside the file, or in a folder that is called like the split. Where none
+does, as after an export that wrote the paths of another machine, names are known by their ends.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.detection.coco import load_content, read_content
 from clove_ssl.tasks.labels.samples import DetectionDataset, Sample
 from clove_ssl.tasks.loading.images import size_of_file
-from clove_ssl.tasks.own.dataset import Found, Item, Problems
+from clove_ssl.tasks.own.dataset import ALL, Found, Item, Problems
 from clove_ssl.tasks.own.readers.files import check_names, images_below, split_of, split_of_path
 from clove_ssl.tasks.own.readers.objects import (
     CUT,
@@ -53,7 +56,9 @@ def read_coco_files(files: Sequence[CocoFile], root: Path, problems: Problems) -
     for file in files:
         split = file.split or _split_of_file(file.path, root)
         content = load_content(file.path)
-        folder = file.images or _find_images(content, file.path)
+        folder = _find_images(content, file)
+        if folder is None:
+            folder, content["images"] = _known_by_their_ends(content["images"], file, found)
         folders.add(folder)
         dataset = _read_content(content, file.path, folder, problems)
         classes = _join_classes(found, dataset)
@@ -94,19 +99,13 @@ def one_file_per_split(files: Sequence[Path], root: Path, task: str) -> list[Coc
 
 def _split_of_file(path: Path, root: Path) -> str:
     from_name = split_of(path.stem)
-    return from_name if from_name != "all" else split_of_path(path, root)
+    return from_name if from_name != ALL else split_of_path(path, root)
 
 
 def _read_content(
     content: Content, path: Path, folder: Path, problems: Problems
 ) -> DetectionDataset:
-    present = _present(content["images"], folder, problems)
-    if content["images"] and not present:
-        raise UserError(
-            f"None of the {len(content['images']):,} images of {path} is in {folder}. Give the "
-            "folder that the names in the file start from: --data.train-images FOLDER."
-        )
-    images = _with_sizes(present, folder)
+    images = _with_sizes(_present(content["images"], folder, problems), folder)
     known = [entry for entry in images if isinstance(entry, dict)]
     sizes = {number: e for e in known if (number := _whole(e.get("id"))) != NO_NUMBER}
     _check_numbering(content, path)
@@ -195,10 +194,13 @@ def _ids(entries: Sequence[Any], field: str) -> set[int]:
     return found - {NO_NUMBER}
 
 
-def _find_images(content: Content, path: Path) -> Path:
-    """The folder that most of the first image names start from."""
-    names = [e.get("file_name") for e in content["images"][:_LOOKED_AT] if isinstance(e, Mapping)]
-    texts = [name for name in names if isinstance(name, str)]
+def _find_images(content: Content, file: CocoFile) -> Path | None:
+    """The folder that most of the first image names start from; nothing if it is none."""
+    path = file.path
+    texts = [name for entry in content["images"] if (name := _name_of(entry))]
+    if file.images is not None:
+        is_there = any(os.path.isfile(file.images / name) for name in texts)
+        return file.images if is_there else None
     stem = path.stem.rpartition("_")[2]
     inner = ("", "images", stem, split_of(stem), f"images/{stem}", f"images/{split_of(stem)}")
     more = ("train", "val", "valid", "test", "images/train", "images/val", "images/test", "data")
@@ -207,20 +209,84 @@ def _find_images(content: Content, path: Path) -> Path:
         for name in dict.fromkeys((*inner, *more))
         for base in (path.parent, path.parent.parent)
     ]
-    hits = {folder: sum(os.path.isfile(folder / name) for name in texts) for folder in folders}
+    looked_at = texts[:_LOOKED_AT]
+    hits = {folder: sum(os.path.isfile(folder / name) for name in looked_at) for folder in folders}
     best = max(hits, key=lambda folder: hits[folder])
-    if not hits[best]:
-        if not texts:
-            raise UserError(
-                f"{path} lists no images with a file_name. Expected COCO's format with an entry "
-                "for every image; export the labels again."
-            )
+    return best if hits[best] else None
+
+
+def _known_by_their_ends(
+    images: Sequence[Any], file: CocoFile, found: Found
+) -> tuple[Path, list[Any]]:
+    """A folder, and the entries with names that start from it.
+
+    Exports hold absolute paths, backslashes and addresses: ``C:\\work\\cups\\1.jpg``.
+    """
+    named = {name: _parts(name) for entry in images if (name := _name_of(entry))}
+    if not named:
         raise UserError(
-            f"None of the images of {path} was found, the first is {texts[0]!r}. Expected them "
-            f"beside the file, in {path.parent.parent / 'images'} or in a folder called like the "
-            "split; or give the folder: --data.train-images FOLDER --data.train-annotations FILE."
+            f"{file.path} lists no images with a file_name. Expected COCO's format with an entry "
+            "for every image; export the labels again."
         )
-    return best
+    places = [file.images or file.path.parent]
+    if file.images is None and file.path.parent.name == "annotations":
+        places.append(file.path.parent.parent / "images")
+    for folder in (place for place in places if place.is_dir()):
+        known = _files_meant(named, folder, file)
+        if known and len(set(known.values())) == len(known):
+            first = next(iter(known))
+            found.notes.append(
+                f"The names of images in {file.path.name} lead nowhere, so files are known by the "
+                f"ends of their names: {first} is {known[first]}."
+            )
+            return folder, [
+                {**entry, "file_name": os.path.relpath(known[name], folder)}
+                if (name := _name_of(entry)) in known
+                else entry
+                for entry in images
+            ]
+    raise UserError(
+        f"None of the images of {file.path} was found, the first is {next(iter(named))!r}. "
+        f"Expected files of these names below {' or '.join(map(str, places))}; or give the folder "
+        "that they start from: --data.train-images FOLDER --data.train-annotations FILE."
+    )
+
+
+def _files_meant(
+    named: Mapping[str, Sequence[str]], folder: Path, file: CocoFile
+) -> dict[str, Path]:
+    """Of the files called like the last part of a name that which shares the most parts with it.
+
+    Names without folders are left alone, and so is what lies in another split, and what several
+    files may be: many photos are called 0001.jpg.
+    """
+    below: dict[str, list[Path]] = {}
+    for image in images_below(folder):
+        below.setdefault(image.name, []).append(image)
+    known: dict[str, Path] = {}
+    for name, parts in named.items():
+        splits = {file.split, split_of(file.path.stem), split_of(*parts[:-1])} - {"", ALL}
+        shared = {
+            image: len(os.path.commonprefix([list(parts)[::-1], list(image.parts)[::-1]]))
+            for image in below.get(parts[-1], ())
+            if not splits or split_of_path(image, folder) in (ALL, *splits)
+        }
+        best = [image for image, count in shared.items() if count == max(shared.values())]
+        if len(parts) > 1 and len(best) == 1:
+            known[name] = best[0]
+    return known
+
+
+def _name_of(entry: Any) -> str:
+    name = entry.get("file_name") if isinstance(entry, Mapping) else None
+    return name if isinstance(name, str) else ""
+
+
+def _parts(name: str) -> list[str]:
+    """Folders and file of a name, from whatever system; of an address without its question."""
+    if re.match(r"[a-z][a-z0-9]+://", name):
+        name = unquote(urlsplit(name).path)
+    return [part for part in re.split(r"[/\\]", name) if part] or [""]
 
 
 def _join_classes(found: Found, dataset: DetectionDataset) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from clove_ssl.data.names import is_image_name
 from clove_ssl.data.whole_files import open_regular
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.loading.images import in_threads, size_of_file
-from clove_ssl.tasks.own.dataset import ALL, TEST, TRAIN, VAL, Problems
+from clove_ssl.tasks.own.dataset import ALL, TEST, TRAIN, VAL, Colour, Problems
 
 NO_IMAGE = "label files have no image and were left out"
 NO_LABELS = "images have no label file and were left out (an empty one says: no objects)"
@@ -88,6 +88,25 @@ def read_names(path: Path) -> tuple[str, ...]:
     kept = tuple(name for name in names if name and not (is_label_map and name.startswith("#")))
     check_names(kept, path)
     return kept
+
+
+def read_colours(path: Path) -> tuple[Colour, ...]:
+    """The colours of CVAT's ``labelmap.txt``, in the order of its names; none of another list."""
+    if path.name != "labelmap.txt":
+        return ()
+    lines = [line.strip() for line in read_text(path).splitlines()]
+    entries = [line.split(":") for line in lines if line and not line.startswith("#")]
+    texts = [fields[1] if len(fields) > 1 else "" for fields in entries if fields[0].strip()]
+    found = [re.findall(r"\d{1,3}", text) for text in texts]
+    colours = tuple((int(n[0]), int(n[1]), int(n[2])) for n in found if len(n) == 3)
+    if len(colours) < len(texts):
+        return ()
+    if len(set(colours)) < len(colours) or max(map(max, colours), default=0) > 255:
+        raise UserError(
+            f"{path} gives two classes one colour, or one above 255. Expected a colour for each "
+            "class, such as person:192,128,128::; correct the file."
+        )
+    return colours
 
 
 def check_names(names: tuple[str, ...], path: Path) -> None:

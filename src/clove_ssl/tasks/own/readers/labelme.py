@@ -13,6 +13,7 @@ from typing import Any
 
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.labels.samples import Annotation, Sample
+from clove_ssl.tasks.loading.images import check_same_size
 from clove_ssl.tasks.own.dataset import Found, Item, Problems
 from clove_ssl.tasks.own.readers.files import (
     Images,
@@ -34,12 +35,14 @@ Shape = tuple[str, list[float], bool, Any]  # class, corners, is a rectangle, gr
 
 def read_labelme_files(files: Sequence[Path], root: Path, problems: Problems) -> Found:
     """JSON files of LabelMe and their images."""
-    contents = {path: _shapes_of(path) for path in files}
-    said = {path: name for path, (name, _) in contents.items()}
+    contents = {path: _content_of(path) for path in files}
+    said = {path: text_field(content, "imagePath") for path, content in contents.items()}
     pairs = Images(root).of_labels(said, problems)
     sizes = sizes_of(pairs.values())
+    for path, image in pairs.items():
+        _check_said_size(contents[path], image, sizes[image])
     shapes = {
-        path: [shape for entry in contents[path][1] if (shape := _shape(entry, path, problems))]
+        path: [s for entry in contents[path]["shapes"] if (s := _shape(entry, path, problems))]
         for path in pairs
     }
     names = _class_names({shape[0] for each in shapes.values() for shape in each}, root)
@@ -52,13 +55,19 @@ def read_labelme_files(files: Sequence[Path], root: Path, problems: Problems) ->
     return found
 
 
-def _shapes_of(path: Path) -> tuple[str, list[Any]]:
-    """The name of the image, and the shapes."""
+def _content_of(path: Path) -> Mapping[str, Any]:
+    """The content of a file that has a list of shapes."""
     content = read_json(path)
-    shapes = content.get("shapes") if isinstance(content, Mapping) else None
-    if not isinstance(shapes, list):
+    if not isinstance(content, Mapping) or not isinstance(content.get("shapes"), list):
         raise UserError(f"{path} has no list of shapes. Expected LabelMe's format; take it out.")
-    return text_field(content, "imagePath"), shapes
+    return content
+
+
+def _check_said_size(content: Mapping[str, Any], image: Path, size: Size) -> None:
+    """Shapes that were drawn on an image of another size fit nothing; it may be left out."""
+    height, width = content.get("imageHeight"), content.get("imageWidth")
+    if type(height) is int and type(width) is int and min(height, width) > 0:
+        check_same_size(image, size, (height, width))
 
 
 def _class_names(used: set[str], root: Path) -> tuple[str, ...]:

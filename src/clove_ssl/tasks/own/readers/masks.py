@@ -1,6 +1,7 @@
 """Images with masks of the same names: ``images/`` and ``masks/``, and VOC's own folders.
 
-Pixels of a mask are class numbers, 0 is the background as a rule, and 255 is what nobody judged.
+Pixels of a mask are class numbers, 0 is the background as a rule, and 255 is what nobody judged; or
+they have the colours that CVAT's ``labelmap.txt`` gives the classes.
 """
 
 from __future__ import annotations
@@ -8,13 +9,23 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from clove_ssl.data.folders import list_images
+from clove_ssl.data.labels.mask_files import mask_file_numbers
 from clove_ssl.data.labels.mask_folders import mask_classes, read_mask
 from clove_ssl.data.labels.pixels import IGNORE, VOC_CLASSES
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.labels.samples import Sample
-from clove_ssl.tasks.own.dataset import Found, Item, Problems
-from clove_ssl.tasks.own.readers.files import read_lists, read_names, sizes_of, split_of_path
+from clove_ssl.tasks.own.dataset import Colour, Found, Item, MaskFile, Problems
+from clove_ssl.tasks.own.readers.files import (
+    read_colours,
+    read_lists,
+    read_names,
+    sizes_of,
+    split_of_path,
+)
 
 _NAMES = ("classes.txt", "labelmap.txt", "labels.txt")
 
@@ -44,7 +55,7 @@ def read_mask_folder(root: Path, folders: tuple[Path, Path], problems: Problems)
             f"No image in {images} has a mask in {masks}. Expected a mask with the name of each "
             "image, but for its suffix."
         )
-    names = names_of_masks(root, masks)
+    names, colours = names_of_masks(root, masks), colours_of_masks(root, masks.parent)
     found = Found("masks", names[1:], category_ids=tuple(range(1, len(names))), map_names=names)
     sizes = sizes_of(shown[name] for name in pairs)
     for name in pairs:
@@ -54,7 +65,7 @@ def read_mask_folder(root: Path, folders: tuple[Path, Path], problems: Problems)
         if split is None:
             problems.add("images with a mask are in no list and were left out", shown[name])
         else:
-            found.add(split, Item(sample, drawn[name]))
+            found.add(split, Item(sample, MaskFile(drawn[name], colours)))
     return found
 
 
@@ -71,6 +82,12 @@ def names_of_masks(root: Path, masks: Path) -> tuple[str, ...]:
     )
 
 
+def colours_of_masks(*folders: Path) -> tuple[Colour, ...]:
+    """What the list that names the classes of masks says about their colours."""
+    listed = next(filter(None, map(_list_of_names, folders)), None)
+    return () if listed is None else read_colours(listed)
+
+
 def _list_of_names(folder: Path) -> Path | None:
     return next((folder / name for name in _NAMES if (folder / name).is_file()), None)
 
@@ -84,13 +101,50 @@ def names_of_maps(root: Path, classes: tuple[str, ...]) -> tuple[str, ...]:
         return ()
     if (listed := _list_of_names(root)) is not None:
         names = read_names(listed)
-        return names if names[0] == "background" else ("background", *names)
+        is_whole = names[0] == "background" or read_colours(listed)
+        return names if is_whole else ("background", *names)
     return VOC_CLASSES if set(classes) <= set(VOC_CLASSES) else ()
 
 
-def check_mask(path: Path, names: tuple[str, ...], size: tuple[int, int]) -> set[int]:
+def read_classes(mask: MaskFile) -> NDArray[np.uint8]:
+    """The class (H, W) of every pixel."""
+    if not mask.colours:
+        return read_mask(mask.path)
+    try:
+        mode, pixels = mask_file_numbers(mask.path, convert="RGB")
+    except OSError:
+        return read_mask(mask.path)  # which says what is wrong with it
+    if mode not in ("RGB", "RGBA", "P"):
+        return read_mask(mask.path)
+    packed = _packed(pixels)
+    known = _packed(np.array(mask.colours, np.uint8))
+    order = np.argsort(known)
+    place = np.searchsorted(known[order], packed).clip(max=len(known) - 1)
+    classes: NDArray[np.uint8] = order[place].astype(np.uint8)
+    unknown = known[classes] != packed
+    if mode == "P":
+        numbers = read_mask(mask.path)
+        judged = numbers != IGNORE
+        # With other colours the numbers themselves are those of the classes.
+        return numbers if unknown[judged].any() else np.where(judged, classes, IGNORE)
+    if not unknown.any():
+        return classes
+    colour = ",".join(map(str, pixels[unknown][0].tolist()))
+    raise UserError(
+        f"The mask {mask.path} has pixels of the colour {colour}, which no class of labelmap.txt "
+        "has. Expected colours of the list alone, in a file without loss such as PNG; correct one."
+    )
+
+
+def _packed(colours: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Colours (..., 3) as one number each: (...)."""
+    packed: NDArray[np.int64] = colours.astype(np.int64) @ np.array([65536, 256, 1])
+    return packed
+
+
+def check_mask(mask: MaskFile, names: tuple[str, ...], size: tuple[int, int]) -> set[int]:
     """The classes of a mask; refuses one that does not fit its image or the names."""
-    numbers = read_mask(path)
+    path, numbers = mask.path, read_classes(mask)
     if numbers.shape != size:
         raise UserError(
             f"The mask {path} has {numbers.shape[1]} x {numbers.shape[0]} pixels, but its image "

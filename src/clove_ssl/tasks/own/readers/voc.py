@@ -15,7 +15,8 @@ from pathlib import Path
 from clove_ssl.errors import UserError
 from clove_ssl.tasks.detection.voc import LARGEST_XML
 from clove_ssl.tasks.labels.samples import Annotation, Sample, check_size
-from clove_ssl.tasks.own.dataset import Found, Item, Problems
+from clove_ssl.tasks.loading.images import check_same_size
+from clove_ssl.tasks.own.dataset import Colour, Found, Item, MaskFile, Problems
 from clove_ssl.tasks.own.readers.files import (
     Images,
     check_names,
@@ -25,7 +26,7 @@ from clove_ssl.tasks.own.readers.files import (
     sizes_of,
     split_of_path,
 )
-from clove_ssl.tasks.own.readers.masks import names_of_maps
+from clove_ssl.tasks.own.readers.masks import colours_of_masks, names_of_maps
 from clove_ssl.tasks.own.readers.objects import NO_NUMBERS, Size, make_object
 
 NO_NAME = "objects have no class name and were left out"
@@ -42,15 +43,16 @@ def read_voc_files(files: Sequence[Path], root: Path, problems: Problems) -> Fou
     names = _class_names(trees.values(), root)
     found = Found("VOC", names, category_ids=tuple(range(len(names))))
     found.map_names = names_of_maps(root, names)
+    colours = colours_of_masks(root)
     splits = _splits(pairs, root, problems)
     for path, image in sorted(pairs.items(), key=lambda pair: pair[1].name):
         if path not in splits:
             continue
-        _check_said_size(trees[path], image, path)
+        _check_said_size(trees[path], image, path, sizes[image])
         things = _objects(trees[path], path, names, sizes[image], problems)
         height, width = sizes[image]
         sample = Sample(image, image.stem, width, height, things)
-        found.add(splits[path], Item(sample, _label_map(image)))
+        found.add(splits[path], Item(sample, _label_map(image, colours)))
     return found
 
 
@@ -105,16 +107,17 @@ def _name(entry: ET.Element) -> str:
     return (entry.findtext("name") or "").strip()
 
 
-def _check_said_size(tree: ET.Element, image: Path, path: Path) -> None:
+def _check_said_size(tree: ET.Element, image: Path, path: Path, size: Size) -> None:
     """Boxes that were drawn on an image of another size fit nothing; some tools write 0."""
     width, height = (_number(tree.findtext(f"size/{side}")) for side in ("width", "height"))
     if all(1 <= side < math.inf for side in (width, height)):
         check_size(image, (int(width), int(height)), origin=str(path))
+        check_same_size(image, size, (int(height), int(width)))
 
 
-def _label_map(image: Path) -> Path | None:
+def _label_map(image: Path, colours: tuple[Colour, ...]) -> MaskFile | None:
     path = image.parent.parent / "SegmentationClass" / f"{image.stem}.png"
-    return path if path.is_file() else None
+    return MaskFile(path, colours) if path.is_file() else None
 
 
 def _parse(path: Path) -> ET.Element:

@@ -9,6 +9,7 @@ a pixel at best and are rounded to that: whole pixels come back whole.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -184,7 +185,10 @@ def _images_of(entry: str, bases: Sequence[Path], path: Path) -> list[Path]:
     stripped = entry
     while stripped.startswith("../"):
         stripped = stripped.removeprefix("../")
-    places = [base / each for each in (entry, stripped) for base in bases]
+    # Others have the paths of another machine, whose last folders are those beside the file.
+    parts = [part for part in re.split(r"[/\\]", entry) if part not in ("", ".", "..")]
+    ends = [path.parent.joinpath(*parts[at:]) for at in range(len(parts) - 1)]
+    places = [*(base / each for each in (entry, stripped) for base in bases), *ends]
     for place in places:
         if os.path.isdir(place):
             return images_below(place, named_in=path)
