@@ -64,7 +64,7 @@ def test_a_run_that_memory_cannot_hold_is_refused(
 ) -> None:
     monkeypatch.setattr(shared, "total_memory", lambda: 2**34)
     config = tiny_config(tmp_path / "run", **changes)
-    with pytest.raises(UserError, match=r"needs .* GiB of memory at least.*has 16.0 GiB.*Lower"):
+    with pytest.raises(UserError, match=r"needs at least .* GiB of memory.*has 16.0 GiB.*Lower"):
         check(config)
 
 

@@ -522,7 +522,7 @@ def test_fine_tunings_of_a_task_stand_side_by_side(tmp_path: Path) -> None:
     assert "Run AP random 20.00 mine 30.00" in text
     assert "AP by class random mine cat 20.00 30.00" in text
     assert re.findall(r'class="best">([^<]+)', page) == ["30.00"]
-    assert "It began with random weights: the floor" in text
+    assert "It started from random weights: the baseline" in text
     assert "Random weights, trained as long, reach 20.0" in text
     assert "fine-tune random weights, too" not in text  # they are here
     assert "fine-tune random weights, too" in text_of(render_report(runs[1:]))

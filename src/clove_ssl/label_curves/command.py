@@ -107,6 +107,6 @@ def _name_failures(plan: LabelPlan, failures: Failures) -> None:
         lines = "\n  ".join(f"{name}: {why.splitlines()[-1]}" for name, why in failures.items())
         raise UserError(
             f"{len(failures)} of {len(plan.cells)} runs failed; the others are done.\n  {lines}\n"
-            f"{plan.folder.path}/cells has the details. Mend what is wrong and type the same "
+            f"{plan.folder.path}/cells has the details. Fix the cause and type the same "
             "command: only these will run again."
         )

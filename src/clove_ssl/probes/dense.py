@@ -152,8 +152,8 @@ def collect_cells(
         origins.append(number * BATCH + chosen.nonzero()[:, 0])
     if not sum(map(len, targets)):
         raise UserError(
-            "No cell of the training images has a class of its own: everything is unjudged, or "
-            "cells are too coarse. Give a larger --size or an earlier stage."
+            "No cell of the training images has a class of its own: all pixels are unlabelled, "
+            "or cells are too coarse. Give a larger --size or an earlier stage."
         )
     stacked = torch.cat(features)
     return Cells(stacked, torch.cat(targets).to(stacked.device), torch.cat(origins))

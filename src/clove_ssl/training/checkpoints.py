@@ -238,8 +238,8 @@ def fitting(path: Path) -> Iterator[None]:
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise UserError(
             f"{path} does not fit this run: {_first_words(error)}. It was written by another run, "
-            "or config.yaml was changed since. Restore the config, or remove this checkpoint to go "
-            "on from the one before."
+            "or config.yaml was changed since. Restore the config, or remove this checkpoint to "
+            "continue from the one before."
         ) from None
 
 
