@@ -57,7 +57,8 @@ def _run(plan: LabelPlan, console: Console) -> Failures:
         with terminated_like_interrupted():
             return _run_cells(plan, console)
     except KeyboardInterrupt:
-        console.say(f"Stopped. The same command goes on; so far: {plan.folder.result('html')}")
+        there = plan.folder.result("html")
+        console.say(f"Stopped. The same command continues; results so far: {there}")
         raise
 
 

@@ -213,7 +213,7 @@ def _result(
 ) -> ProbeResult:
     counts = by_image.sum(0)  # (K, K)
     if not counts.sum():
-        raise UserError("No pixel of the test images is judged. Give the probe other masks.")
+        raise UserError("No pixel of the test images is labelled. Give the probe other masks.")
     return ProbeResult(
         miou=mean_iou(counts),
         interval=iou_interval(by_image, generator),
