@@ -85,6 +85,6 @@ def test_checkpoints_that_the_disk_cannot_hold_are_refused(
 
 def test_a_run_that_lasts_for_months_on_any_machine_is_refused(tmp_path: Path) -> None:
     config = tiny_config(tmp_path / "run", steps=10**9, batch_size=2**15)
-    with pytest.raises(UserError, match=r"1,000,000,000 steps .* take 3792 d .* at least"):
+    with pytest.raises(UserError, match=r"1,000,000,000 steps .* take at least 3792 d"):
         check(config)
     check(tiny_config(tmp_path / "run", steps=10**7))
