@@ -44,31 +44,31 @@ class Step:
 STEPS = (
     Step(
         "Data",
-        "You need photos without labels, as many as you have, and some with labels. So that you "
-        "can repeat every line of this page, a script of this repository draws both; put your own "
-        "folders in their place.",
+        "You need photos without labels, as many as you have, and some with labels. A script in "
+        "this repository draws both, so that you can repeat every step of this page. Use your own "
+        "folders instead.",
         DATA,
         "new",
     ),
     Step(
         "Learn from photos without labels",
-        "A network sees several crops of each photo and learns which places of them are the same. "
-        "Network, crops and batch are chosen for the photos and the machine, and the command says "
-        "why; the last option says how long you are willing to wait, and can be left out.",
+        "A network sees several crops of each photo and learns which parts of them show the same "
+        "place. Network, crops and batch are chosen for the photos and the machine, and the "
+        "command says why. The last option limits the time; it can be left out.",
         "clove pretrain --data photos --out runs/backbone --minutes 6",
         "runs/backbone/report.html",
-        "The last line is the verdict: what the features can do, beside the same network with "
-        "random weights. Where some minutes on two cores were too few, it says so. More "
-        "time, a GPU, or more photos help. The run has drawn what it "
-        "learned, too. What looks alike to the network has one colour:",
+        "The last line is the verdict: how good the features are, compared with the same network "
+        "with random weights. If a few minutes on two cores were not enough, it says so; more "
+        "time, a GPU, or more photos help. The run also draws what it learned. Cells with similar "
+        "features have the same colour:",
         "runs/backbone/pictures/features.png",
         "Features before and after training",
     ),
     Step(
         "Look at the labels",
-        "Before a detector is trained, see what it would be trained on. COCO, VOC, YOLO and "
-        "LabelMe files are understood as they are; what is wrong with them is said here, and not "
-        "an hour later.",
+        "Before you train a detector, look at what it would be trained on. COCO, VOC, YOLO and "
+        "LabelMe files are read as they are. Problems with them are reported here, and not an hour "
+        "later.",
         "clove data toys --out seen",
         "seen",
         "",
@@ -77,17 +77,17 @@ STEPS = (
     ),
     Step(
         "Train the detector",
-        "Classes, schedule and learning rate follow from the data and the machine. These images "
-        "are small, so they need not be enlarged for the network; the last option says how long "
-        "you are willing to wait.",
+        "Classes, schedule and learning rate are chosen for the data and the machine. These "
+        "images are small, so `--task.side 192` keeps them from being enlarged. The last option "
+        "limits the time.",
         "clove finetune detect --backbone runs/backbone --data toys --out runs/detector "
         "--task.side 192 --minutes 4",
         "runs/detector/scores.json",
-        "Its report has the scores by class, and test images with the truth beside what was "
-        "found. After some minutes on two cores its scores are low; with a GPU, or with more "
+        "Its report has the scores by class, and test images with ground truth and predictions "
+        "side by side. After a few minutes on two cores the scores are low; with a GPU or more "
         "time, the same command reaches higher ones.",
         "runs/detector/pictures",
-        "Test images: the truth on the left, predictions on the right",
+        "Test images: ground truth on the left, predictions on the right",
     ),
     Step(
         "Put both on one page",
@@ -99,8 +99,8 @@ STEPS = (
     ),
     Step(
         "Use it",
-        "Images, folders, `.tar` shards and videos can be named. Results are written as COCO "
-        "JSON, as YOLO text files or as one table, beside pictures with what was found.",
+        "The input can be images, folders, `.tar` shards and videos. Results are written as COCO "
+        "JSON, YOLO text files or one table, together with pictures of the predictions.",
         "clove predict runs/detector new --out found --format coco csv --score 0.3",
         "found",
         "",
@@ -113,7 +113,7 @@ INTRODUCTION = """\
 <!-- Written by docs/site/tutorial.py; change that, not this. -->
 # From a folder of photos to a detector
 
-Six commands, from photos that nobody has labelled to a detector that looks at new ones. All
+Six commands lead from unlabelled photos to a detector that is applied to new ones. All
 outputs and pictures on this page come from `python docs/site/tutorial.py WORK`, which runs the
 commands in under a quarter of an hour, on two cores without a GPU.
 """
@@ -133,14 +133,14 @@ for box, score, number in zip(found.boxes, found.scores, found.classes):
         print(model.class_names[number], float(score), box.tolist())
 ```
 
-[Weights](weights.md) lists the formats in which a backbone or a whole detector leaves for other
-programs.
+[Weights](weights.md) lists the formats in which a backbone or a whole detector can be exported to
+other programs.
 
 ## What next
 
 - More photos help more than anything else, and they need no labels: [data](data.md).
 - Is the run healthy, and what do its curves mean? [health](health.md).
-- Does pre-training pay for your task? Fine-tune `--backbone random` as well, and put both on one
+- Does pre-training help in your task? Fine-tune `--backbone random` as well, and put both on one
   page with `clove report`.
 """
 

@@ -26,7 +26,7 @@ def main() -> None:
     write_coco_scenes("toys", "test", count=TEST, size=SIDE)
     _write(Path("new"), SceneSource(TEST + NEW, SIDE, "test"), range(TEST, TEST + NEW))
     print(f"photos/: {PHOTOS} images without labels")
-    print(f"toys/: {TRAIN} images to learn from and {TEST} to test on, with boxes")
+    print(f"toys/: {TRAIN} images to train on and {TEST} to test on, with boxes")
     print(f"new/: {NEW} images that nobody has labelled")
 
 

@@ -83,7 +83,7 @@ def finetune(args: Arguments) -> None:
 
 
 def labels(args: Arguments) -> None:
-    """Show what pre-training buys with few labels: clove labels TASK --backbones A B --out OUT."""
+    """Show what pre-training gains with few labels: clove labels TASK --backbones A B --out OUT."""
     words = list(args)
     if wants_help(words):
         print(labels_page())

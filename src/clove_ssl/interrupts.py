@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-STOPPING = "stopping; again to stop now"
+STOPPING = "stopping; press Ctrl-C again to stop now"
 STOPPING_NOW = "stopping now"
 GRACE = 3.0
 """Seconds that a second Ctrl-C leaves the program to end by itself."""

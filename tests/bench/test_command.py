@@ -131,8 +131,8 @@ def test_parts_can_be_chosen() -> None:
     parts = [one.name.split(",")[0] for one in measured]
     assert parts == ["decode and render", "reading", "feed", "feed"]
     assert [one.name for one in measured[2:]] == [
-        "feed, photos are not kept",
-        "feed, photos stay in host memory",
+        "feed, photos not cached",
+        "feed, photos cached in host memory",
     ]
 
 

@@ -24,7 +24,7 @@ from clove_ssl.tasks.labels.samples import DetectionDataset
 from clove_ssl.training.processes import Process
 
 CONFIG = tiny_finetuning("coco-fpn", Path("RUN"))
-OFTEN = "first stage, choice of regions and box head, for sizes that come often"
+OFTEN = "first stage, choice of regions and box head, for frequent image sizes"
 
 
 def process(device: str, count: int = 1) -> Process:

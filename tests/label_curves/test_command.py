@@ -80,7 +80,7 @@ def test_a_comparison_goes_on_where_it_was_stopped(
     out = tmp_path / "out"
     config = comparison(out, scenes)
     stopped_after(2, config, monkeypatch)
-    assert "The same command goes on" in capsys.readouterr().out
+    assert "The same command continues" in capsys.readouterr().out
     before, half = times(out), found(out)
     assert [cell["done"] for cell in half["cells"]] == [True, True, False, False]
     blocked = out / "fraction-100" / "random-s0"

@@ -59,7 +59,7 @@ def test_enlarged_photos_are_spoken_of() -> None:
 
 @pytest.mark.parametrize(
     ("minutes", "epochs", "steps", "words"),
-    [(10, 30, None, "30 epochs"), (1, 3, None, "3 epochs"), (0.1, 1, 3, "once through all 400")],
+    [(10, 30, None, "30 epochs"), (1, 3, None, "3 epochs"), (0.1, 1, 3, "one pass over all 400")],
 )
 def test_a_run_fills_the_time_it_is_given(
     minutes: float, epochs: int, steps: int | None, words: str
@@ -78,7 +78,7 @@ def test_few_photos_are_not_repeated_for_ever() -> None:
     config, _ = choose_run(Path("run"), Photos(400, 160), H200)
     fitted, line = fit_minutes(config, 400, Speed(1 / 4000), 60)
     assert fitted.epochs == 800
-    assert "would teach little" in line.reason
+    assert "would add little" in line.reason
 
 
 @pytest.mark.parametrize("speed", [Speed(1 / 20), Speed(3.0)])
@@ -125,7 +125,7 @@ def test_a_run_of_several_processes_is_not_chosen(
 
 def test_a_single_photo_is_refused(tmp_path: Path) -> None:
     save_photos(tmp_path, 1)
-    with pytest.raises(UserError, match="1 image, too few. Expected two readable"):
+    with pytest.raises(UserError, match="1 image, too few. Expected at least two"):
         suggest_run(tmp_path / "run", DataConfig(source=str(tmp_path)), "cpu")
 
 

@@ -118,10 +118,10 @@ def test_what_can_be_captured_is_not_compiled(
 @pytest.mark.parametrize(
     ("backbone", "steps", "decided"),
     [
-        ("resnet18", 9_999, Choice(False, "only 10,000 steps repay it")),
-        ("resnet18", 10_000, Choice(True, "10,000 steps repay it")),
-        ("regnet_y_400mf", 1_499, Choice(False, "only 1,500 steps repay it")),
-        ("regnet_y_400mf", 1_500, Choice(True, "1,500 steps repay it")),
+        ("resnet18", 9_999, Choice(False, "only worth it in 10,000 steps or more")),
+        ("resnet18", 10_000, Choice(True, "worth it in 10,000 steps or more")),
+        ("regnet_y_400mf", 1_499, Choice(False, "only worth it in 1,500 steps or more")),
+        ("regnet_y_400mf", 1_500, Choice(True, "worth it in 1,500 steps or more")),
     ],
 )
 def test_long_runs_that_cannot_be_captured_are_compiled(
@@ -142,7 +142,7 @@ def test_long_runs_that_cannot_be_captured_are_compiled(
     [
         ({}, "every step runs the same kernels"),
         ({"capture": "never"}, "as asked"),
-        ({"precision": "fp16"}, "fp16 scales the loss anew in every step"),
+        ({"precision": "fp16"}, "fp16 rescales the loss in every step"),
         ({"method": SlotConConfig()}, "the number of common slots changes from step to step"),
     ],
 )

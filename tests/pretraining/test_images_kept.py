@@ -76,10 +76,10 @@ def test_a_run_is_the_run_without_it_even_if_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pretrain(config_for(tmp_path / "off", "off", steps=4))
-    assert "photos         are not kept  (as asked)" in capsys.readouterr().out
+    assert "photos         not cached  (as asked)" in capsys.readouterr().out
     crash_after(3, monkeypatch, config_for(tmp_path / "kept", "auto", steps=4))
     resume(tmp_path / "kept")
-    assert "photos         stay in host memory  (about 0.2 MiB" in capsys.readouterr().out
+    assert "photos         cached in host memory  (about 0.2 MiB" in capsys.readouterr().out
     assert_same(final_state(tmp_path / "kept"), final_state(tmp_path / "off"))
     (_, second) = read_starts(RunDirectory(tmp_path / "kept"))
     assert second["choices"]["cache"]["value"] == "ram"
@@ -88,9 +88,9 @@ def test_a_run_is_the_run_without_it_even_if_resumed(
 @pytest.mark.parametrize(
     ("repeats", "largest_view", "place", "reason"),
     [
-        (False, 64, "off", "no photo comes twice"),
+        (False, 64, "off", "no photo is used twice"),
         (True, 64, "ram", "about 0.2 MiB decoded"),
-        (True, 32, "off", "most are so large that workers decode a fraction of their size"),
+        (True, 32, "off", "most are so large that workers decode them at reduced size"),
     ],
 )
 def test_what_would_not_help_is_left_alone(

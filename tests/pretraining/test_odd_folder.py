@@ -54,7 +54,7 @@ def test_every_good_file_is_really_used(tmp_path: Path) -> None:
 
 def test_too_many_bad_files_stop_the_run_with_examples(tmp_path: Path) -> None:
     write_odd_folder(tmp_path / "odd")
-    with pytest.raises(UserError, match=r"could not be read, more than the 10 that are forgiven"):
+    with pytest.raises(UserError, match=r"could not be read, more than the 10 that are allowed"):
         pretraining.pretrain(odd_config(tmp_path))
 
 

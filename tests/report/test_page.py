@@ -522,8 +522,8 @@ def test_fine_tunings_of_a_task_stand_side_by_side(tmp_path: Path) -> None:
     assert "Run AP random 20.00 mine 30.00" in text
     assert "AP by class random mine cat 20.00 30.00" in text
     assert re.findall(r'class="best">([^<]+)', page) == ["30.00"]
-    assert "It began with random weights: the floor" in text
-    assert "Random weights, trained as long, reach 20.0" in text
+    assert "It started from random weights: the baseline" in text
+    assert "Random weights, trained for as long, reach 20.0" in text
     assert "fine-tune random weights, too" not in text  # they are here
     assert "fine-tune random weights, too" in text_of(render_report(runs[1:]))
 
@@ -544,9 +544,9 @@ def scored(
 def test_random_weights_are_no_floor_for_other_images(tmp_path: Path) -> None:
     floor = scored(tmp_path / "random", "random", 0.2, root="cats")
     text = text_of(render_report([floor, scored(tmp_path / "dogs", "runs/a", 0.3, root="dogs")]))
-    assert "Random weights, trained as long" not in text
+    assert "Random weights, trained for as long" not in text
     cats = scored(tmp_path / "cats", "runs/a", 0.3, root=str(Path("cats").absolute()))
-    assert "Random weights, trained as long" in text_of(render_report([floor, cats]))
+    assert "Random weights, trained for as long" in text_of(render_report([floor, cats]))
 
 
 def test_random_weights_are_a_floor_however_the_same_images_are_read(tmp_path: Path) -> None:
@@ -554,7 +554,7 @@ def test_random_weights_are_a_floor_however_the_same_images_are_read(tmp_path: P
     floor = scored(tmp_path / "random", "random", 0.2, **files)
     absolute = {name: path.absolute() for name, path in files.items()}
     mine = scored(tmp_path / "mine", "runs/a", 0.3, workers=3, prefetch=4, **absolute)
-    assert "Random weights, trained as long" in text_of(render_report([floor, mine]))
+    assert "Random weights, trained for as long" in text_of(render_report([floor, mine]))
 
 
 def test_a_score_that_nothing_was_measured_for_is_neither_good_nor_best(tmp_path: Path) -> None:
@@ -564,7 +564,7 @@ def test_a_score_that_nothing_was_measured_for_is_neither_good_nor_best(tmp_path
     assert "Nothing could be measured" in text
     page = render_report([nothing, scored(tmp_path / "mine", "runs/a", 0.3)])
     assert re.findall(r'class="best">([^<]+)', page) == ["30.00"]
-    assert "Random weights, trained as long" not in text_of(page)
+    assert "Random weights, trained for as long" not in text_of(page)
 
 
 @pytest.mark.parametrize("key", ["scores", "figures"])  # the second is that of older runs

@@ -68,9 +68,9 @@ def config_of(method: MethodConfig, **changes: Any) -> PretrainConfig:
         ("cells_short_of_negatives", 0.004, "good", "too few to matter"),
         ("cells_short_of_negatives", 0.5, "look", "fewer than the 10 negatives"),
         ("cells_short_of_negatives", 1.0, "good", "averages those there are"),
-        ("accuracy", 0.4, "good", "40 % come out first"),
-        ("accuracy", 0.0, "look", "Nothing comes out first"),
-        ("accuracy_dense", 0.0, "look", "Nothing comes out first"),
+        ("accuracy", 0.4, "good", "40 % rank first"),
+        ("accuracy", 0.0, "look", "No counterpart ranks first"),
+        ("accuracy_dense", 0.0, "look", "No counterpart ranks first"),
         ("loss_dense", 3.0, "look", "has not fallen"),
         ("prototypes_in_use", 0.5, "good", "50 %"),
         ("prototypes_in_use", 0.01, "look", "in one group"),
@@ -187,7 +187,7 @@ def test_a_small_batch_finds_nothing_most_of_the_time() -> None:
     metrics[-3]["accuracy"] = 0.125
     hint = hint_about("accuracy", metrics, "moco")
     assert hint.level == "good"
-    assert "1.25 % come out first" in hint.text
+    assert "1.25 % rank first" in hint.text
 
 
 @pytest.mark.parametrize(

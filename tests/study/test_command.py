@@ -146,7 +146,7 @@ def test_a_budget_in_seconds_sets_the_steps_of_every_method(
     assert "0.2 s of steps" in capsys.readouterr().out
     for more in ([], ["--report"]):
         assert cli.main([*arguments, "--budget", "seconds", "--amount", "1000", *more]) == 2
-        assert "pretrain/clove-s0 was begun with other values of steps" in capsys.readouterr().err
+        assert "pretrain/clove-s0 was started with other values of steps" in capsys.readouterr().err
 
 
 @pytest.mark.slow

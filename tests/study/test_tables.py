@@ -210,7 +210,7 @@ def test_another_measure_never_stands_beside_the_papers_figures(tmp_path: Path) 
         assert not table.has_paper
         assert all(pair.paper is None for row in table.rows for pair in row.pairs)
         assert table.headings == ("linear mIoU", "k-NN mIoU")
-        assert "cannot stand beside these" in table.note
+        assert "cannot be compared with these" in table.note
 
 
 def test_a_study_without_a_single_result_still_has_its_tables(

@@ -56,7 +56,7 @@ def test_rare_classes_have_pictures_of_their_own(tmp_path: Path) -> None:
     assert {"mask_APr", "mask_APc", "mask_APf"} <= result.scores.keys()
     run = RunDirectory(result.run)
     assert {path.name for path in run.pictures.glob("*.png")} == {"predictions_1.png", "rare_1.png"}
-    assert "norms of a random backbone are fixed" in run.log.read_text()
+    assert "norms of a random backbone are frozen" in run.log.read_text()
 
 
 def test_lvis_trains_and_scores_on_real_labels(tmp_path: Path, data_folder: Path) -> None:

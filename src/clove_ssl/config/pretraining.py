@@ -56,7 +56,7 @@ class DataConfig(Ranged):
     """Further folders, lists or shards, whose images follow those of ``source`` in this order; on
     the command line simply --data A B."""
     max_bad: Share = 0.001
-    """Share of unreadable files above which the run stops; ten are always forgiven."""
+    """Share of unreadable files above which the run stops; ten are always allowed."""
     max_pixels: Annotated[int, Range(1, 2**31 - 1)] = 100_000_000
     """Larger images are refused as decompression bombs."""
     workers: Annotated[Workers | None, tyro.conf.arg(aliases=["--workers"])] = None

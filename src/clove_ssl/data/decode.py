@@ -244,7 +244,7 @@ def _refuse_many_scans(picture: JpegImageFile, data: bytes) -> None:
     assert picture.fp is not None
     scans = count_scans(data, picture.fp.tell())
     if scans > MAX_SCANS:
-        raise DecodeError(f"a JPEG file of {scans:,} scans; nobody needs more than {MAX_SCANS}")
+        raise DecodeError(f"a JPEG file of {scans:,} scans, more than the {MAX_SCANS} allowed")
 
 
 def _refuse_unended_jpeg(picture: JpegImageFile, data: bytes) -> None:

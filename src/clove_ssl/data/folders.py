@@ -136,6 +136,6 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
 def unlisted(folder: str, error: OSError, *, holds: str) -> UserError:
     """Build the error for a folder whose files nobody may see."""
     return UserError(
-        f"Cannot list the folder {folder}: {error.strerror}. Its {holds} would be missing "
-        "without a word; make it readable, or give --data a folder that does not contain it."
+        f"Cannot list the folder {folder}: {error.strerror}. Its {holds} would be left "
+        "out silently; make it readable, or give --data a folder that does not contain it."
     )

@@ -345,7 +345,7 @@ class BadFiles:
         examples = "\n".join(f"  {name}: {why}" for name, why in list(self.reasons.items())[:5])
         raise UserError(
             f"{count} of {self.images} files could not be read, more than the {self._forgiven} "
-            f"that are forgiven. The first ones:\n{examples}\nAll are named in log.txt. "
+            f"that are allowed. The first ones:\n{examples}\nAll are named in log.txt. "
             f"{self._remedy()}"
         )
 

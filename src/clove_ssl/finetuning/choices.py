@@ -70,7 +70,7 @@ def choose_capture(
     return decide_capture(
         config.capture,
         obstacles,
-        reason="first stage, choice of regions and box head, for sizes that come often",
+        reason="first stage, choice of regions and box head, for frequent image sizes",
         costs=busy if pixels > MOST_CAPTURED_PIXELS else "",
     )
 

@@ -105,13 +105,13 @@ def as_pixels(image: AnyImage) -> Tensor:
         return _from_array(image)
     if not isinstance(image, Tensor):
         raise UserError(
-            f"A {type(image).__name__} is no image. Give a path, a Pillow picture, a NumPy array "
-            "(H, W, 3), a tensor (3, H, W), or a list of these."
+            f"A {type(image).__name__} is not an image. Give a path, a Pillow picture, a NumPy "
+            "array (H, W, 3), a tensor (3, H, W), or a list of these."
         )
     is_image = image.ndim == 3 and image.shape[0] == 3 and image.numel() > 0
     if not is_image or image.dtype != torch.uint8:
         raise UserError(
-            f"An image has the shape (3, H, W) and values of type uint8, RGB, not "
+            f"An image tensor needs the shape (3, H, W) and uint8 values, RGB, not "
             f"{tuple(image.shape)} of {image.dtype}. Give such a tensor, or a path."
         )
     return image.cpu()
@@ -122,9 +122,9 @@ def _from_array(array: NDArray[Any]) -> Tensor:
         array = np.repeat(array[..., None], 3, axis=2)
     if array.ndim != 3 or array.shape[2] != 3 or array.size == 0 or array.dtype != np.uint8:
         raise UserError(
-            f"An array of an image has the shape (H, W, 3), or (H, W) for grey, and values of type "
-            f"uint8, RGB, not {array.shape} of {array.dtype}. OpenCV's order of colours is turned "
-            "by image[..., ::-1]."
+            f"An image array needs the shape (H, W, 3), or (H, W) for grey, and uint8 values, RGB, "
+            f"not {array.shape} of {array.dtype}. For an image from OpenCV, which is BGR, give "
+            "image[..., ::-1]."
         )
     return torch.tensor(np.ascontiguousarray(array)).permute(2, 0, 1)
 

@@ -58,7 +58,7 @@ def fit_to_data(
             config = replace(config, precision="bf16")
         trial = Trial(config, data, backbone, precision, process)
         random = random_state(process.device)
-        with console.working("Trying what fits, and how fast it is"):
+        with console.working("Measuring what fits, and how fast it is"):
             batch = config.batch_size or trial.largest_batch()
             config = replace(config, batch_size=batch)
             pace = _slowest(process, trial.pace(batch))

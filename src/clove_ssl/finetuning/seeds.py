@@ -91,10 +91,9 @@ def _changed(config: FinetuneConfig, changes: ResumeChanges) -> FinetuneConfig:
     """The config with what may change about a fine-tuning run."""
     if changes.changes_length or changes.max_bad is not None:
         raise UserError(
-            "A fine-tuning run keeps its length and refuses files it cannot read: its learning "
-            "rate has fallen at steps that follow from its length, so a longer one would be "
-            "another run. Leave out --epochs, --steps and --max-bad, or start a new run with "
-            "--steps."
+            "The length of a fine-tuning run cannot change, since the steps at which its learning "
+            "rate falls depend on it, and no unreadable files are allowed. Leave out --epochs, "
+            "--steps and --max-bad, or start a new run with --steps."
         )
     if len(changes.data) > 1:
         raise UserError("--data names several folders, but a fine-tuning run has one. Give one.")

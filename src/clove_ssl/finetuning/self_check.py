@@ -43,7 +43,7 @@ def examine_start(
         "backbone": start.describe(),
         "norms": _norms(model),
         **model.facts(),
-        "head start": ", ".join(
+        "initial std": ", ".join(
             f"{name.rpartition('.')[2]} {spread:.2g}"
             for name, spread in head_spreads(model).items()
             if name.split(".")[-1] in model.predictors
@@ -58,7 +58,7 @@ def examine_start(
             f"{plan.batch_size} images: {counted(plan.processes, 'process', 'processes')} x "
             f"{plan.micro_batches} x {plan.micro_batch}"
         ),
-        "learning rate": f"peak {plan.peak_lr:g}, {plan.warmup_steps:,} steps of warm-up",
+        "learning rate": f"peak {plan.peak_lr:g}, {counted(plan.warmup_steps, 'warm-up step')}",
         "steps": _steps(plan),
         "weight decay": f"{config.solver.weight_decay:g}, none for norms",
     }
@@ -89,8 +89,8 @@ def announce(
         )
     if config.backbone == RANDOM and "fixed batch norm" in facts["norms"]:
         console.warn(
-            "the norms of a random backbone are fixed, and their statistics fit no image. For a "
-            "fair baseline train them: --task.detector.backbone-norm batch"
+            "the batch norms of a random backbone are frozen, with statistics that fit no image. "
+            "For a fair baseline, train them: --task.detector.backbone-norm batch"
         )
     if plan.warmup_steps >= plan.total_steps:
         console.warn(

@@ -81,9 +81,9 @@ class HeadsReport:
         total = len(self.fitted) + len(self.missing) + len(self.reshaped)
         parts = [f"{len(self.fitted)} of {total} tensors from {self.origin} ({self.program})"]
         kinds = {
-            "afresh, of another shape": self.reshaped,
-            "afresh, not in the file": self.missing,
-            "of the file not used": self.unused,
+            "newly initialised, different shape": self.reshaped,
+            "newly initialised, not in the file": self.missing,
+            "in the file, but not used": self.unused,
         }
         parts += [f"{what}: {_listed(names)}" for what, names in kinds.items() if names]
         return "; ".join(parts)

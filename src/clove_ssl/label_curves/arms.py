@@ -95,9 +95,9 @@ def _check_one_network(networks: dict[str, str]) -> None:
     if len(set(networks.values())) > 1:
         told = ", ".join(f"{name} is a {network}" for name, network in networks.items())
         raise UserError(
-            f"The backbones are not of one network: {told}. A curve would compare networks instead "
-            "of weights. Give backbones of one network; random without a name takes that of the "
-            "others."
+            f"The backbones are different networks: {told}. A curve would compare networks instead "
+            "of weights. Give backbones of the same network; random without a name takes that of "
+            "the others."
         )
 
 

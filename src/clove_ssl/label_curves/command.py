@@ -57,7 +57,8 @@ def _run(plan: LabelPlan, console: Console) -> Failures:
         with terminated_like_interrupted():
             return _run_cells(plan, console)
     except KeyboardInterrupt:
-        console.say(f"Stopped. The same command goes on; so far: {plan.folder.result('html')}")
+        there = plan.folder.result("html")
+        console.say(f"Stopped. The same command continues; results so far: {there}")
         raise
 
 
@@ -107,6 +108,6 @@ def _name_failures(plan: LabelPlan, failures: Failures) -> None:
         lines = "\n  ".join(f"{name}: {why.splitlines()[-1]}" for name, why in failures.items())
         raise UserError(
             f"{len(failures)} of {len(plan.cells)} runs failed; the others are done.\n  {lines}\n"
-            f"{plan.folder.path}/cells has the details. Mend what is wrong and type the same "
+            f"{plan.folder.path}/cells has the details. Fix the cause and type the same "
             "command: only these will run again."
         )

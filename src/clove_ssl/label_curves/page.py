@@ -55,7 +55,7 @@ def _in_percent(point: LabelPoint) -> SeriesPoint:
 def title(plan: LabelPlan, curve: LabelCurve) -> str:
     """What the curves show."""
     shared = plan.config.finetuning
-    return f"{curve.score} of {shared.task.name}, judged by {counted(plan.test_images, 'image')}"
+    return f"{curve.score} of {shared.task.name}, tested on {counted(plan.test_images, 'image')}"
 
 
 def legend(plan: LabelPlan) -> str:
@@ -65,10 +65,10 @@ def legend(plan: LabelPlan) -> str:
         f" Means of {shared.runs} seeds ± standard deviation of one run." if shared.runs > 1 else ""
     )
     return (
-        f"Scores in percent.{spread} In a row all backbones learn from the same images with the "
-        "same schedule; images are drawn from the training images by the seed of a run "
-        f"(from {shared.seed} on), every class at least once where their number allows it, and a "
-        "larger part holds every smaller one. All are judged by the same images."
+        f"Scores in percent.{spread} Within a row, all backbones are trained on the same images "
+        f"with the same schedule. The seed of a run (from {shared.seed} on) decides which training "
+        "images are drawn: every class at least once where their number allows it. A larger part "
+        "contains every smaller one. All backbones are tested on the same images."
     )
 
 

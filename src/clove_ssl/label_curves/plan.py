@@ -112,7 +112,7 @@ class LabelPlan:
         changed |= {"backbone"} if known.backbone != wanted.backbone else set()
         if changed:
             raise UserError(
-                f"{run.path} was begun with other values of {', '.join(sorted(changed))}. Give "
+                f"{run.path} was started with other values of {', '.join(sorted(changed))}. Give "
                 "another --out, change them back, or delete that folder."
             )
 
@@ -165,7 +165,7 @@ def check_folder(config: LabelsConfig, folder: LabelsFolder) -> None:
     before = files.load(LabelsConfig, folder.asked)
     if changed := sorted(differing(_lasting(before), _lasting(config))):
         raise UserError(
-            f"{folder.path} was begun with other values of {', '.join(changed)}. Give another "
+            f"{folder.path} was started with other values of {', '.join(changed)}. Give another "
             "--out, or change them back; only --backbones, --fractions and --runs may grow."
         )
 
@@ -215,7 +215,7 @@ def _fitted(
 def describe_plan(plan: LabelPlan) -> Iterator[str]:
     """What will be run, and how long that takes."""
     left = [cell for cell in plan.cells if not plan.is_done(cell)]
-    rows = [["labels", "images", "steps", "batch", "runs", "to do", "a run takes"]]
+    rows = [["labels", "images", "steps", "batch", "runs", "to do", "time of a run"]]
     for part in plan.parts:
         to_do = sum(cell.part is part for cell in left)
         rows.append(
@@ -233,8 +233,8 @@ def describe_plan(plan: LabelPlan) -> Iterator[str]:
     yield from (f"  {line}" for line in in_columns(rows, side="right"))
     seconds = sum(cell.part.fit.seconds for cell in left)
     yield (
-        f"All backbones learn from the same images, with the same steps and batches, and are "
-        f"judged by the same {counted(plan.test_images, 'image')}."
+        f"All backbones are trained on the same images with the same steps and batches, and tested "
+        f"on the same {counted(plan.test_images, 'image')}."
     )
     yield f"{counted(len(left), 'run')} to do, about {duration(seconds)} in all."
 

@@ -66,7 +66,7 @@ class LabelCurve:
         base = lines.pop(self.reference)
         told = [sentence for line in lines.values() for sentence in _compared(line, base, self)]
         if told and max(len(p.values) for line in self.lines for p in line.points) == 1:
-            told.append("Every score is that of one run; --runs 3 shows how much of this is luck.")
+            told.append("Every score comes from one run; --runs 3 shows how much of this is luck.")
         return told
 
 
@@ -113,7 +113,7 @@ def _compared(line: LabelLine, base: LabelLine, curve: LabelCurve) -> Iterator[s
         )
     elif any(mine.images < theirs.images for mine in line.measured for theirs in base.measured):
         yield (
-            f"With no part of the labels {line.name} does as well as {base.name} with a larger one."
+            f"{line.name} never does as well as {base.name} does with a larger part of the labels."
         )
     gains = [f"{_points(mine, theirs)} with {mine.images:,}" for mine, theirs in pairs]
     yield f"{line.name} against {base.name}, in points of {curve.score}: {', '.join(gains)}."

@@ -96,11 +96,11 @@ def _compare_matches(
     if min(positive.recent, negative.recent) > 0.98:
         return "bad", f"All {compared} look alike ({pair}): the embeddings have collapsed."
     if positive.recent > negative.recent:
-        return "good", f"Matches are more alike than what they are compared with: {pair}."
+        return "good", f"Matches are more alike than negatives: {pair}."
     if not positive.shows_a_trend:
         return "good", f"Too early to tell: {pair}."
     if limits.is_early(positive, history):
-        return "look", f"Not learning yet: {pair}. Early in a run this can be so."
+        return "look", f"Not learning yet: {pair}. This is normal early in a run."
     if _catches_up(positive, negative):
         early = f"{readable(positive.early)} and {readable(negative.early)}"
         return "look", (
@@ -145,9 +145,9 @@ NEGATIVE_COSINE = Metric(
 def judge_accuracy(share: Series, history: History, limits: Limits) -> Verdict:
     """A share of things whose counterpart or class comes out first."""
     if share.recent_mean > 0 or not share.shows_a_trend:
-        return "good", f"{percent(share.recent_mean)} come out first, of late."
+        return "good", f"{percent(share.recent_mean)} rank first, recently."
     return "look", (
-        "Nothing comes out first. Early in a run this can be so; if it stays, look at the "
+        "No counterpart ranks first. This is normal early in a run; if it lasts, look at the "
         "similarities and try another --lr."
     )
 
@@ -156,7 +156,7 @@ ACCURACY = Metric(
     "accuracy",
     "Accuracy",
     "loss",
-    "Share of images whose counterpart, or with labels whose class, comes out first.",
+    "Share of images whose counterpart, or with labels whose class, ranks first.",
     is_share=True,
     judge=judge_accuracy,
 )

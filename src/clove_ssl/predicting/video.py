@@ -80,7 +80,7 @@ class Video:
             capture.release()
         missing = (self.frames or 0) - count  # OpenCV does not tell an end from a fault
         if missing > max(_MISCOUNTED, _MISCOUNTED_SHARE * count):
-            raise DecodeError(f"the video ends here, of {self.frames:,} frames that it promised")
+            raise DecodeError(f"the video ends here, although it claims {self.frames:,} frames")
 
     def _open_av(self) -> Any:
         try:

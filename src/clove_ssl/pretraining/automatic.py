@@ -89,10 +89,10 @@ class Photos:
         side = typical_shorter_side(source)
         if len(source) >= 2 and side is not None:
             return cls(len(source), side)
-        problem = "of which none that was looked at can be read" if side is None else "too few"
+        problem = "and none of those tried can be read" if side is None else "too few"
         raise UserError(
-            f"{data.source} has {counted(len(source), 'image')}, {problem}. Expected two readable "
-            "images at least, better some hundred; give --data another folder."
+            f"{data.source} has {counted(len(source), 'image')}, {problem}. Expected at least two "
+            "readable images, better a few hundred; give --data another folder."
         )
 
 
@@ -123,10 +123,10 @@ def _choose_network(base: PretrainConfig, photos: Photos, machine: Machine) -> L
     method = base.method.name
     if machine.kind == "cpu":
         return Line(
-            "network", base.backbone.name, f"a CPU trains nothing larger in minutes; {method}"
+            "network", base.backbone.name, f"the largest that a CPU trains in minutes; {method}"
         )
     if photos.count < _PHOTOS_FOR_A_LARGE_NETWORK:
-        why = f"under {_PHOTOS_FOR_A_LARGE_NETWORK:,} photos teach a larger one little; {method}"
+        why = f"a larger one needs {_PHOTOS_FOR_A_LARGE_NETWORK:,} photos to gain much; {method}"
         return Line("network", base.backbone.name, why)
     if machine.memory < _MEMORY_FOR_A_LARGE_NETWORK:
         why = f"the GPU has {machine.memory:.0f} GiB; {method}"
@@ -182,14 +182,14 @@ def fit_minutes(
         steps = max(1, int(affordable / config.batch_size))
         config = _with_length(config, epochs=1, steps=steps, share=affordable / images)
         whole = duration(images * speed.seconds_per_image)
-        why = f"{rate}; once through all {images:,} images would take {whole}"
+        why = f"{rate}; one pass over all {images:,} images would take {whole}"
         lasts = duration(steps * config.batch_size * speed.seconds_per_image)
         return config, Line("length", f"{counted(steps, 'step')}, about {lasts}", why)
     epochs = min(_MOST_EPOCHS, int(affordable / images))
     config = _with_length(config, epochs=epochs, steps=None, share=epochs)
     seconds = epochs * images * speed.seconds_per_image
     value = f"{counted(epochs, 'epoch')}, about {duration(seconds)}"
-    why = rate if epochs < _MOST_EPOCHS else f"{rate}; more passes would teach little"
+    why = rate if epochs < _MOST_EPOCHS else f"{rate}; more epochs would add little"
     return config, Line("length", value, why)
 
 
@@ -297,8 +297,8 @@ def warn_of_few_steps(config: PretrainConfig, images: int, console: Console) -> 
     steps = config.total_steps(images)
     if steps < _FEWEST_STEPS:
         console.warn(
-            f"{counted(steps, 'step')} will teach a network next to nothing; {_FEWEST_STEPS} and "
-            "more show. Give it longer: --minutes"
+            f"a network learns next to nothing in {counted(steps, 'step')}; the effect shows from "
+            f"{_FEWEST_STEPS} on. Give it more time: --minutes"
         )
 
 

@@ -148,7 +148,7 @@ class Choices:
         if self.compilation.value:
             console.choice("compilation", "yes", "the first step takes a minute or two")
             if kept < 1:
-                why = "the rest is computed again, to save memory"
+                why = "the rest is recomputed, to save memory"
                 console.choice("activations", f"{kept:.0%} kept", why)
         elif kept < 1:
             console.warn(
@@ -309,8 +309,8 @@ def _choose_compilation(
         return Choice(False, "captured steps with our own kernels are faster")
     enough = STEPS_THAT_REPAY_IT_BESIDE_OUR_KERNELS if fused else STEPS_THAT_REPAY_COMPILATION
     repays = plan.total_steps >= enough
-    limit = f"{enough:,} steps repay it"
-    return Choice(repays, limit if repays else f"only {limit}")
+    limit = f"{enough:,} steps or more"
+    return Choice(repays, f"worth it in {limit}" if repays else f"only worth it in {limit}")
 
 
 def _choose_capture(
@@ -320,7 +320,7 @@ def _choose_capture(
     obstacles = {
         "on a CPU": precision.device_type != "cuda",
         # A graph keeps the scale of its recording, and skips no step.
-        "fp16 scales the loss anew in every step": precision.name == "fp16",
+        "fp16 rescales the loss in every step": precision.name == "fp16",
         f"{plan.processes} processes share a step": plan.processes > 1,
         obstacle: bool(obstacle),
     }

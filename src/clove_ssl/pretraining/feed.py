@@ -161,11 +161,11 @@ class _Reports:
             return
         self._filling = None
         if table.is_complete:
-            console.say(f"All {table.photos:,} photos are kept: no file is read any more")
+            console.say(f"All {table.photos:,} photos are cached: no more files are read")
             return
         console.warn(
-            f"the memory for photos is full with {table.kept:,} of {table.photos:,}: those that "
-            "were looked at are smaller than most; what is not kept is read each time"
+            f"the photo cache is full with {table.kept:,} of {table.photos:,}: the sampled "
+            "photos are smaller than most; photos that are not cached are read in every epoch"
         )
 
     def _note(self, bad: tuple[BadFile, ...]) -> None:

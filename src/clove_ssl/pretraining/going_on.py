@@ -52,7 +52,7 @@ def _check_still_there(run: RunDirectory, config: PretrainConfig) -> None:
     for source in (config.data.source, *config.data.more):
         if os.path.isabs(source) and not set("*?[{") & set(source) and not os.path.exists(source):
             raise UserError(
-                f"The images of this run were at {source}, where nothing is any more. Say where "
+                f"The images of this run were at {source}, which does not exist. Say where "
                 f"they are now: clove resume {run.path} --data FOLDER"
             )
 
@@ -108,8 +108,8 @@ def _explain_length(before: PretrainConfig, loop: TrainingLoop) -> None:
         return
     loop.console.say(
         f"The run now has {plan.total_steps:,} steps instead of {planned:,}. Its schedules span "
-        f"the new length from step {loop.step + 1:,} on: the learning rate goes on at "
-        f"{loop.lr(loop.step):.3g}. So it is not the run that would have been planned this long "
+        f"the new length from step {loop.step + 1:,} on: the learning rate continues at "
+        f"{loop.lr(loop.step):.3g}. So it is not the same as a run that was planned this long "
         "from the start; what was learned so far is kept."
     )
 
@@ -124,7 +124,7 @@ def restore_method(run: RunDirectory, config: PretrainConfig) -> tuple[Method, i
     checkpoint = newest_intact(run.checkpoints)
     if checkpoint is None:
         raise UserError(
-            f"{run.path} has no intact checkpoint, and what was asked for is not in its export. "
+            f"{run.path} has no intact checkpoint, and its export lacks what was asked for. "
             f"Type: clove resume {run.path}"
         )
     method = unrestored_method(config)

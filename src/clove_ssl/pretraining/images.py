@@ -88,7 +88,7 @@ class RunImages:
         data, count = self.data, f"{len(self):,} images"
         if data.source == SCENES:
             console.choice("data", f"scenes: {count}", workers)
-            console.say("  These are generated pictures, to try things out; yours: --data PHOTOS")
+            console.say("  These are generated pictures, for a trial; for yours: --data PHOTOS")
         elif data.more:
             sources = f"{1 + len(data.more)} sources as one, in this order"
             console.choice("data", f"{sources}: {count}", workers)
@@ -111,7 +111,7 @@ class RunImages:
         if state.get("names") not in (None, self.names):
             raise UserError(
                 f"{self.data.source} has as many images as this run was started with, but other "
-                "names: some were renamed or exchanged, so their order would change. Restore the "
+                "names: some were renamed or replaced, so their order would change. Restore the "
                 "names, say where the images are now with --data, or start a new run with another "
                 "--out."
             )
@@ -175,7 +175,7 @@ class CacheChoice:
 
     def describe(self) -> str:
         """The choice in a few words."""
-        words = {"gpu": "stay on the GPU", "ram": "stay in host memory", "off": "are not kept"}
+        words = {"gpu": "cached on the GPU", "ram": "cached in host memory", "off": "not cached"}
         return words[self.value]
 
 
@@ -210,13 +210,13 @@ def choose_cache(
     if asked == "off":
         return CacheChoice("off", "as asked")
     if not repeats:
-        return CacheChoice("off", "no photo comes twice")
+        return CacheChoice("off", "no photo is used twice")
     if not has_shared_memory():
-        return CacheChoice("off", "this system has no memory that processes share without a name")
+        return CacheChoice("off", "this system has no anonymous shared memory")
     size = _estimate(config, source, specs, renders_on_gpu=renders_on_gpu)
     size, free = _agreed(size, process, renders_on_gpu=renders_on_gpu)
     if asked == "auto" and 2 * size.left_out > size.samples:
-        return CacheChoice("off", "most are so large that workers decode a fraction of their size")
+        return CacheChoice("off", "most are so large that workers decode them at reduced size")
     return decide_place(
         asked, size, free, renders_on_gpu=renders_on_gpu, processes=process.world_size
     )

@@ -152,8 +152,8 @@ def collect_cells(
         origins.append(number * BATCH + chosen.nonzero()[:, 0])
     if not sum(map(len, targets)):
         raise UserError(
-            "No cell of the training images has a class of its own: everything is unjudged, or "
-            "cells are too coarse. Give a larger --size or an earlier stage."
+            "No cell of the training images has a class of its own: all pixels are unlabelled, "
+            "or cells are too coarse. Give a larger --size or an earlier stage."
         )
     stacked = torch.cat(features)
     return Cells(stacked, torch.cat(targets).to(stacked.device), torch.cat(origins))
@@ -213,7 +213,7 @@ def _result(
 ) -> ProbeResult:
     counts = by_image.sum(0)  # (K, K)
     if not counts.sum():
-        raise UserError("No pixel of the test images is judged. Give the probe other masks.")
+        raise UserError("No pixel of the test images is labelled. Give the probe other masks.")
     return ProbeResult(
         miou=mean_iou(counts),
         interval=iou_interval(by_image, generator),

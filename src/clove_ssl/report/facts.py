@@ -174,7 +174,7 @@ def _choices(made: Mapping[str, Any]) -> Facts:
     named = {
         "precision": "Precision",
         "rendering": "Rendering",
-        "cache": "Photos that stay",
+        "cache": "Photo cache",
         "compilation": "Compilation",
         "capture": "Captured steps",
         "workers": "Workers",

@@ -21,14 +21,14 @@ _MOST_WIDTH = 1250  # pixels
 _WEBP_SIDE = 16_383  # pixels; the format has no larger ones
 MAIN_PICTURES: tuple[PictureKind, ...] = ("features", "matches", "similarity")
 """What is shown at once, and drawn at the end of every run."""
-_PREDICTIONS = "Test images: the truth on the left, predictions on the right"
+_PREDICTIONS = "Test images: ground truth on the left, predictions on the right"
 _MEANINGS: dict[PictureKind, str] = {
-    "features": "What looks alike to the network has one colour. Good features follow the things "
-    "in the picture.",
-    "similarity": "Bright is what looks to the network like the place in the ring.",
-    "matches": "What the network is taught: places that two views have in common belong together.",
+    "features": "What looks alike to the network has the same colour. Good features follow the "
+    "things in the picture.",
+    "similarity": "Bright places look to the network like the place in the ring.",
+    "matches": "What the network learns from: places that both views show belong together.",
     "views": "What the network sees of an image.",
-    "attention": "From where the cell in the ring takes its context, by head.",
+    "attention": "Where the cell in the ring takes its context from, by head.",
 }
 
 

@@ -80,7 +80,7 @@ def pretraining_verdict(
         return RunVerdict(
             "good",
             "Nothing was trained",
-            "These are random weights: the floor that other runs are compared with.",
+            "These are random weights: the baseline that other runs are compared with.",
             f"Compare them with a run: clove probe RUN {run.path}",
         )
     problems = [hint for hint in worrying(found) if hint.level == "bad"]
@@ -156,18 +156,18 @@ def _beside_the_floor(
     pictures = "The pictures show where the model is right and where it is not."
     if config.backbone == FROM_SCRATCH:
         return (
-            f"It began with random weights: the floor for pre-trained ones. {pictures}",
+            f"It started from random weights: the baseline for pre-trained ones. {pictures}",
             "Fine-tune a pre-trained backbone in the same way, and put both runs on one page: "
             "clove report RUN RUN",
         )
     if floor is None or math.isnan(floor.value):
         return pictures, (
-            "To know what pre-training brings, fine-tune random weights, too, and put both runs on "
+            "To see what pre-training gains, fine-tune random weights, too, and put both runs on "
             "one page: clove report RUN RUN"
         )
     return (
-        f"Random weights, trained as long, reach {100 * floor.value:.1f}; chance is part of the "
-        f"difference. {pictures}",
+        f"Random weights, trained for as long, reach {100 * floor.value:.1f}; part of the "
+        f"difference is chance. {pictures}",
         f"Use it: clove predict {run.path} IMAGES --out FOLDER. To be sure of the difference, "
         "repeat both with --runs 3.",
     )
@@ -238,7 +238,7 @@ def judge_entry(entry: Entry, entries: Sequence[Entry]) -> RunVerdict | None:
         return RunVerdict(
             "look",
             "No better than random weights yet",
-            f"{text} That is no difference that these images can show.",
+            f"{text} These images are too few to tell whether that difference is real.",
             "Train longer, or on more images.",
         )
     if not gain > 0:
@@ -273,8 +273,8 @@ def _after_a_start(entry: Entry, text: str) -> RunVerdict:
     return RunVerdict(
         "look",
         "Better than random weights",
-        f"{text} But it began with trained weights ({start}), which are no worse than random ones "
-        "either.",
+        f"{text} But it started from trained weights ({start}), which are no worse than random "
+        "ones either.",
         f"To see what its own training has added, compare it with those: {compare}",
     )
 
@@ -295,13 +295,13 @@ def _unfinished(run: RunDirectory, state: RunState) -> RunVerdict:
             "early",
             "Too early to tell",
             f"The run has only begun ({place}).",
-            "Let it go on; the first steps say little.",
+            "Let it run; the first steps say little.",
         )
     return RunVerdict(
         "early",
         "On its way",
         f"Nothing looks wrong so far ({place}).",
-        "Let it go on; what the features can do is measured at the end.",
+        "Let it run; what the features can do is measured at the end.",
     )
 
 
@@ -312,13 +312,13 @@ def _unmeasured(run: RunDirectory, state: RunState) -> RunVerdict:
         return RunVerdict(
             "early",
             "Too short to tell",
-            f"It was trained for {state.step:,} steps{images}, which is a trial and no training.",
+            f"It was trained for {state.step:,} steps{images}, which is a trial, not training.",
             f"Train longer. To measure what it has learned: {step}",
         )
     return RunVerdict(
         "look",
         "Trained, but not measured",
-        "Training went on to its end without a problem; what the features can do is not known.",
+        "Training finished without a problem; what the features can do has not been measured.",
         f"Measure them beside random weights: {step}",
     )
 

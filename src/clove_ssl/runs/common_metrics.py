@@ -35,10 +35,10 @@ def _judge_floor(series: Series, floor: float, ideal: str) -> Verdict:
     """Judge a metric that falls when the features collapse."""
     now, best = readable(series.recent), readable(max(series.values))
     if series.recent < floor and not series.shows_a_trend:
-        return "look", f"{now} is under {readable(floor)}. So early that may pass; watch it."
+        return "look", f"{now} is below {readable(floor)}. This early it may recover; watch it."
     if series.recent < floor:
         return "bad", (
-            f"{now} is under {readable(floor)}: different things get the same embedding, the "
+            f"{now} is below {readable(floor)}: different things get the same embedding, so the "
             "features collapse. Stop the run and start one with a smaller --lr or a "
             "longer --optimizer.warmup-epochs."
         )
@@ -87,7 +87,7 @@ def _judge_memory(memory: Series, history: History, limits: Limits) -> Verdict |
     return None
 
 
-LOSS = Metric("loss", "Loss", "loss", "What is minimised.", judge=judge_fall)
+LOSS = Metric("loss", "Loss", "loss", "What training minimises.", judge=judge_fall)
 
 COMMON = (
     LOSS,
@@ -145,15 +145,17 @@ COMMON = (
         "gradient_norm",
         "Gradient norm",
         "optimisation",
-        "Length of the whole gradient.",
+        "Norm of the gradient of all parameters.",
         judge=_judge_gradient,
     ),
-    Metric("lr", "Learning rate", "optimisation", "Rises linearly, then follows a cosine down."),
+    Metric(
+        "lr", "Learning rate", "optimisation", "Rises during the warm-up, then falls as scheduled."
+    ),
     Metric(
         "images_per_second",
         "Images per second",
         "throughput",
-        "Images of all processes together, since the step logged before.",
+        "Images of all processes, since the previous logged step.",
         judge=_judge_speed,
     ),
     Metric(
@@ -178,13 +180,13 @@ FINETUNING = (
     *(
         Metric(f"loss_{name}", title, "loss", meaning)
         for name, title, meaning in (
-            ("cls", "Loss on classes", "Which class a region shows."),
-            ("box_reg", "Loss on boxes", "Where the box of an object ends, in its region."),
-            ("rpn_cls", "Loss on proposals", "Whether a place shows any object at all."),
-            ("rpn_loc", "Loss on the places of proposals", "Where such an object is."),
+            ("cls", "Loss on classes", "Which class is in a region."),
+            ("box_reg", "Loss on boxes", "Where the box of an object lies in its region."),
+            ("rpn_cls", "Loss on proposals", "Whether there is any object at an anchor."),
+            ("rpn_loc", "Loss on the boxes of proposals", "Where such an object is."),
             ("mask", "Loss on masks", "Which pixels of a region belong to its object."),
             ("keypoint", "Loss on keypoints", "Where in a region its keypoints are."),
-            ("pixel", "Loss on pixels", "Which class every pixel shows."),
+            ("pixel", "Loss on pixels", "Which class each pixel belongs to."),
         )
     ),
 )

@@ -169,7 +169,7 @@ def _read(path: Path) -> dict[str, Any]:
     """The whole file; a run without one gets its number now."""
     if not path.exists():
         return {"number": secrets.token_hex(4), "starts": []}
-    remedy = "Delete it; the run does without."
+    remedy = "Delete it; the run does not need it."
     if not isinstance(read_json(path, Any, remedy=remedy), dict):  # there is nothing in it
         return {"starts": []}
     history = read_json(path, Provenance, remedy=remedy)

@@ -190,9 +190,9 @@ def _sum_up(plan: StudyPlan, outcomes: Sequence[Outcome], console: Console) -> N
         lines = [f"{one.cell.name}: {one.message.splitlines()[-1]}" for one in failed]
         raise UserError(
             f"{len(failed)} of {len(outcomes)} cells failed; the others are done or wait for them."
-            "\n  " + "\n  ".join(lines) + f"\n{plan.folder.path}/cells has the details. Mend what "
-            "is wrong and type the same command: only these will run again."
+            "\n  " + "\n  ".join(lines) + f"\n{plan.folder.path}/cells has the details. Fix the "
+            "cause and type the same command: only these will run again."
         )
     if waiting := [outcome for outcome in outcomes if outcome.status == "waiting"]:
         console.say(f"{waiting[0].cell.name}: {waiting[0].message}")
-        console.say("Type the same command again when that is done.")
+        console.say("Type the same command again once that is done.")

@@ -242,10 +242,10 @@ def _note(layout: _Layout) -> str:
     if not layout.has_paper:
         return (
             f"The variants of the paper's table {layout.paper.label}, measured in another way: its "
-            "scores (AP on VOC) cannot stand beside these."
+            "scores (AP on VOC) cannot be compared with these."
         )
     return (
         f"The paper's scores are those of {layout.paper.label}, as printed: means of "
-        f"{layout.paper.runs} runs, but for those of other methods that it takes from their own "
-        "papers."
+        f"{layout.paper.runs} runs, except for those of other methods that it takes from their "
+        "own papers."
     )

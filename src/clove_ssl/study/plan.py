@@ -141,7 +141,7 @@ class StudyPlan:
             before, now = files.read_values(path), plain(self.config_of(cell))
             if changed := sorted(differing(without_folders(before), without_folders(now))):
                 raise UserError(
-                    f"{cell.name} was begun with other values of {', '.join(changed)}. Give the "
+                    f"{cell.name} was started with other values of {', '.join(changed)}. Give the "
                     "study another --out, change them back, or delete "
                     f"{', '.join(str(self.folder.run(each.name).path) for each in begun)}."
                 )

@@ -100,16 +100,16 @@ class PretrainingRow:
 LEGEND = (
     "Ours: mean ± standard deviation of a single run, in percent. n is the number of pre-training "
     f"seeds x fine-tuning seeds. {MARK} differs from the paper's score by more than twice our "
-    "standard error; the paper prints no spread. A row with another budget, other data or another "
-    "network than the paper's says so in its last column and is no reproduction."
+    "standard error; the paper prints no spread. If the budget, data or network of a row differs "
+    "from the paper's, its last column says so, and it is not a reproduction."
 )
 PAIRED_LEGEND = (
     f"Differences on the same seeds, in points; {MARK} exceeds twice its standard error. Intervals "
     "are 95 % bootstraps over pre-trainings and the fine-tunings within them; with two or three "
-    "seeds they are rough. Where n has one pre-training, only the luck of fine-tuning is in them. "
-    "With few seeds a standard error is luck itself. So the last column takes the spread between "
-    "the pre-trainings of all methods together, and has the difference that two equal methods "
-    "exceed once in twenty times."
+    "seeds they are rough. With a single pre-training they contain only the variation of "
+    "fine-tuning. With few seeds a standard error is itself a matter of luck. So the last column "
+    "pools the spread between the pre-trainings of all methods; its number is the difference that "
+    "two equal methods exceed once in twenty times."
 )
 
 
@@ -161,8 +161,8 @@ def markdown(
 
 RUNS_HEADER = ["run", "steps", "epochs", "images/s", "GiB", "loss", "effective rank", "feature std"]
 RUNS_LEGEND = (
-    "Medians of the last logged steps; the loss of the first and of the last one. A rank near 1 or "
-    "a deviation near 0 is a collapse. Runs that shared a GPU were slower than alone."
+    "Medians of the last logged steps; loss at the first and at the last one. A rank near 1 or a "
+    "deviation near 0 is a collapse. Runs that shared a GPU were slower than they would be alone."
 )
 
 

@@ -218,9 +218,9 @@ def load_state(path: Path) -> State:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # of many kinds, from the archive, the pickle and the tensors
-        raise BadCheckpoint(f"{path} is no checkpoint ({_first_words(error)})") from None
+        raise BadCheckpoint(f"{path} is not a checkpoint ({_first_words(error)})") from None
     if not isinstance(state, dict):
-        raise BadCheckpoint(f"{path} is no checkpoint (it holds a {type(state).__name__})")
+        raise BadCheckpoint(f"{path} is not a checkpoint (it holds a {type(state).__name__})")
     version = state.get("format", 0)
     if not isinstance(version, int) or version > FORMAT:
         raise UserError(
@@ -238,8 +238,8 @@ def fitting(path: Path) -> Iterator[None]:
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise UserError(
             f"{path} does not fit this run: {_first_words(error)}. It was written by another run, "
-            "or config.yaml was changed since. Restore the config, or remove this checkpoint to go "
-            "on from the one before."
+            "or config.yaml was changed since. Restore the config, or remove this checkpoint to "
+            "continue from the one before."
         ) from None
 
 

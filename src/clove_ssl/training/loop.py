@@ -46,7 +46,7 @@ from clove_ssl.training.plan import RunPlan
 from clove_ssl.training.processes import Process
 from clove_ssl.views.batch import ViewBatch
 
-AFTER_THIS_STEP = "stopping after this step; again to stop now"
+AFTER_THIS_STEP = "stopping after this step; press Ctrl-C again to stop now"
 
 
 @dataclass(frozen=True)

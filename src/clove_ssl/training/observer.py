@@ -229,7 +229,7 @@ class Pace:
             self._warned = True
             self._console.warn(
                 f"at this speed the run takes {duration(seconds)} more. Fewer --epochs or "
-                "--steps, or a smaller network, take less."
+                "--steps, or a smaller network, would shorten it."
             )
 
     def pause(self) -> None:
@@ -287,7 +287,7 @@ class CollapseWatch:
             low = name in metrics and metrics[name] < limit
             if low and name not in self._warned:
                 self._console.warn(
-                    f"step {step}: {name} is {metrics[name]:.3g}, under {limit}: the features may "
+                    f"step {step}: {name} is {metrics[name]:.3g}, below {limit}: the features may "
                     "be collapsing. See docs/health.md; often a smaller --lr helps."
                 )
             # Forgotten once the metric recovers: a second collapse is news again.

@@ -126,9 +126,9 @@ def _check(needs: Needs, wanted: int, total: int | None, who: str, lower: str) -
     if total is None or wanted <= total:
         return
     raise UserError(
-        f"This run needs {gib(wanted)} of memory at least, and {who} has {gib(total)}: weights, "
+        f"This run needs at least {gib(wanted)} of memory, and {who} has {gib(total)}: weights, "
         f"gradients and optimizer {gib(needs.weights)}, the images of a forward pass "
-        f"{gib(needs.pixels)}, batches that wait {gib(needs.waiting)}. Lower {lower}."
+        f"{gib(needs.pixels)}, prefetched batches {gib(needs.waiting)}. Lower {lower}."
     )
 
 
@@ -165,7 +165,7 @@ def check_time(steps: int, images: int, *, processes: int) -> None:
     least = max(steps * SHORTEST_STEP, images / (FASTEST_IMAGES * processes))
     if least > LONGEST_RUN:
         raise UserError(
-            f"{steps:,} steps with {images:,} images take {duration(least)} at least, even on the "
+            f"{steps:,} steps with {images:,} images take at least {duration(least)}, even on the "
             "fastest machine. Give fewer --steps, --epochs or --iterations, or a smaller "
             "--batch-size."
         )
@@ -174,7 +174,7 @@ def check_time(steps: int, images: int, *, processes: int) -> None:
 def announce_needs(needs: Needs, space: int, console: Console) -> None:
     """Say what is certain; the time is known from the first logged step on."""
     memory = needs.on_device() + needs.waiting
-    console.choice("needs", f"{gib(memory)} of memory at least", f"{gib(space)} for checkpoints")
+    console.choice("needs", f"at least {gib(memory)} of memory", f"{gib(space)} for checkpoints")
 
 
 def gib(size: int) -> str:

@@ -31,7 +31,7 @@ the default views and photos of 500 x 375 pixels."""
 def clove_metrics(config: CLoVEConfig, run: PretrainConfig) -> Iterator[Metric]:
     """The metrics of a run with these options."""
     if config.loss.kind == "ranking" and config.loss.margin >= _reach(config.loss):
-        meaning = "What is minimised; a constant margin is included."
+        meaning = "What training minimises, including a constant margin."
         yield replace(LOSS, meaning=meaning, judge=_judge_margin(config.loss))
     yield LOSS_EXCESS
     yield from cell_metrics(config, run)

@@ -45,7 +45,7 @@ BALANCE = Metric(
     "Balance of two losses",
     "loss",
     "The gradient of the loss on cells divided by that of the loss on whole images, where both "
-    "meet; it settles within some hundred steps.",
+    "meet; it settles within a few hundred steps.",
     judge=_judge_balance,
 )
 

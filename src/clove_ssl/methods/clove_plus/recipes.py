@@ -43,7 +43,7 @@ def clove_plus_r18_small(out: Path) -> PretrainConfig:
 
 
 def clove_plus_r18_cpu(out: Path) -> PretrainConfig:
-    """CLoVE Plus with ResNet-18 in minutes on a CPU, for some hundred photos.
+    """CLoVE Plus with ResNet-18 in minutes on a CPU, for a few hundred photos.
 
     Command: ``clove pretrain clove-plus-r18-cpu --data photos/ --out runs/cpu --minutes 8``.
     Cost: a tenth of a second of one core per image. Expected: after 250 steps on 400 photos of 160

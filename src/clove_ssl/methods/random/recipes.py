@@ -14,7 +14,7 @@ def random_r50(out: Path) -> PretrainConfig:
     """ResNet-50 with random weights, as a finished run without steps.
 
     Command: ``clove pretrain random-r50 --out runs/random``. Cost: seconds.
-    Expected: whatever is learned from it is owed to no pre-training; ``--seed`` gives other ones.
+    Expected: a baseline without pre-training; ``--seed`` gives other weights.
     """
     return PretrainConfig(out=out, method=RandomConfig())
 

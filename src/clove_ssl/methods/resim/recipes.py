@@ -28,7 +28,7 @@ def resim_r18_small(out: Path) -> PretrainConfig:
     """ReSim with ResNet-18 on one GPU and some ten thousand photos.
 
     Command: ``clove pretrain resim-r18-small --data photos/ --out runs/resim``.
-    Cost: half more than ``moco-r18-small``. Expected: as there; a dense probe of 12.9 (11.6 to
+    Cost: 1.5 times that of ``moco-r18-small``. Expected: as there; a dense probe of 12.9 (11.6 to
     14.0) after 1,544 steps.
     """
     return small_queued(out, ReSimConfig(head=HeadConfig(hidden=512)))

@@ -36,7 +36,7 @@ def slotcon_r18_small(out: Path) -> PretrainConfig:
     Cost: as ``pixpro-r18-small``. There are 64 prototypes, since ten times as many photos (COCO)
     have 256. The teacher is what is exported, so it does not slow down towards the end.
     Expected: ``prototypes_in_use`` falls to a fifth within 70 steps, while ``loss_group`` stays
-    near 8.3, that of even assignments: cells turn away from most prototypes before those have
+    near 8.3, the value of even assignments: cells leave most prototypes before these have
     moved. With ``--method.loss.teacher-temperature 0.04`` a quarter was in use after 100 steps and
     that loss at 7.9, but probes were no better, so the published 0.07 stays. Not tuned further.
     """

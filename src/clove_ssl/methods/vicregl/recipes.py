@@ -37,11 +37,11 @@ def vicregl_r18_small(out: Path) -> PretrainConfig:
 
     Command: ``clove pretrain vicregl-r18-small --data photos/ --out runs/vicregl``.
     Cost: less than ``pixpro-r18-small``, since there is no teacher. Expanders are narrower than
-    published, as their width counts in relation to the batch: covariances of many channels over
-    few images are noise. The peak of the learning rate is the published one.
+    published, since covariances of many channels over the few images of a batch are noise. The
+    peak learning rate is the published one.
     Expected: a loss that falls slowly. In trials of 100 steps correspondence rose above that of
-    random weights (31 against 21 %) while k-NN accuracy did not (26 against 29 %); 0.5 gave 26 and
-    29 %, and 5 half of the rank, so 1.6 stays.
+    random weights (31 against 21 %) while k-NN accuracy did not (26 against 29 %). A rate of 0.5
+    gave 26 and 29 %, one of 5 halved the rank, so it stays at 1.6.
     """
     method = VICRegLConfig(
         views=small_views(wide_crops("bicubic")),

@@ -26,15 +26,15 @@ def class_problems(
         unknown = [class_names[number] for number in present if not learned[number]]
         if split != TRAIN and unknown:
             yield (
-                f"The {split} images have {what}s of {listed(unknown)}, of which there is none to "
-                "learn from. They will not be found; label some in training images."
+                f"The {split} images have {what}s of {listed(unknown)}, the training images have "
+                "none. They will not be found; label some in training images."
             )
     everywhere = set().union(*counts.values())
     empty = [name for number, name in enumerate(class_names) if number not in everywhere]
     if empty:
         yield (
-            f"There is no {what} of {listed(empty)}. The model will have outputs for them all the "
-            "same; take them off the list of classes if they are not meant."
+            f"There is no {what} of {listed(empty)}. The model will have outputs for them "
+            "nevertheless; remove them from the list of classes if they are not needed."
         )
 
 

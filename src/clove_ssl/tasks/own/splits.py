@@ -29,14 +29,14 @@ def complete_splits(
     if TRAIN not in items:
         told = ", ".join(items) or "none"
         raise UserError(
-            f"There are no images to learn from; the splits are: {told}. Expected a split called "
+            f"There are no images to train on; the splits are: {told}. Expected a split called "
             "train, or images that are not split at all."
         )
     if VAL not in items and TEST in items:
         items[VAL] = items.pop(TEST)
         notes.append(
-            "There is no validation split, so the test images stand for it and choose the best "
-            "model; its score is a little too good for images never seen. Add a split called val "
+            "There is no validation split, so the best model is chosen on the test images, and "
+            "its score is somewhat too high for unseen images. Add a split called val "
             "to avoid that."
         )
     if VAL not in items:

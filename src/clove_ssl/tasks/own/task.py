@@ -76,7 +76,7 @@ class OwnDetectionTask(DetectionTask):
             train_images=len(selection.dataset.samples),
             test_images=len(val.samples),
             class_names=data.class_names,
-            notes=(*describe(data), f"  learning from: {selection.describe()}"),
+            notes=(*describe(data), f"  training on: {selection.describe()}"),
             problems=(*data.problems, *said),
         )
 
@@ -224,7 +224,7 @@ class OwnSemanticTask(SemanticTask):
             train_images=len(train),
             test_images=len(val),
             class_names=train.class_names,
-            notes=(*describe(data), f"  learning from: {len(train):,} images with label maps"),
+            notes=(*describe(data), f"  training on: {len(train):,} images with label maps"),
             problems=(*data.problems, *problems),
         )
 
