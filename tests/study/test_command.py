@@ -228,7 +228,7 @@ def test_scores_of_a_deleted_backbone_are_not_taken_for_those_of_another(
     arguments = ["study", saved(study, tmp_path), "--out", str(out), "--amount", "3"]
     assert cli.main([*arguments, "--budget", "steps"]) == 2
     told = capsys.readouterr().err
-    assert f"{made.name} was begun with other values of steps" in told
+    assert f"{made.name} was started with other values of steps" in told
     assert f"or delete {plan.folder.run(measured.name).path}." in told
 
 
