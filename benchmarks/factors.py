@@ -58,7 +58,7 @@ FACTORS = {
     ),
     "cpu": Factors(
         recipe="clove-plus-r18-cpu",
-        steps=250,  # seven minutes of one core
+        steps=250,  # five minutes of one core
         changes={
             "few-flips": {"method": {"views": {"flip_probability": 0.1}}},
             "freer-crops": {"method": {"views": {"global_scale": [0.08, 1.0]}}},
