@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from clove_ssl.layers.collectives import mean_over_processes
+from clove_ssl.layers.collectives import mean_over_processes, processes
 from clove_ssl.layers.fp32 import at_least_fp32
 
 
@@ -41,8 +41,8 @@ class CellLoss(NamedTuple):
         images = self.counted.reshape(terms, -1).sum(1).to(loss.dtype)  # (terms,)
         if skips:
             images = mean_over_processes(images)
-        # Less than one on average is what processes have that count none, while another has one.
-        return loss.sum(1) / images.clamp(min=torch.finfo(loss.dtype).tiny)
+        # The least that they count on average, unless none counts any and the sum is zero.
+        return loss.sum(1) / images.clamp(min=1 / processes())
 
 
 def flatten_cells(feature_map: Tensor) -> Tensor:

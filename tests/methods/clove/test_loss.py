@@ -341,6 +341,17 @@ def test_terms_with_different_numbers_of_matched_images_are_averaged_on_their_ow
     assert terms[1] == 0
 
 
+@pytest.mark.parametrize("scale", [1.0, 2.0**16])  # as fp16 scales losses
+def test_a_term_that_counts_no_image_has_no_gradient(scale: float) -> None:
+    context, target, matches = make_batch()
+    context = context.float().requires_grad_()
+    options = RankingOptions(unmatched_images="skip")
+    result = rank_cells(context, target.float(), torch.zeros_like(matches), options=options)
+    (scale * result.term_losses(skips=True).sum()).backward()  # type: ignore[no-untyped-call]
+    assert context.grad is not None
+    assert (context.grad == 0).all()
+
+
 def test_a_mask_for_other_maps_is_refused(batch: Batch) -> None:
     context, target, matches = batch
     with pytest.raises(ValueError, match="matches has shape"):

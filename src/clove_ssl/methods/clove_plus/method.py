@@ -254,9 +254,10 @@ class CLoVEPlus(StudentMethod[StagesEncoder]):
         for student, count in zip(students, counts, strict=False):
             # The expander's batch norms see the same company as the backbone's, whose norms may
             # tell views apart that pass together.
-            apart = 1 if self.joins_views else count // len(student.last_maps)
-            parts = [part for maps in student.last_maps for part in maps.chunk(apart)]
-            rows = torch.cat([self.whole_head(maps) for maps in parts])  # (V * B, D)
+            passes = student.last_maps
+            if not self.joins_views and len(passes) < count:
+                passes = [view for maps in passes for view in maps.chunk(count // len(passes))]
+            rows = torch.cat([self.whole_head(maps) for maps in passes])  # (V * B, D)
             vectors += rows.chunk(count)
         pairs = pairs_with_large(counts[0], sum(counts[1:]))
         alike = None
