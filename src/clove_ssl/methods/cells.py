@@ -17,8 +17,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from clove_ssl.layers.collectives import mean_over_processes, processes
+from clove_ssl.layers.collectives import mean_over_processes
 from clove_ssl.layers.fp32 import at_least_fp32
+from clove_ssl.methods.contrastive import mean_of_sum
 
 
 class CellLoss(NamedTuple):
@@ -41,8 +42,7 @@ class CellLoss(NamedTuple):
         images = self.counted.reshape(terms, -1).sum(1).to(loss.dtype)  # (terms,)
         if skips:
             images = mean_over_processes(images)
-        # The least that they count on average, unless none counts any and the sum is zero.
-        return loss.sum(1) / images.clamp(min=1 / processes())
+        return mean_of_sum(loss.sum(1), images)
 
 
 def flatten_cells(feature_map: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from clove_ssl.layers.collectives import processes
 from clove_ssl.layers.fp32 import all_at_least_fp32
 
 
@@ -92,5 +93,11 @@ def mean_of_counted(values: Tensor, counted: Tensor, *, count: Tensor | None = N
     ``count`` replaces their number, where that is a mean over processes.
     """
     number = counted.sum().to(values.dtype) if count is None else count
-    # Less than one on average is what processes have that see no match, while another has one.
-    return (values * counted).sum() / number.clamp(min=torch.finfo(values.dtype).tiny)
+    return mean_of_sum((values * counted).sum(), number)
+
+
+def mean_of_sum(total: Tensor, number: Tensor) -> Tensor:
+    """A sum over ``number`` counted things, on average of all processes, divided by it."""
+    # The least that processes count on average, unless none counts any and the sum is zero. A
+    # smaller bound would make gradients infinite before they are multiplied by that zero.
+    return total / number.clamp(min=1 / processes())

@@ -244,3 +244,11 @@ def test_means_over_what_counts() -> None:
     assert mean_of_counted(values, counted) == 2
     assert mean_of_counted(values, counted, count=torch.tensor(4.0)) == 1
     assert mean_of_counted(values, torch.zeros_like(counted)) == 0
+
+
+def test_a_mean_of_nothing_has_no_gradient_under_the_scale_of_fp16() -> None:
+    values = torch.ones(3, requires_grad=True)
+    nothing = torch.zeros(3, dtype=torch.bool)
+    (2.0**16 * mean_of_counted(values, nothing)).backward()  # type: ignore[no-untyped-call]
+    assert values.grad is not None
+    assert (values.grad == 0).all()
