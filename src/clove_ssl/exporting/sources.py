@@ -23,7 +23,7 @@ from clove_ssl.methods.teacher_student import BackboneEncoder
 from clove_ssl.pretraining.going_on import restore_method
 from clove_ssl.runs.directory import RunDirectory, not_exported, read_config
 from clove_ssl.runs.metrics import damaged_lines, last_values, read_metrics
-from clove_ssl.runs.probe_file import is_about, read_probes
+from clove_ssl.runs.probe_file import entries_about, read_probes
 from clove_ssl.runs.state import read_state
 from clove_ssl.weights.config import ExportConfig
 from clove_ssl.weights.export.formats import FORMATS
@@ -207,8 +207,5 @@ def _facts_of_run(
 
 def _probes(run: RunDirectory) -> dict[str, float]:
     """Scores of ``clove probe`` for these very weights."""
-    return {
-        f"{each['title']} on {shown_source(each['data'])}": each["value"]
-        for each in read_probes(run)
-        if is_about(each, run)
-    }
+    current, _ = entries_about(run, read_probes(run))
+    return {f"{each['title']} on {shown_source(each['data'])}": each["value"] for each in current}

@@ -32,7 +32,7 @@ from clove_ssl.report.runs import ReportedRun, read_runs
 from clove_ssl.runs.directory import RunDirectory
 from clove_ssl.runs.hints import worrying
 from clove_ssl.runs.metric_table import Level
-from clove_ssl.runs.probe_file import is_about, is_outdated, read_probes
+from clove_ssl.runs.probe_file import entries_about, read_probes
 
 GEOMETRY = {
     "width": curves.WIDTH,
@@ -182,16 +182,13 @@ def _charts(runs: Sequence[ReportedRun]) -> list[BarChart]:
     """Probes of all runs; what several files know is shown once."""
     found = [entry for run in runs for entry in read_probes(run.run)]
     entries = list({str(sorted(entry.items(), key=str)): entry for entry in found}.values())
-    colours = {
-        str(entry["backbone"]): run.number
-        for run in runs
-        for entry in entries
-        if is_about(entry, run.run)
-    }
-    outdated = [any(is_outdated(entry, run.run) for run in runs) for entry in entries]
-    marked = [
-        {**entry, "is_outdated": is_old} for entry, is_old in zip(entries, outdated, strict=True)
-    ]
+    colours: dict[str, int] = {}
+    outdated: list[Mapping[str, Any]] = []
+    for run in runs:
+        current, earlier = entries_about(run.run, entries)
+        colours |= {str(entry["backbone"]): run.number for entry in current}
+        outdated += earlier
+    marked = [{**entry, "is_outdated": entry in outdated} for entry in entries]
     return bar_charts(marked, colours)
 
 

@@ -18,7 +18,7 @@ from clove_ssl.errors import counted
 from clove_ssl.runs.directory import RunDirectory, read_config
 from clove_ssl.runs.hints import Hint, hints, worrying
 from clove_ssl.runs.metrics import read_metrics
-from clove_ssl.runs.probe_file import RANDOM, SAME_IMAGES, is_about, read_probes
+from clove_ssl.runs.probe_file import RANDOM, SAME_IMAGES, entries_about, read_probes
 from clove_ssl.runs.state import RunState, read_state
 from clove_ssl.runs.summary_file import read_summary
 from clove_ssl.tasks.scoring.scores import read_scores
@@ -197,7 +197,8 @@ def _repeated_score(run: RunDirectory) -> Scored | None:
 def compared_with_random(run: RunDirectory, config: PretrainConfig) -> RunVerdict | None:
     """What the probes of a run say; nothing where random weights were not measured beside it."""
     measured = [entry for entry, baseline in probes_of(run) if baseline is not None]
-    measured.reverse()  # the run's own images come first: they are what it was made for
+    # The run's own images come first: they are what it was made for. Then what was measured last.
+    measured.reverse()
     on_own = [entry for entry in measured if entry["data"] == config.data.source]
     for kind in _TOLD_FIRST:
         for entry in (*on_own, *measured):
@@ -209,8 +210,8 @@ def compared_with_random(run: RunDirectory, config: PretrainConfig) -> RunVerdic
 def probes_of(run: RunDirectory) -> list[tuple[Entry, Entry | None]]:
     """What was measured of the weights of a run, with random ones measured beside them."""
     entries = read_probes(run)
-    own = [entry for entry in entries if is_about(entry, run)]
-    return [(entry, _baseline(entry, entries)) for entry in own]
+    current, _ = entries_about(run, entries)
+    return [(entry, _baseline(entry, entries)) for entry in current]
 
 
 def probe_verdict(entries: Sequence[Entry]) -> dict[str, RunVerdict]:

@@ -72,19 +72,24 @@ def _current(entry: dict[str, Any]) -> dict[str, Any]:
     return {"is_share": False, **entry, **texts, "interval": interval or None}
 
 
-def is_about(entry: Mapping[str, Any], run: RunDirectory) -> bool:
-    """Whether an entry is about the weights that a run hands out now, wherever the run lies."""
-    if str(entry["backbone"]).startswith(RANDOM):
-        return False
+def entries_about(run: RunDirectory, entries: Entries) -> tuple[Entries, Entries]:
+    """Entries about the weights that a run hands out now, wherever it lies, and about earlier ones.
+
+    Earlier are those that it had before it went on.
+    """
     exported = _exported_weights(run)
-    if exported is None or entry.get("weights") is None:
-        return _is_named_like(entry, run)
-    return bool(entry["weights"] == exported)
-
-
-def is_outdated(entry: Mapping[str, Any], run: RunDirectory) -> bool:
-    """Whether an entry is about weights that a run had before it went on."""
-    return _is_named_like(entry, run) and not is_about(entry, run)
+    current: Entries = []
+    earlier: Entries = []
+    for entry in entries:
+        if str(entry["backbone"]).startswith(RANDOM):
+            continue
+        is_named = _is_named_like(entry, run)
+        is_hashed = exported is not None and entry.get("weights") is not None
+        if entry["weights"] == exported if is_hashed else is_named:
+            current.append(entry)
+        elif is_named:
+            earlier.append(entry)
+    return current, earlier
 
 
 def _is_named_like(entry: Mapping[str, Any], run: RunDirectory) -> bool:

@@ -238,7 +238,7 @@ class OwnSemanticTask(SemanticTask):
         """Images of other data; classes of objects are known by name, those of masks by number."""
         data = open_to_judge(config, vocabulary.class_names[1:], task="instances")
         test = pixel_labels(data, VAL)
-        test.present_classes()
+        test.present_classes()  # looks at every mask, so a bad one is told before the work
         return test
 
     def take_fraction(self, data: TaskData, share: float, *, seed: int) -> TaskData:

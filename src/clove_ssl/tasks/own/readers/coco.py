@@ -20,7 +20,13 @@ from clove_ssl.tasks.detection.coco import load_content, read_content
 from clove_ssl.tasks.labels.samples import DetectionDataset, Sample
 from clove_ssl.tasks.loading.images import size_of_file
 from clove_ssl.tasks.own.dataset import ALL, Found, Item, Problems
-from clove_ssl.tasks.own.readers.files import check_names, images_below, split_of, split_of_path
+from clove_ssl.tasks.own.readers.files import (
+    check_names,
+    images_below,
+    parts_of_name,
+    split_of,
+    split_of_path,
+)
 from clove_ssl.tasks.own.readers.objects import (
     CUT,
     LARGEST_NUMBER,
@@ -286,7 +292,7 @@ def _parts(name: str) -> list[str]:
     """Folders and file of a name, from whatever system; of an address without its question."""
     if re.match(r"[a-z][a-z0-9]+://", name):
         name = unquote(urlsplit(name).path)
-    return [part for part in re.split(r"[/\\]", name) if part] or [""]
+    return parts_of_name(name) or [""]
 
 
 def _join_classes(found: Found, dataset: DetectionDataset) -> tuple[int, ...]:

@@ -90,6 +90,11 @@ def read_names(path: Path) -> tuple[str, ...]:
     return kept
 
 
+def parts_of_name(name: str) -> list[str]:
+    """Folders and file of a name, from whatever system."""
+    return [part for part in re.split(r"[/\\]", name) if part]
+
+
 def read_colours(path: Path) -> tuple[Colour, ...]:
     """The colours of CVAT's ``labelmap.txt``, in the order of its names; none of another list."""
     if path.name != "labelmap.txt":

@@ -9,7 +9,6 @@ a pixel at best and are rounded to that: whole pixels come back whole.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from clove_ssl.tasks.own.readers.files import (
     check_names,
     files_below,
     images_below,
+    parts_of_name,
     read_head,
     read_names,
     read_text,
@@ -186,7 +186,7 @@ def _images_of(entry: str, bases: Sequence[Path], path: Path) -> list[Path]:
     while stripped.startswith("../"):
         stripped = stripped.removeprefix("../")
     # Others have the paths of another machine, whose last folders are those beside the file.
-    parts = [part for part in re.split(r"[/\\]", entry) if part not in ("", ".", "..")]
+    parts = [part for part in parts_of_name(entry) if part not in (".", "..")]
     ends = [path.parent.joinpath(*parts[at:]) for at in range(len(parts) - 1)]
     places = [*(base / each for each in (entry, stripped) for base in bases), *ends]
     for place in places:
