@@ -78,7 +78,9 @@ def test_the_onnx_file_runs_in_its_script_alone(tmp_path: Path) -> None:
     script = run.model.with_name("model.onnx.py")
     assert "clove" not in script.read_text()
     grey = Image.fromarray(np.asarray(scene.convert("L")).astype(np.uint16) * 257)
-    for picture in (scene, grey):  # of 8 bits, and of 16
+    clear = scene.copy()
+    clear.putalpha(scene.convert("L"))
+    for picture in (scene, grey, clear):  # of 8 bits, of 16, and partly transparent
         picture.save(tmp_path / "photo.png")
         check_script(script, tmp_path / "photo.png", load_finetuned(run.path))
 

@@ -24,10 +24,12 @@ from clove_ssl.config.ranges import (
     Steps,
     StepsFromZero,
 )
+from clove_ssl.errors import UserError
 
 Role = Literal["global", "local"]
 Interpolation = Literal["bicubic", "bilinear"]
 BlurKernel = Literal["pil", "gaussian"]
+RareFlips = Annotated[float, Range(0, 0.5)]
 PixelValue = Annotated[int, Range(0, 256)]
 Strength = Annotated[float, Range(0, 10)]
 
@@ -101,6 +103,8 @@ class ViewSpec(Ranged):
     overlap: OverlapSpec | None = None
     flips_like: StepsFromZero | None = None
     """Place of the view that is flipped whenever this one is."""
+    flips_apart: RareFlips = 0.0
+    """Chance that this view is mirrored against that one nevertheless."""
 
     def __post_init__(self) -> None:
         if sum(each is not None for each in (self.paste, self.patch, self.overlap)) > 1:
@@ -133,6 +137,10 @@ class ViewsConfig(Ranged):
     """Chance of an upside-down image."""
     shared_flip: bool = False
     """Flip all views of an image the same way, so that features can distinguish left from right."""
+    flips_apart: RareFlips = 0.0
+    """With ``shared_flip``, the chance that a view is mirrored against the first one nevertheless,
+    so that features also learn what mirror images have in common; with 0.5 all flips are
+    independent."""
     jitter_probability: Share = 0.8
     """Chance that a view is colour-jittered."""
     jitter_strength: tuple[Strength, Strength, Strength, Strength] = (0.4, 0.4, 0.2, 0.1)
@@ -153,6 +161,15 @@ class ViewsConfig(Ranged):
     """Chance of solarisation for small views."""
     solarize_threshold: PixelValue = 128
     """Solarisation inverts pixel values from this one up."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.flips_apart and not self.shared_flip:
+            raise UserError(
+                f"method.views.flips_apart is {self.flips_apart:g}, but each view has its own "
+                "flip. Give --method.views.shared-flip as well, or leave out "
+                "--method.views.flips-apart."
+            )
 
     def shown(self) -> str:
         """Numbers and sizes of the views in a few signs."""
@@ -202,4 +219,5 @@ class ViewsConfig(Ranged):
             solarize_probability=solarize,
             solarize_threshold=self.solarize_threshold,
             flips_like=0 if self.shared_flip else None,
+            flips_apart=self.flips_apart,
         )

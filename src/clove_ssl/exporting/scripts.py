@@ -17,6 +17,9 @@ _OPENING = """\
 photo = ImageOps.exif_transpose(Image.open(sys.argv[1]))
 if photo.mode[0] == "I":  # grey with 16 bits, of which Pillow would cut off the upper ones
     photo = Image.fromarray((np.asarray(photo) >> 8).astype(np.uint8))
+if photo.has_transparency_data:  # as if it lay on a white page
+    layers, photo = photo.convert("RGBA"), Image.new("RGB", photo.size, "white")
+    photo.paste(layers, mask=layers)
 photo = photo.convert("RGB")
 """
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from builders.batches.two_views import crops_of, two_views
@@ -44,6 +45,8 @@ from clove_ssl.methods.variance import VarianceWeights, global_terms
 from clove_ssl.pretraining.compile.method import compile_method, compile_pieces, cut
 from clove_ssl.pretraining.synthetic import synthetic_batch
 from clove_ssl.views.batch import View, ViewBatch
+from clove_ssl.views.draw.crops import UNIFORMS_PER_VIEW
+from clove_ssl.views.draw.parameters import draw_views
 
 IMAGES = 6
 START = Progress(0, 100)
@@ -155,16 +158,21 @@ def test_views_that_are_all_flipped_alike_are_compared_as_ever() -> None:
     torch.testing.assert_close(*losses)
 
 
-@given(st.floats(0, 1), st.booleans())
-def test_images_of_a_pair_count_as_much_as_all_would(chance: float, shared: bool) -> None:
-    views = ViewsConfig(flip_probability=chance, shared_flip=shared)
-    g = torch.Generator().manual_seed(0)
-    first = torch.rand(20_000, generator=g) < chance
-    second = first if shared else torch.rand(20_000, generator=g) < chance
-    seen = [view_that_is(flipped) for flipped in (first, second)]
-    (counts,) = counts_of_pairs(seen, [(0, 1)], views)
-    assert counts.mean().item() == pytest.approx(1, abs=0.05)
-    assert torch.equal(counts > 0, first == second)
+@given(st.floats(0, 1), st.sampled_from([None, 0.0, 0.1, 0.5]))
+def test_images_of_a_pair_count_as_much_as_all_would(chance: float, apart: float | None) -> None:
+    views = ViewsConfig(
+        local_count=1,
+        flip_probability=chance,
+        shared_flip=apart is not None,
+        flips_apart=apart or 0.0,
+    )
+    numbers = np.random.default_rng(0).random((20_000, 3, UNIFORMS_PER_VIEW))
+    drawn = draw_views(numbers, 9, 9, views.specs())
+    seen = [view_that_is(torch.from_numpy(drawn.flip[:, view])) for view in range(3)]
+    pairs = pairs_with_large(2, 1)
+    for (i, j), counts in zip(pairs, counts_of_pairs(seen, pairs, views), strict=True):
+        assert counts.mean().item() == pytest.approx(1, abs=0.05)
+        assert torch.equal(counts > 0, seen[i].geometry.flipped == seen[j].geometry.flipped)
 
 
 def test_shares_of_a_batch_add_up_to_its_distances() -> None:

@@ -21,6 +21,7 @@ from clove_ssl.views.draw.relations import rows_of_numbers
 
 PLAIN = ViewsConfig(local_count=0, global_scale=(0.08, 1.0), vertical_flip_probability=0.5).specs()
 JIGSAW = DetCoConfig().view_specs()
+FLIP = 22  # place in a row of numbers
 LOOKS = ("factors", "order", "grey", "sigma", "solarize")
 
 
@@ -139,6 +140,26 @@ def test_all_views_of_an_image_can_be_flipped_alike() -> None:
         assert not np.array_equal(drawn, other)
     np.testing.assert_array_equal(alike.crop, apart.crop)
     np.testing.assert_array_equal(alike.factors, apart.factors)
+
+
+@given(st.floats(0, 0.5), st.integers(0, 1000))
+def test_a_view_can_be_mirrored_against_the_others_now_and_then(chance, seed) -> None:
+    views = ViewsConfig(local_count=2, vertical_flip_probability=0.3, shared_flip=True)
+    specs = replace(views, flips_apart=chance).specs()
+    own = numbers(50, specs, seed)[..., FLIP]
+    apart, alike = (
+        draw_views(numbers(50, specs, seed), 90, 120, each) for each in (specs, views.specs())
+    )
+    mirrored = own < chance
+    mirrored[:, 0] = False
+    np.testing.assert_array_equal(apart.flip, alike.flip ^ mirrored)
+    for name in ("crop", "vertical_flip", "factors", "sigma", "solarize"):
+        np.testing.assert_array_equal(getattr(apart, name), getattr(alike, name))
+
+
+def test_views_with_a_flip_of_their_own_are_not_mirrored_against_the_first() -> None:
+    with pytest.raises(UserError, match="--method.views.shared-flip"):
+        ViewsConfig(flips_apart=0.1)
 
 
 # --- jigsaws

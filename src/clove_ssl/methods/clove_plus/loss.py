@@ -30,10 +30,11 @@ def counts_of_pairs(
     The others count the more. Divided by how many there are, a share of the batch would not add up
     to what the whole batch gives, so their chance is taken.
     """
-    chance = config.flip_probability
-    often = 1.0 if config.shared_flip else chance**2 + (1 - chance) ** 2
+    chance = config.flips_apart if config.shared_flip else config.flip_probability
+    often = chance**2 + (1 - chance) ** 2  # two views are flipped alike, each by its own chance
+    with_first = 1 - chance if config.shared_flip else often
     flipped = [view.geometry.flipped for view in views]
-    return [(flipped[i] == flipped[j]) / often for i, j in pairs]
+    return [(flipped[i] == flipped[j]) / (often if i else with_first) for i, j in pairs]
 
 
 def contrast_images(

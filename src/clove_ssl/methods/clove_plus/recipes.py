@@ -16,8 +16,8 @@ STEM_SCALE = 16.0
 LAST_NORM = 0.5
 """Detectors then soon learn what the last stage does not tell: docs/results/clove-plus.md."""
 CPU_VARIANCE = 100.0
-"""Covariances then count for more, which short runs on a CPU gain from: docs/results/clove-plus.md.
-On a GPU it was not measured."""
+"""Covariances then count for more, which short runs on a CPU gain from, and those on a GPU do not:
+docs/results/clove-plus.md."""
 
 
 def clove_plus_r50_200ep(out: Path) -> PretrainConfig:

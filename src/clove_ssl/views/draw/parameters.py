@@ -119,6 +119,8 @@ def draw_views(
         happens: Booleans = rows[..., place] < _per_view(specs, probability)
         return happens
 
+    # The number that a view's own flip would take.
+    apart = occurs(_FLIP, "flips_apart") & (flips != np.arange(len(specs)))  # (N, V)
     factors, order = _draw_jitter(rows, specs, applied=occurs(_JITTER, "jitter_probability"))
     sigma = between(rows[..., _SIGMA], _per_view(specs, "blur_sigma"))  # (N, V)
     scale, ratio = _per_view(specs, "scale"), _per_view(specs, "ratio")  # (V, 2) each
@@ -126,7 +128,7 @@ def draw_views(
     return ViewParameters(
         image_size=size,
         crop=related_crops(crops, rows, further, size, specs),
-        flip=occurs(_FLIP, "flip_probability")[:, flips],
+        flip=occurs(_FLIP, "flip_probability")[:, flips] ^ apart,
         vertical_flip=occurs(_VERTICAL_FLIP, "vertical_flip_probability")[:, flips],
         factors=factors[:, colors],
         order=order[:, colors],
