@@ -157,6 +157,15 @@ def test_a_view_can_be_mirrored_against_the_others_now_and_then(chance, seed) ->
         np.testing.assert_array_equal(getattr(apart, name), getattr(alike, name))
 
 
+def test_patches_of_a_frame_are_mirrored_together() -> None:
+    views = replace(DetCoConfig().views, shared_flip=True, flips_apart=0.5)
+    _, drawn = draw(50, DetCoConfig(views=views).view_specs())
+    for start in (2, 11):
+        frames = drawn.flip[:, start : start + 9]
+        np.testing.assert_array_equal(frames, np.tile(frames[:, :1], 9))
+    assert not np.array_equal(drawn.flip[:, 2], drawn.flip[:, 11])
+
+
 def test_views_with_a_flip_of_their_own_are_not_mirrored_against_the_first() -> None:
     with pytest.raises(UserError, match="--method.views.shared-flip"):
         ViewsConfig(flips_apart=0.1)

@@ -119,8 +119,8 @@ def draw_views(
         happens: Booleans = rows[..., place] < _per_view(specs, probability)
         return happens
 
-    # The number that a view's own flip would take.
-    apart = occurs(_FLIP, "flips_apart") & (flips != np.arange(len(specs)))  # (N, V)
+    # The number that a view's own flip would take; patches of a frame stay together.
+    apart = occurs(_FLIP, "flips_apart")[:, colors] & (flips != np.arange(len(specs)))  # (N, V)
     factors, order = _draw_jitter(rows, specs, applied=occurs(_JITTER, "jitter_probability"))
     sigma = between(rows[..., _SIGMA], _per_view(specs, "blur_sigma"))  # (N, V)
     scale, ratio = _per_view(specs, "scale"), _per_view(specs, "ratio")  # (V, 2) each
