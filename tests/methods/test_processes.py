@@ -19,9 +19,6 @@ from clove_ssl.layers.normalization import synchronize_norms
 from clove_ssl.methods.base import Progress
 from clove_ssl.methods.resim.windows import find_windows, sliding_windows
 from clove_ssl.methods.shuffling import BatchOrders, forward_shuffled
-from clove_ssl.methods.slotcon.config import SlotLossConfig
-from clove_ssl.methods.slotcon.layout import gather_keys
-from clove_ssl.methods.slotcon.method import SlotCon
 from clove_ssl.pretraining.compile.method import compile_pieces
 from clove_ssl.views.batch import ViewBatch
 
@@ -31,9 +28,6 @@ STEPS = 3
 
 
 def config_of(name: str) -> MethodConfig:
-    if name == "slotcon":
-        # Means over common slots differ between processes; they have a test of their own.
-        return small_method(name, loss=SlotLossConfig(group_weight=1.0))
     changes = {"shuffle_groups": 1, "queue_size": 10} if name in QUEUED else {}
     return small_method(name, **changes)
 
@@ -45,26 +39,6 @@ def train(name: str, rank: int, processes: int) -> dict[str, Any]:
     optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.02)
     batches = (two_views(config, step) for step in range(STEPS))
     return train_share(method, optimizer, batches, rank=rank, processes=processes)
-
-
-def slot_sum(batch: ViewBatch) -> Tensor:
-    """SlotCon's loss on slots by direction, summed over this process's queries; their number.
-
-    Norms stand still, since they would see other numbers of slots.
-    """
-    method = tiny_built(small_method("slotcon")).eval()
-    assert isinstance(method, SlotCon)
-    sides = method._encode(batch)
-    active = method.assignment(sides)
-    shared = method._shared_part(batch)
-    compared = method.comparison(sides, active.prototypes, shared, method.center)
-    counts = active.common_count.tolist()
-    keys, start = gather_keys(compared.keys, active.taken)
-    losses = [
-        method.search(compared.slots, active.common_first.mT, only, keys, start).loss.detach()
-        for only in torch.diag(active.common_count)
-    ]
-    return torch.stack([losses[0] * counts[0], losses[1] * counts[1], torch.tensor(sum(counts))])
 
 
 def searched(batch: ViewBatch, *, compiled: bool) -> dict[str, Tensor]:
@@ -99,7 +73,6 @@ def worker(rank: int, folder: str) -> None:
         result["losses"] /= 2
     results["keys"] = shuffled_keys(rank, 2)
     views = share_of(two_views(small_method("slotcon")), rank, 2)
-    results["slots"] = slot_sum(views)
     results["searched"] = [searched(views, compiled=compiled) for compiled in (False, True)]
     torch.save(results, f"{folder}/rank{rank}.pt")
     dist.destroy_process_group()
@@ -130,12 +103,6 @@ def test_shuffling_over_two_processes_equals_two_groups_on_one(
 ) -> None:
     both = torch.cat([result["keys"] for result in together])
     torch.testing.assert_close(both, shuffled_keys(0, 1), rtol=1e-10, atol=1e-12)
-
-
-def test_slots_of_two_processes_add_up_to_those_of_one(together: list[dict[str, Any]]) -> None:
-    sums = [result["slots"] for result in together]
-    assert all(common > 1 for *_, common in sums)
-    torch.testing.assert_close(sums[0] + sums[1], slot_sum(two_views(small_method("slotcon"))))
 
 
 def test_norms_over_two_processes_are_the_same_compiled(together: list[dict[str, Any]]) -> None:

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from clove_ssl.layers.fp32 import at_least_fp32
+from clove_ssl.methods.contrastive import mean_of_sum
 
 ATTENTION_GUARD = 1e-6  # a prototype that no cell takes still has a mean, as in the released code
 
@@ -109,19 +110,20 @@ def contrast_slots(
     counted: Tensor,  # (Q,) bool, queries that count; others may have a key that does not
     *,
     temperature: float = 0.2,
+    count: Tensor | None = None,
 ) -> SlotContrast:
-    """InfoNCE times twice its temperature, averaged over queries that count; 0 without any."""
+    """InfoNCE times twice its temperature, averaged over queries that count; 0 without any.
+
+    ``count`` replaces their number in the loss, where that is a mean over processes.
+    """
     with torch.autocast(queries.device.type, enabled=False):
         sharp = F.normalize(queries.to(keys.slots.dtype), dim=1) / temperature
         # The bar is added by the product itself: a mask would be another (Q, N) tensor.
         logits = torch.addmm(keys.barred, sharp, keys.slots.mT)  # (Q, N)
         losses = F.cross_entropy(logits, labels, reduction="none")  # (Q,)
         cosines = logits.detach().gather(1, labels[:, None])[:, 0] * temperature
-        loss, cosine = (_mean_of(counted, values) for values in (losses, cosines))
-        return SlotContrast(2 * temperature * loss, cosine)
-
-
-def _mean_of(counted: Tensor, values: Tensor) -> Tensor:
-    """Mean of the values that count, of which all others may be infinite; 0 without any."""
-    # ``where``, not a product: infinity times 0 is NaN.
-    return values.where(counted, 0.0).sum() / counted.sum().clamp(min=1)
+        # ``where``, not a product: values that do not count may be infinite, and times 0 be NaN.
+        loss, cosine = (values.where(counted, 0.0).sum() for values in (losses, cosines))
+        own = counted.sum().to(loss.dtype)
+        loss = mean_of_sum(loss, own if count is None else count)
+        return SlotContrast(2 * temperature * loss, mean_of_sum(cosine, own))

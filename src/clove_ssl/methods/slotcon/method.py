@@ -29,6 +29,7 @@ from clove_ssl.layers.collectives import mean_over_processes
 from clove_ssl.layers.normalization import normalize_counted, unit_vectors
 from clove_ssl.methods import health
 from clove_ssl.methods.base import Progress, StepOutput
+from clove_ssl.methods.contrastive import mean_of_sum
 from clove_ssl.methods.slotcon.config import SlotConConfig, SlotLossConfig
 from clove_ssl.methods.slotcon.layout import (
     CommonSlots,
@@ -57,6 +58,16 @@ class SharedPart(NamedTuple):
 
     places: Tensor  # (P, 4) in the unit square of each view
     exists: Tensor  # (B,) bool
+
+
+class Counts(NamedTuple):
+    """What the losses are divided by, as means over processes.
+
+    With its own numbers, a process would give an image or a slot the more weight the fewer it has.
+    """
+
+    images: Tensor  # scalar, images whose views overlap
+    slots: Tensor  # (2,) common slots of each direction
 
 
 class Sides(NamedTuple):
@@ -124,6 +135,7 @@ class Comparison(nn.Module):
         sides: Sides,
         room: Tensor,  # (P, M) prototypes whose slots are wanted
         shared: SharedPart,
+        images: Tensor,  # scalar, whose views overlap, on average of all processes
         center: Tensor,  # (K,)
     ) -> Compared:
         """The loss of grouping, averaged over the images whose views overlap, and the slots."""
@@ -141,9 +153,8 @@ class Comparison(nn.Module):
         sharp = self.options.teacher_temperature
         slots = slots_of(sides.projection, score_cells(cells, mine), sharp, only=room)  # (P, M, D)
         keys = slots_of(sides.target, score_cells(others, theirs), sharp, only=room)
-        counted = shared.exists
         # Both directions of an image over one count of images, so they are added, not averaged.
-        loss = (by_view * counted.repeat(2)).sum() / counted.sum().clamp(min=1)
+        loss = mean_of_sum((by_view * shared.exists.repeat(2)).sum(), images)
         return Compared(loss, by_direction(slots), by_direction(keys))
 
 
@@ -160,6 +171,7 @@ class SlotSearch(nn.Module):
         slots: Tensor,  # (2, R, D) the student's
         places: Tensor,  # (Q, 2) where slots of each direction are, common ones in front
         counts: Tensor,  # (2,) number of common slots
+        means: Tensor,  # (2,) the same, on average of all processes
         keys: Sequence[Keys],  # of each direction
         start: int,  # where the keys of this process begin
     ) -> SlotContrast:
@@ -169,8 +181,12 @@ class SlotSearch(nn.Module):
         chosen = [mine.index_select(0, at) for mine, at in zip(slots, ways, strict=True)]
         predicted = self.predict(torch.stack(chosen), common)
         first, second = (
-            contrast_slots(queries, theirs, start + at, met, temperature=self.temperature)
-            for queries, theirs, at, met in zip(predicted, keys, ways, common, strict=True)
+            contrast_slots(
+                queries, theirs, start + at, met, temperature=self.temperature, count=mean
+            )
+            for queries, theirs, at, met, mean in zip(
+                predicted, keys, ways, common, means, strict=True
+            )
         )
         return SlotContrast(first.loss + second.loss, (first.cosine + second.cosine) / 2)
 
@@ -222,7 +238,10 @@ class SlotCon(TeacherStudentMethod[Encoder]):
         with torch.no_grad():
             active: SlotPlaces = self.assignment(sides)
         common = CommonSlots(active, self.config.slot_room)
-        compared: Compared = self.comparison(sides, active.prototypes, shared, self.center)
+        counts = count_over_processes(shared, active)
+        compared: Compared = self.comparison(
+            sides, active.prototypes, shared, counts.images, self.center
+        )
         keys, start = gather_keys(compared.keys, active.taken)
         samples = {"embeddings": health.embedding_rows(sides.projection)}
         metrics = {
@@ -231,7 +250,7 @@ class SlotCon(TeacherStudentMethod[Encoder]):
             **slot_metrics(active.won),
         }
         found: SlotContrast = self.search(
-            compared.slots, common.places(), active.common_count, keys, start
+            compared.slots, common.places(), active.common_count, counts.slots, keys, start
         )
         metrics["loss_slot"] = found.loss.detach()
         metrics["cos_slot"] = found.cosine
@@ -273,6 +292,13 @@ class SlotCon(TeacherStudentMethod[Encoder]):
         exists = (share > 0) & (share >= self.config.loss.min_overlap)
         places = [place_in_view(rectangle, first), place_in_view(rectangle, second)]
         return SharedPart(torch.cat(places), exists)
+
+
+def count_over_processes(shared: SharedPart, active: SlotPlaces) -> Counts:
+    """Images whose views overlap and common slots, on average of all processes."""
+    both = torch.cat([shared.exists.sum()[None], active.common_count])  # one message, not two
+    means = mean_over_processes(both.to(torch.float32))
+    return Counts(means[0], means[1:])
 
 
 def slot_metrics(won: Tensor) -> dict[str, Tensor]:
