@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from clove_ssl.layers.collectives import mean_over_processes
+from clove_ssl.layers.collectives import mean_count
 from clove_ssl.layers.fp32 import at_least_fp32
 from clove_ssl.methods.contrastive import mean_of_sum
 
@@ -39,9 +39,9 @@ class CellLoss(NamedTuple):
         With ``skips`` processes may count different numbers of images, all of which weigh alike.
         """
         loss = (self.loss * self.counted).reshape(terms, -1)  # (terms, B / terms)
-        images = self.counted.reshape(terms, -1).sum(1).to(loss.dtype)  # (terms,)
+        images = self.counted.reshape(terms, -1).sum(1)  # (terms,)
         if skips:
-            images = mean_over_processes(images)
+            images = mean_count(images)
         return mean_of_sum(loss.sum(1), images)
 
 

@@ -92,12 +92,11 @@ def mean_of_counted(values: Tensor, counted: Tensor, *, count: Tensor | None = N
 
     ``count`` replaces their number, where that is a mean over processes.
     """
-    number = counted.sum().to(values.dtype) if count is None else count
-    return mean_of_sum((values * counted).sum(), number)
+    return mean_of_sum((values * counted).sum(), counted.sum() if count is None else count)
 
 
 def mean_of_sum(total: Tensor, number: Tensor) -> Tensor:
     """A sum over ``number`` counted things, on average of all processes, divided by it."""
     # The least that processes count on average, unless none counts any and the sum is zero. A
     # smaller bound would make gradients infinite before they are multiplied by that zero.
-    return total / number.clamp(min=1 / processes())
+    return total / number.to(total.dtype).clamp(min=1 / processes())

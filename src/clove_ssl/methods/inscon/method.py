@@ -17,7 +17,7 @@ from torch import Tensor
 
 from clove_ssl.backbones.build import Backbone
 from clove_ssl.errors import UserError
-from clove_ssl.layers.collectives import mean_over_processes
+from clove_ssl.layers.collectives import mean_count
 from clove_ssl.layers.normalization import unit_vectors
 from clove_ssl.methods.base import Progress, StepOutput
 from clove_ssl.methods.compiled import EncoderInputs
@@ -102,7 +102,7 @@ class InsCon(QueuedMethod[DenseEncoder]):
             temperature=self.config.dense_temperature,
         )
         # Cells weigh the same on all processes, however many with a match each one has.
-        count = mean_over_processes(result.counted.sum().to(result.loss.dtype))
+        count = mean_count(result.counted.sum())
         loss = mean_of_counted(result.loss, result.counted, count=count)
         return DenseTerm(loss, {**cell_metrics(result), **match_metrics(matches)})
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from clove_ssl.backbones.build import STAGES, Backbone
 from clove_ssl.errors import UserError
-from clove_ssl.layers.collectives import gather_rows, mean_over_processes
+from clove_ssl.layers.collectives import gather_rows, mean_count
 from clove_ssl.layers.normalization import unit_vectors
 from clove_ssl.methods.base import Progress, StepOutput
 from clove_ssl.methods.contrastive import Contrast, mean_of_counted
@@ -128,7 +128,7 @@ class ReSim(QueuedMethod[WindowEncoder]):
         """Windows weigh the same on all processes, however many of them each one has."""
         # Gradients are averaged over processes, so a mean over own windows would weigh those more
         # that landed where there are few.
-        count = mean_over_processes(inside.sum().to(losses.dtype))
+        count = mean_count(inside.sum())
         return mean_of_counted(losses, inside, count=count)
 
 

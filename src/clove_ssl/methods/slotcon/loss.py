@@ -124,6 +124,6 @@ def contrast_slots(
         cosines = logits.detach().gather(1, labels[:, None])[:, 0] * temperature
         # ``where``, not a product: values that do not count may be infinite, and times 0 be NaN.
         loss, cosine = (values.where(counted, 0.0).sum() for values in (losses, cosines))
-        own = counted.sum().to(loss.dtype)
+        own = counted.sum()
         loss = mean_of_sum(loss, own if count is None else count)
         return SlotContrast(2 * temperature * loss, mean_of_sum(cosine, own))

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clove_ssl.backbones.build import Backbone
-from clove_ssl.layers.collectives import mean_over_processes
+from clove_ssl.layers.collectives import mean_count, mean_over_processes
 from clove_ssl.layers.normalization import normalize_counted, unit_vectors
 from clove_ssl.methods import health
 from clove_ssl.methods.base import Progress, StepOutput
@@ -58,16 +58,6 @@ class SharedPart(NamedTuple):
 
     places: Tensor  # (P, 4) in the unit square of each view
     exists: Tensor  # (B,) bool
-
-
-class Counts(NamedTuple):
-    """What the losses are divided by, as means over processes.
-
-    With its own numbers, a process would give an image or a slot the more weight the fewer it has.
-    """
-
-    images: Tensor  # scalar, images whose views overlap
-    slots: Tensor  # (2,) common slots of each direction
 
 
 class Sides(NamedTuple):
@@ -238,9 +228,9 @@ class SlotCon(TeacherStudentMethod[Encoder]):
         with torch.no_grad():
             active: SlotPlaces = self.assignment(sides)
         common = CommonSlots(active, self.config.slot_room)
-        counts = count_over_processes(shared, active)
+        counts = mean_count(torch.cat([shared.exists.sum()[None], active.common_count]))  # (3,)
         compared: Compared = self.comparison(
-            sides, active.prototypes, shared, counts.images, self.center
+            sides, active.prototypes, shared, counts[0], self.center
         )
         keys, start = gather_keys(compared.keys, active.taken)
         samples = {"embeddings": health.embedding_rows(sides.projection)}
@@ -250,7 +240,7 @@ class SlotCon(TeacherStudentMethod[Encoder]):
             **slot_metrics(active.won),
         }
         found: SlotContrast = self.search(
-            compared.slots, common.places(), active.common_count, counts.slots, keys, start
+            compared.slots, common.places(), active.common_count, counts[1:], keys, start
         )
         metrics["loss_slot"] = found.loss.detach()
         metrics["cos_slot"] = found.cosine
@@ -292,13 +282,6 @@ class SlotCon(TeacherStudentMethod[Encoder]):
         exists = (share > 0) & (share >= self.config.loss.min_overlap)
         places = [place_in_view(rectangle, first), place_in_view(rectangle, second)]
         return SharedPart(torch.cat(places), exists)
-
-
-def count_over_processes(shared: SharedPart, active: SlotPlaces) -> Counts:
-    """Images whose views overlap and common slots, on average of all processes."""
-    both = torch.cat([shared.exists.sum()[None], active.common_count])  # one message, not two
-    means = mean_over_processes(both.to(torch.float32))
-    return Counts(means[0], means[1:])
 
 
 def slot_metrics(won: Tensor) -> dict[str, Tensor]:
